@@ -263,6 +263,7 @@ def test_what_is_no_lora_is_refused(place: Place, tmp_path: Path, bara: Bara) ->
     assert_one_sentence(bara("export", tmp_path / "additive", *out, "--fit", "mean"), "least-squares")
     fitted(place, tmp_path / "plain", "lora")
     assert_one_sentence(bara("export", tmp_path / "plain", *out, "--draws", 2), "--draws")
+    assert_one_sentence(bara("export", tmp_path / "plain", *out, "--fit", "mean"), "--fit is of local gates")
     fitted(place, tmp_path / "many", "ensemble")
     assert_one_sentence(bara("export", tmp_path / "many", *out), "'ensemble'")
     fitted(place, tmp_path / "no-theta", {"name": "bara", "latent": "phi"})

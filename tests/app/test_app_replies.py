@@ -333,6 +333,10 @@ def test_a_page_of_what_was_generated(run: Path, tmp_path: Path, bara: Bara) -> 
         (("--input", "absent.jsonl"), "absent.jsonl"),
         (("--prompt", "is", "--draws", "many"), "'many'"),
         (("--prompt", "is", "--top-p", "0"), "top_p is 0"),
+        (
+            ("--prompt", "is", "--draws", "mean", "--temperature", "0", "--seed", "5"),
+            "--seed draws nothing with --draws mean --temperature 0",
+        ),
         (("--prompt", "is", "--memory-budget", "0"), "--memory-budget"),
         (("--prompt", "is", "--max-new-tokens", "64"), "(--max-new-tokens 63) or fewer"),
     ],

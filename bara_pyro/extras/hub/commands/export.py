@@ -69,6 +69,11 @@ def export(
     from bara_pyro.runs.ownership import clear
 
     system = load_system(run, backbone=model, device=device)
+    if system.model.gates is None or not system.model.gates.theta:
+        refuse(
+            ["fit"],
+            f"is of local gates, which {system.config.method.name} has not: export a run of bara-gate",
+        )
     if system.config.task.likelihood == "completion":
         raise ConfigError(
             f"{run} learnt replies, and what an export is near to is measured on answers: PEFT reads the run "

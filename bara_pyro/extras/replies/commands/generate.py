@@ -91,7 +91,7 @@ def generate(
     total, aleatoric and epistemic uncertainty in nats, under draws of their own.
     """
     from bara_pyro.cli.outputs import check_file
-    from bara_pyro.cli.typed import check_overwrite, note_of_draws
+    from bara_pyro.cli.typed import check_overwrite, note_of_draws, refuse
     from bara_pyro.errors import ConfigError
     from bara_pyro.runs.answers_file import replies_in, reply_page_in
     from bara_pyro.runs.manifest import check_run
@@ -136,6 +136,8 @@ def generate(
         stop=tuple(stop or ()),
         seed=seed,
     )
+    if how.draws == "mean" and not (temperature or uncertainty or mixture):
+        refuse(["seed"], "draws nothing with --draws mean --temperature 0: give one of them another value")
     system = load_system(run, backbone=model, device=device, with_rows=False)
     note_of_draws(
         system,
