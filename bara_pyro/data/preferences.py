@@ -26,7 +26,7 @@ KEPT = (*PROMPTS, *SYSTEM_COLUMNS, *GIVEN, "input", "id", "ID", "Id")
 
 
 @dataclass(frozen=True)
-class PreferencePair:
+class Pair:
     """Two replies to one prompt.
 
     Attributes:
@@ -61,12 +61,12 @@ class PreferenceTask:
     """
 
     name: str
-    train: Sequence[PreferencePair]
-    test: Sequence[PreferencePair]
+    train: Sequence[Pair]
+    test: Sequence[Pair]
     notes: tuple[str, ...] = ()
 
 
-def load_pairs(data: Data, split: str = "row") -> list[PreferencePair]:
+def load_pairs(data: Data, split: str = "row") -> list[Pair]:
     """Return the preference pairs of a file, DataFrame, `datasets.Dataset` or list of dictionaries.
 
     Rows have `chosen` and `rejected`, each a text or messages whose last one, the assistant's, is the reply,
@@ -85,7 +85,7 @@ def load_pairs(data: Data, split: str = "row") -> list[PreferencePair]:
     return pairs_in(read_table(data), split)
 
 
-def pairs_in(table: Table, split: str) -> list[PreferencePair]:
+def pairs_in(table: Table, split: str) -> list[Pair]:
     """Return the preference pairs of a table; see `load_pairs`."""
     for number, row in enumerate(table.rows, 1):
         missing = next((side for side in SIDES if row.get(side) is None), None)
@@ -106,7 +106,7 @@ def pairs_in(table: Table, split: str) -> list[PreferencePair]:
                 f"The replies of row {number} of {table.place} answer different prompts: give both the same."
             )
     return [
-        PreferencePair(prefer.prompt, prefer.reply, other.reply, prefer.id, prefer.options)
+        Pair(prefer.prompt, prefer.reply, other.reply, prefer.id, prefer.options)
         for prefer, other in zip(chosen, rejected, strict=True)
     ]
 
@@ -193,7 +193,7 @@ def load_preferences(
     return PreferenceTask(Path(name).stem, kept, tested, tuple(notes))
 
 
-def prompt_key(pair: PreferencePair) -> str:
+def prompt_key(pair: Pair) -> str:
     """Return a text that pairs of the same prompt have in common, and no others."""
     whole = [pair.prompt, pair.options] if pair.options else pair.prompt
     return json.dumps(whole, ensure_ascii=False)
@@ -201,12 +201,12 @@ def prompt_key(pair: PreferencePair) -> str:
 
 def _of_file(
     name: str, test_file: str | Path | None, test_fraction: float
-) -> tuple[list[PreferencePair], list[PreferencePair], list[str]]:
+) -> tuple[list[Pair], list[Pair], list[str]]:
     pairs = load_pairs(name)
     if test_file is not None:
         check_other_file(name, test_file)
         return pairs, load_pairs(test_file, "test"), ["tested on pairs of their own"]
-    prompts = {prompt_key(pair): PreferencePair(pair.prompt, "", "", prompt_key(pair)) for pair in pairs}
+    prompts = {prompt_key(pair): Pair(pair.prompt, "", "", prompt_key(pair)) for pair in pairs}
     count = min(round(test_fraction * len(prompts)), len(prompts) - 1)
     if count < 1:
         raise too_few(name, "prompts", len(prompts), test_fraction)
@@ -216,9 +216,7 @@ def _of_file(
     return train, test, [f"{count} of {len(prompts)} prompts tested on, chosen by a hash of their text"]
 
 
-def _of_source(
-    name: str, kind: str, data_dir: str | Path | None, revision: str | None
-) -> list[PreferencePair]:
+def _of_source(name: str, kind: str, data_dir: str | Path | None, revision: str | None) -> list[Pair]:
     source = REPLY_SOURCES[name]
     if data_dir is None:
         rows, place = read_hub(source.hub, source.config, kind, revision), f"{source.hub}, {kind}"
@@ -228,5 +226,5 @@ def _of_source(
     return pairs_in(Table(place, rows), kind)
 
 
-def _different(pairs: Sequence[PreferencePair]) -> list[PreferencePair]:
+def _different(pairs: Sequence[Pair]) -> list[Pair]:
     return [pair for pair in pairs if pair.chosen != pair.rejected]

@@ -38,9 +38,9 @@ def distributions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The distributions that were asked for; the language model as it was gets half of everything right."""
     asked: list[str] = []
 
-    def model(system: object, *, distribution: str, **_: object) -> str:
-        asked.append(distribution)
-        return distribution
+    def model(system: object, *, law: str, **_: object) -> str:
+        asked.append(law)
+        return law
 
     def evaluated(lm: str, tasks: Sequence[str], **_: object) -> Json:
         half = 0.5 if lm == "base" else 1.0

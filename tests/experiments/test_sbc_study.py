@@ -44,8 +44,8 @@ def forbidden(*_: object, **__: object) -> Any:
 def test_main_keeps_ranks_adds_to_them_and_refuses_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def main(*more: str) -> None:
-        words = ["sbc", "--quick", "--steps", "2", "--start", "2", "--out", str(tmp_path), *more]
+    def main(*more: str, steps: int = 2) -> None:
+        words = ["sbc", "--quick", "--steps", str(steps), "--start", "2", "--out", str(tmp_path), *more]
         monkeypatch.setattr(sys, "argv", words)
         experiment.main()
 
@@ -82,7 +82,7 @@ def test_main_keeps_ranks_adds_to_them_and_refuses_others(
     with pytest.raises(
         ConfigError, match="holds results with steps=2, not 3: give another folder with --out"
     ):
-        main("--steps", "3")
+        main(steps=3)
 
 
 def test_what_was_interrupted_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,7 +146,7 @@ class ContinuationLikelihood(Likelihood):
         draws = hidden.shape[:-3]
         mixture = _Mixture(math.prod(draws), batch, joint=self.joint)
         last = width - 1
-        for piece, log_probs in tokens.laws():
+        for piece, log_probs in tokens.distributions():
             mixture.add(log_probs[..., : last - piece.start, :], slice(piece.start, min(piece.stop, last)))
         return mixture.ended(log_probs[..., -1, :], self.ends).expand(*draws, -1, -1, -1)
 
