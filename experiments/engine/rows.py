@@ -244,7 +244,11 @@ def rows_of_study(study: str, results: Path = RESULTS) -> list[RunRows]:
             f"{rows_path(study, results)} has no rows of {study!r}: they are not stored until its next run "
             "(python -m experiments rows)."
         )
-    if find_results(study, results) is None:
+    return _of_finished(found, study, results)
+
+
+def _of_finished(found: list[RunRows], study: str, results: Path) -> list[RunRows]:
+    if not found or find_results(study, results) is None:
         return found
     known = {(arm, r["task"], r["seed"], r["config_hash"]) for arm, r in _finished(study, results)}
     return [run for run in found if (run.arm, run.task, run.seed, run.hash) in known]
@@ -252,8 +256,7 @@ def rows_of_study(study: str, results: Path = RESULTS) -> list[RunRows]:
 
 def _stored(study: str, results: Path) -> dict[tuple[str, str, int, str], RunRows]:
     """Return the same by place; none where none are stored."""
-    there = study in sets_with_rows(study, results)
-    return {run.place: run for run in rows_of_study(study, results)} if there else {}
+    return {run.place: run for run in _of_finished(read_rows(study, results), study, results)}
 
 
 def _finished(study: str, results: Path) -> Iterator[tuple[str, Record]]:

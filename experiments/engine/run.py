@@ -3,6 +3,7 @@
 import platform
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import compress
 from pathlib import Path
 from types import MappingProxyType
@@ -65,7 +66,8 @@ def run_study(
     known = whole_records(name, results)
     if args.finished:
         places, jobs = _finished(places, jobs, args, known)
-    records = sweep(jobs, args.runs, **sweep_options(args), known=known, stored=stored_records(results))
+    others = partial(stored_records, results)
+    records = sweep(jobs, args.runs, **sweep_options(args), known=known, stored=others)
     runs = [
         {"hash": record["config_hash"], "arm": arm, "task": record["task"], "seed": seed}
         for (arm, _, seed), record in zip(places, records, strict=True)

@@ -82,7 +82,7 @@ def sweep(
     strict: bool = False,
     reuse: str | None = "any",
     known: Mapping[str, Record] = NOTHING,
-    stored: Mapping[str, Record] = NOTHING,
+    stored: Callable[[], Mapping[str, Record]] = dict,
 ) -> list[Record]:
     """Bring every job's run to its end and return their records.
 
@@ -98,7 +98,8 @@ def sweep(
             refuses to begin.
         known: hash -> record of runs that are done although the folder does not hold them (another
             machine's, whose folder is gone).
-        stored: hash -> record of runs that are not taken, but have to be of the same language models.
+        stored: returns, where runs are left to do, hash -> record of runs that are not taken, but have to be
+            of the same language models.
 
     Returns:
         One record a job, in the order of the jobs; those that share a run get the same one.
@@ -121,7 +122,7 @@ def sweep(
         check_code([*records.values()], folder)
     left = [run for key, run in runs.items() if not run.done(there[key])]
     if left:
-        others = {key: record for key, record in stored.items() if key in runs}
+        others = {key: record for key, record in stored().items() if key in runs}
         check_language_models(runs, {**others, **records})
     rest = [run for run in runs.values() if run not in left]
     old = sum(bool(run.failures(records[run.config.hash])) for run in rest)
