@@ -18,20 +18,9 @@ COMMANDS: Registry[Command | typer.Typer] = Registry(
     "command", "bara_pyro.commands", of=cast(type[object], Callable)
 )
 ORDER: Final = (
-    *("train", "evaluate", "compare", "predict", "conformal", "abstain", "detect", "acquire", "generate"),
-    *(
-        "best-of-n",
-        "humaneval",
-        "lm-eval",
-        "inspect",
-        "prune",
-        "serve",
-        "export",
-        "push",
-        "params",
-        "methods",
-    ),
-    *("tasks", "demo", "backbone", "microworld", "reward"),
+    *("train", "evaluate", "compare", "predict", "conformal", "abstain", "detect", "acquire"),
+    *("generate", "best-of-n", "humaneval", "lm-eval", "inspect", "prune", "serve", "export"),
+    *("push", "params", "methods", "tasks", "demo", "backbone", "microworld", "reward"),
 )
 """The commands of this distribution as `bara --help` lists them; those of others follow."""
 

@@ -198,12 +198,8 @@ class _Hook:
         distribution: Posterior,
         unfolded: Callable[[Tensor], Tensor],
     ) -> None:
-        self.adapter, self.latents, self.distribution, self.unfolded = (
-            adapter,
-            latents,
-            distribution,
-            unfolded,
-        )
+        self.adapter, self.latents = adapter, latents
+        self.distribution, self.unfolded = distribution, unfolded
 
     def __call__(self, layer: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
         if self.adapter.target.is_head:

@@ -47,8 +47,8 @@ class NextToken(TorchDistribution):
             copies: how many tensors of that size there is to be room for.
         """
         for piece in self._pieces(copies):
-            log_distributions = self.logits(piece).log_softmax(-1)
-            yield piece, log_distributions.reshape(-1, *log_distributions.shape[-3:])
+            log_probs = self.logits(piece).log_softmax(-1)
+            yield piece, log_probs.reshape(-1, *log_probs.shape[-3:])
 
     def _pieces(self, copies: int = 1) -> list[slice]:
         """Return slices of positions, so many copies of whose logits fit `BUDGET`."""

@@ -89,8 +89,8 @@ def make_prior(name: str, *, device: torch.device | str | None = None, **hyper: 
         if isinstance(held, Tensor) and not held.is_meta and not constraint.check(held).all():
             needed = "a positive" if constraint is constraints.positive else f"a {constraint}"
             said = values.get(key, held.tolist())
-            distribution = "" if key in values else f"'s {type(prior).__name__}"
-            raise ConfigError(f"Prior {name!r}{distribution} needs {needed} {key}, not {said!r}.")
+            owner = "" if key in values else f"'s {type(prior).__name__}"
+            raise ConfigError(f"Prior {name!r}{owner} needs {needed} {key}, not {said!r}.")
     outside = [t for t in GATES if not _inside(prior, torch.tensor(t, device=device))]
     if outside:
         raise ConfigError(

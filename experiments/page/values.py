@@ -12,8 +12,8 @@ from typing import Any
 
 from scipy.special import stdtrit
 
-from experiments.engine import methods
 from experiments.engine.differences import METRICS
+from experiments.engine.methods import display as name_of
 from experiments.engine.methods import in_order
 from experiments.engine.record import Record, number
 from experiments.engine.study import Seeds, Study
@@ -33,7 +33,7 @@ def display(arm: str) -> str:
     'BaRA, phi'
     """
     method, comma, variant = arm.partition(", ")
-    return f"{methods.display(method)}{comma}{variant}"
+    return f"{name_of(method)}{comma}{variant}"
 
 
 def fixed(value: Any, digits: int = 1, sign: str = "") -> str:

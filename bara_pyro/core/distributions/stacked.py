@@ -84,10 +84,8 @@ def _entrywise(distribution: TorchDistribution) -> bool:
 @cache
 def _made_of_parameters(distribution: Any) -> bool:
     """Whether a distribution can be made again from its parameters; a user's own may hold more."""
-    arguments = {*signature(distribution).parameters} - {
-        "validate_args",
-        "event_dim",
-    }  # none: of single numbers
+    # `event_dim` that is not given: of single numbers.
+    arguments = {*signature(distribution).parameters} - {"validate_args", "event_dim"}
     return is_known(distribution) and arguments == set(distribution.arg_constraints)
 
 

@@ -75,14 +75,10 @@ class Choice(LogitsProcessor):
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Return scores, `rows x V`, that leave one token a reply."""
-        distribution = scores.float().unflatten(0, (-1, self.together)).log_softmax(-1)
-        distribution = (
-            distribution[:, 0]
-            if self.together == 1
-            else distribution.logsumexp(1) - torch.tensor(self.together).log()
-        )
-        token = distribution.argmax(-1) if self.likeliest else self._drawn(input_ids, distribution)
-        self.log_probs.append(distribution.gather(-1, token.unsqueeze(-1)).squeeze(-1))
+        own = scores.float().unflatten(0, (-1, self.together)).log_softmax(-1)
+        mean = own[:, 0] if self.together == 1 else own.logsumexp(1) - torch.tensor(self.together).log()
+        token = mean.argmax(-1) if self.likeliest else self._drawn(input_ids, mean)
+        self.log_probs.append(mean.gather(-1, token.unsqueeze(-1)).squeeze(-1))
         only = torch.full_like(scores, -torch.inf)
         return only.scatter_(-1, token.repeat_interleave(self.together).unsqueeze(-1), 0.0)
 

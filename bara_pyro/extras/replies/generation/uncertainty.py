@@ -99,7 +99,7 @@ def reply_uncertainty(
         model.backbone.check_room(len(told), f"The reply {told.id!r} and its prompt")
     draws = samples if model.latents and guide.stochastic else 0
     out: list[ReplyUncertainty] = []
-    with observing(model, _Laws()):
+    with observing(model, _Distributions()):
         for part in _parts(model, replies, max(1, draws, model.members), memory_budget):
             batch = reply_batch([[reply] for reply in part])
             found = _read(model, guide, batch.to(model.backbone.device), draws, seed)
@@ -111,7 +111,7 @@ def reply_uncertainty(
 
 @torch.no_grad()
 def _read(model: AdaptedLM, guide: SiteGuide, batch: ReplyBatch, draws: int, seed: int) -> Tensor:
-    """Return what `_Laws` says of a batch."""
+    """Return what `_Distributions` says of a batch."""
     batch = batch.questions(slice(None))
     device = batch.input_ids.device
     with PROGRAM, torch.random.fork_rng([device] if device.type == "cuda" else []):
@@ -123,7 +123,7 @@ def _read(model: AdaptedLM, guide: SiteGuide, batch: ReplyBatch, draws: int, see
             return model.forward(narrowed(model, batch))
 
 
-class _Laws(Likelihood):
+class _Distributions(Likelihood):
     """The distributions of the tokens of a reply under all draws, a piece of the positions at a time."""
 
     looks_at_asked = CompletionLikelihood.looks_at_asked
@@ -134,19 +134,16 @@ class _Laws(Likelihood):
             raise ConfigError("The batch has no replies: make it with bara_pyro.data.replies.")
         width = batch.targets.shape[-1]
         with pyro.plate("positions", width, dim=-1), poutine.mask(mask=cast(BoolTensor, batch.scored)):
-            distribution = head.next_token(hidden[..., -width:, :])
+            next_token = head.next_token(hidden[..., -width:, :])
         pieces, own = [], []
-        for piece, log_distributions in distribution.distributions(
-            4
-        ):  # the distributions, their mean, and what entropies take
-            mean = log_distributions.logsumexp(0) - math.log(len(log_distributions))
+        # Four copies at once: the distributions, their mean, and what entropies take.
+        for piece, log_probs in next_token.distributions(4):
+            mean = log_probs.logsumexp(0) - math.log(len(log_probs))
             chosen = batch.targets[:, piece].unsqueeze(-1)
-            entropies = -(log_distributions.exp() * log_distributions).sum(-1).mean(0)
+            entropies = -(log_probs.exp() * log_probs).sum(-1).mean(0)
             total = -(mean.exp() * mean).sum(-1)
             pieces.append(torch.stack([mean.gather(-1, chosen).squeeze(-1), total, entropies], dim=-1))
-            own.append(
-                log_distributions.gather(-1, chosen.expand(*log_distributions.shape[:-1], 1)).squeeze(-1)
-            )
+            own.append(log_probs.gather(-1, chosen.expand(*log_probs.shape[:-1], 1)).squeeze(-1))
         whole = torch.cat(own, dim=-1).masked_fill(~batch.scored, 0.0).double().sum(-1)  # draws x B
         joint = whole.logsumexp(0) - math.log(len(whole))
         tokens = torch.cat(pieces, dim=-2).double()
