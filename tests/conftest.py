@@ -9,6 +9,7 @@ import numpy as np
 import pyro
 import pytest
 import torch
+from app_cases import Bara, Place, make_bara, questions, save_backbone, write_rows
 from core_cases import shared_states
 
 from bara_pyro.cli import terminal
@@ -43,6 +44,19 @@ def interruptible() -> None:
     for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, usual)
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """A tiny language model and a file of rows."""
+    folder = tmp_path_factory.mktemp("place")
+    return Place(save_backbone(folder / "backbone"), write_rows(folder / "colours.jsonl", questions()))
+
+
+@pytest.fixture
+def bara(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Bara:
+    """The command line, run in this process."""
+    return make_bara(monkeypatch, capsys)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

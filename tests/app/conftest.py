@@ -4,20 +4,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from app_cases import Bara, Place, make_bara, questions, save_backbone, write_rows
+from app_cases import Place
 
 from bara_pyro.cli.running import run as train
-
-
-@pytest.fixture(scope="session")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    folder = tmp_path_factory.mktemp("place")
-    return Place(save_backbone(folder / "backbone"), write_rows(folder / "colours.jsonl", questions()))
-
-
-@pytest.fixture
-def bara(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Bara:
-    return make_bara(monkeypatch, capsys)
 
 
 @pytest.fixture(scope="module")

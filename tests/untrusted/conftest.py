@@ -3,17 +3,11 @@
 from pathlib import Path
 
 import pytest
-from app_cases import Place, questions, save_backbone, write_rows
+from app_cases import Place
 
 from bara_pyro.cli.running import run as train
 from bara_pyro.runs.system import build_system
 from bara_pyro.runs.train import train as fit
-
-
-@pytest.fixture(scope="session")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    folder = tmp_path_factory.mktemp("place")
-    return Place(save_backbone(folder / "backbone"), write_rows(folder / "colours.jsonl", questions()))
 
 
 @pytest.fixture(scope="session")

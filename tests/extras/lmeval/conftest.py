@@ -6,7 +6,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from app_cases import Bara, Place, make_bara, questions, save_backbone, write_rows
 
 
 class Skipped(pytest.Module):
@@ -21,12 +20,6 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 
 
 @pytest.fixture(scope="session")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    folder = tmp_path_factory.mktemp("harness")
-    return Place(save_backbone(folder / "backbone"), write_rows(folder / "colours.jsonl", questions()))
-
-
-@pytest.fixture(scope="session")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from harness_cases import write_tasks
 
@@ -38,8 +31,3 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     """Keep what `datasets` makes of the rows out of the user's cache."""
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path_factory.getbasetemp() / "datasets")
     monkeypatch.setitem(os.environ, "TOKENIZERS_PARALLELISM", "false")
-
-
-@pytest.fixture
-def bara(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Bara:
-    return make_bara(monkeypatch, capsys)

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from app_cases import Bara, Place, make_bara, questions, save_backbone, write_rows
+from app_cases import Place, questions
 from serving_cases import SAMPLES
 
 from bara_pyro.cli.running import run as train
@@ -12,17 +12,6 @@ from bara_pyro.runs.folder import load_system
 
 if TYPE_CHECKING:
     from bara_pyro.extras.serve.http.engine import RunEngine
-
-
-@pytest.fixture(scope="session")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    folder = tmp_path_factory.mktemp("place")
-    return Place(save_backbone(folder / "backbone"), write_rows(folder / "colours.jsonl", questions()))
-
-
-@pytest.fixture
-def bara(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Bara:
-    return make_bara(monkeypatch, capsys)
 
 
 @pytest.fixture(scope="session")

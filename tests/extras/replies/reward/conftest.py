@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from app_cases import Bara, make_bara
 from reward_cases import save_classifier, save_lm
 
 
@@ -15,8 +14,3 @@ def lm(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_classifier(tmp_path_factory.mktemp("classifier"))
-
-
-@pytest.fixture
-def bara(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Bara:
-    return make_bara(monkeypatch, capsys)
