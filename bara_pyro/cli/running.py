@@ -15,7 +15,7 @@ from bara_pyro.runs.launched import processes, rank
 from bara_pyro.runs.manifest import check_kept, check_run, how_to_resume, is_run
 from bara_pyro.runs.ownership import clear, discard
 from bara_pyro.runs.rehearsal import check_rehearsal, halves_of, rehearsal_steps, steps_wanted
-from bara_pyro.runs.resumed import build_resumed
+from bara_pyro.runs.resumed import build_run
 from bara_pyro.runs.steps import check_shares
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train as fit
@@ -38,11 +38,7 @@ def train_and_show(out: Path, config: RunConfig, *, started: RunConfig | None = 
     away = None if Path(resolve(name)).is_dir() else f"look for {name} on the hub"
     doing = "read rows" if streaming else away
     with progress(doing, None) if doing else nullcontext() as advance:
-        on_rows = advance if streaming else None
-        if started is None:
-            system = build_system(config, on_rows=on_rows)
-        else:
-            system = build_resumed(started, config, on_rows=on_rows)
+        system = build_run(started, config, on_rows=advance if streaming else None)
     if system.config.adapter.calibrated and not resume:
         check_rehearsal(system)  # before it is announced
     say_notes(system.task.notes)

@@ -69,23 +69,25 @@ def resumed(
     return started.with_memory(config.memory()), config
 
 
-def build_resumed(
-    started: RunConfig,
+def build_run(
+    started: RunConfig | None,
     config: RunConfig,
     backbone: Backbone | None = None,
     task: Task | ReplyTask | None = None,
     *,
     on_rows: OnRows | None = None,
 ) -> System:
-    """Return the system of a run that goes on, under the settings that it was started with.
+    """Return the system of a run, of one that goes on under the settings that it was started with.
 
     Args:
-        started: the settings that it was started with.
+        started: the settings that it was started with; None: it begins.
         config: the same with the places of now; see `resumed`.
         backbone: the language model, where it is loaded.
         task: the rows, where they are read.
         on_rows: see `build_system`.
     """
+    if started is None:
+        return build_system(config, backbone, task, on_rows=on_rows)
     if not started.adapter.calibrated:
         config = calibrated(config, False)
     return build_system(config, backbone, task, on_rows=on_rows).with_config(started)
