@@ -18,13 +18,13 @@ from torch.testing import assert_close
 from transformers import EvalPrediction, TrainerCallback, TrainingArguments, get_scheduler
 
 import bara_pyro as bp
+from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.svi import SVI, adamw, parameters
 from bara_pyro.data import EncodedSplit
 from bara_pyro.data.types import Batch
-from bara_pyro.errors import ConfigError
+from bara_pyro.errors import ConfigError, TrainingError
 from bara_pyro.extras.hub.trainer.arguments import CHECKPOINTING
-from bara_pyro.extras.hub.trainer.trainer import BoundModel
 from bara_pyro.metrics import posterior_predictive
 
 METHODS = ("lora", "bara", "bara-gate", "blob", "mc_dropout", "fvae")
@@ -65,47 +65,34 @@ def trainer_of(pair: tuple, out: Path, args: dict | None = None, **options: Any)
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[Batch]:
-    """The batches that Trainer asked the loss of; the noise of the n-th has the seed n."""
+    """The batches that the loss was asked of; the noise of the n-th has the seed n."""
     batches: list[Batch] = []
-    forward = BoundModel.forward
+    terms = MeanFieldELBO.terms
 
-    def noted(self: BoundModel, batch: Batch) -> Any:
+    def noted(self: MeanFieldELBO, model: Any, guide: Any, batch: Batch) -> Any:
         batches.append(batch)
         torch.manual_seed(len(batches))
-        return forward(self, batch)
+        return terms(self, model, guide, batch)
 
-    monkeypatch.setattr(BoundModel, "forward", noted)
+    monkeypatch.setattr(MeanFieldELBO, "terms", noted)
     return batches
-
-
-def seeded(svi: SVI, monkeypatch: pytest.MonkeyPatch) -> SVI:
-    terms, calls = svi.elbo.terms, [0]
-
-    def numbered(*args: Any) -> Any:
-        calls[0] += 1
-        torch.manual_seed(calls[0])
-        return terms(*args)
-
-    monkeypatch.setattr(svi.elbo, "terms", numbered)
-    return svi
 
 
 @pytest.mark.parametrize("pieces", [1, 2])
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.slow
-def test_parameters_are_those_of_our_svi(
-    method: str, pieces: int, seen: list[Batch], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parameters_are_those_of_our_svi(method: str, pieces: int, seen: list[Batch], tmp_path: Path) -> None:
     pair = made(method, num_data=len(SPLIT))
     twin = twin_of(pair)
     trainer = trainer_of(pair, tmp_path, {"gradient_accumulation_steps": pieces, "max_steps": 4})
     trainer.train()
-    assert len(seen) == 4 * pieces
+    batches = [*seen]
+    seen.clear()
+    assert len(batches) == 4 * pieces
     optim = adamw(*twin, 0.01, weight_decay=0.1)
     svi = SVI(*twin, optim, scheduler=get_scheduler("linear", optim, 2, 4), clip_norm=1.0)
-    seeded(svi, monkeypatch)
     for step, logged in enumerate(trainer.state.log_history[:4]):
-        svi.step(*seen[step * pieces : (step + 1) * pieces])
+        svi.step(*batches[step * pieces : (step + 1) * pieces])
         for name, value in svi.last.items():
             assert logged[name] == pytest.approx(value, rel=1e-5, abs=1e-6)
     for ours, theirs in zip(parameters(*pair), parameters(*twin), strict=True):
@@ -222,6 +209,19 @@ def test_arguments_of_trainer_that_are_not_done_are_refused(wrong: dict[str, Any
         trainer_of(made("bara"), tmp_path, wrong)
 
 
+@pytest.mark.parametrize("name", ["is_fsdp_enabled", "is_deepspeed_enabled"])
+def test_sharded_adapters_are_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    create = bp.BaRATrainer.create_accelerator_and_postprocess
+
+    def sharding(self: bp.BaRATrainer) -> None:
+        create(self)
+        setattr(self, name, True)
+
+    monkeypatch.setattr(bp.BaRATrainer, "create_accelerator_and_postprocess", sharding)
+    with pytest.raises(ConfigError, match="shard"):
+        trainer_of(made("lora"), tmp_path)
+
+
 @pytest.mark.parametrize("name", ["compute_loss_func", "model_init", "optimizer_cls_and_kwargs"])
 def test_what_trainer_itself_would_take_and_not_use_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=name):
@@ -296,3 +296,54 @@ def test_answers_that_a_row_does_not_offer_have_no_probability(tmp_path: Path) -
     assert np.isneginf(found[two, 2]).all()
     assert np.exp(found).sum(-1) == pytest.approx(1)
     assert found[~two] == pytest.approx(whole[~two])
+
+
+def test_a_step_of_fewer_rows_weighs_each_as_much(seen: list[Batch], tmp_path: Path) -> None:
+    """The last step of an epoch, of 4 rows and 2: the loss is the mean over the 6, not of two means."""
+    pair = made("lora", num_data=len(SPLIT))
+    rows = len(SPLIT) - 6
+    some = SPLIT.take(range(rows))
+    args = arguments(
+        tmp_path,
+        per_device_train_batch_size=4,
+        gradient_accumulation_steps=rows,
+        max_steps=1,
+        learning_rate=0.0,
+    )
+    trainer = bp.BaRATrainer(pair, args, train_dataset=some, answer_ids=ANSWERS)
+    trainer.train()
+    assert {len(batch) for batch in seen} == {4, rows % 4}
+    loss = MeanFieldELBO().terms(*pair, some.batch(range(rows), ANSWERS)).loss.item() / len(SPLIT)
+    assert trainer.state.log_history[0]["loss"] == pytest.approx(loss, rel=1e-5)
+
+
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_a_loss_that_is_not_finite_stops_it(pieces: int, tmp_path: Path) -> None:
+    model, guide = made("lora", num_data=len(SPLIT))
+    with torch.no_grad():
+        next(model.parameters()).fill_(float("nan"))
+    before = [p.clone() for p in parameters(model, guide)]
+    with pytest.raises(TrainingError, match="nan"):
+        trainer_of((model, guide), tmp_path, {"gradient_accumulation_steps": pieces}).train()
+    for now, then in zip(parameters(model, guide), before, strict=True):
+        assert torch.equal(now, then) or now.isnan().any()
+
+
+@pytest.mark.parametrize("kind", ["bf16", "fp16"])
+def test_products_of_half_precision_are_those_of_our_svi(
+    kind: str, seen: list[Batch], tmp_path: Path
+) -> None:
+    pair = made("lora", num_data=len(SPLIT))
+    twin = twin_of(pair)
+    autocast = {"bf16": torch.bfloat16, "fp16": torch.float16}[kind]
+    trainer = trainer_of(pair, tmp_path, {kind: True, "max_steps": 2})
+    trainer.train()
+    batches = [*seen]
+    seen.clear()
+    optim = adamw(*twin, 0.01, weight_decay=0.1)
+    svi = SVI(*twin, optim, scheduler=get_scheduler("linear", optim, 2, 2), clip_norm=1.0, autocast=autocast)
+    for batch, logged in zip(batches, trainer.state.log_history, strict=False):
+        svi.step(batch)
+        assert logged["nll"] == pytest.approx(svi.last["nll"], rel=1e-6)
+    for ours, theirs in zip(parameters(*pair), parameters(*twin), strict=True):
+        assert_close(ours, theirs, atol=1e-6, rtol=0)

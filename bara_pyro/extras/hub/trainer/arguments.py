@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+import torch
 from transformers import TrainingArguments
 
 from bara_pyro.errors import ConfigError
@@ -22,8 +23,11 @@ REFUSED = {
     "optim_target_modules": "is of optimisers that are not used here",
     "label_names": "is not looked at: labels are those of the rows",
     "use_cache": "is of keys and values, of which training keeps none",
+    "torch_empty_cache_steps": "is not looked at",
 }
 """Arguments that have to stay as they are by default, and why."""
+AUTOCAST = {"no": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+"""How products of the language model are computed, by accelerate's names."""
 OPTIONS = {
     "compute_loss_func": "the loss is the negative ELBO: give elbo=",
     "model_init": "the program is there already",
@@ -66,3 +70,16 @@ def adam_of(args: TrainingArguments) -> tuple[tuple[float, float], dict[str, flo
     usual = {field.name: field.default for field in fields(args)}["adam_epsilon"]
     eps = {} if args.adam_epsilon == usual else {"eps": float(args.adam_epsilon)}
     return (args.adam_beta1, args.adam_beta2), eps
+
+
+def autocast_of(args: TrainingArguments) -> torch.dtype | None:
+    """Return the type of the language model's products, or None.
+
+    Raises:
+        ConfigError: it is another than bf16 and fp16.
+    """
+    if args.mixed_precision not in AUTOCAST:
+        raise ConfigError(
+            f"Mixed precision {args.mixed_precision} is not done here: give bf16=True, or leave it out."
+        )
+    return AUTOCAST[args.mixed_precision]

@@ -1,8 +1,9 @@
-"""`transformers.Trainer` on the ELBO: its arguments, callbacks, logging, checkpoints; needs accelerate."""
+"""`transformers.Trainer` around the steps of `SVI`: its arguments, callbacks, logging, checkpoints."""
 
 from collections.abc import Mapping, Sequence
 from copy import copy
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import torch
@@ -17,36 +18,31 @@ from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.core.svi import adamw, per_example
+from bara_pyro.core.ranks import Ranks
+from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.core.threads import PROGRAM
 from bara_pyro.data import EncodedSplit
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.extras.hub.trainer.arguments import CHECKPOINTING, adam_of, check_arguments
+from bara_pyro.extras.hub.trainer.arguments import CHECKPOINTING, adam_of, autocast_of, check_arguments
 from bara_pyro.metrics import posterior_predictive
 from bara_pyro.runs.offered import among_offered
 
 WEIGHTS = "model.safetensors"  # where Trainer looks for them
 
 
-class BoundModel(nn.Module):
-    """Program and guide as one module, whose forward is the negative ELBO; the language model is no part.
+class ModelAndGuide(nn.Module):
+    """Program and guide as one module, of which Trainer keeps the parameters; the language model is no part.
 
     Args:
         model, guide: the program and its guide.
-        elbo: the bound.
     """
 
     main_input_name = "rows"  # what `include_for_metrics=["inputs"]` hands on: the numbers of the rows
 
-    def __init__(self, model: AdaptedLM, guide: SiteGuide, elbo: MeanFieldELBO) -> None:
+    def __init__(self, model: AdaptedLM, guide: SiteGuide) -> None:
         super().__init__()
-        self.model, self.guide, self.elbo = model, guide, elbo
-
-    def forward(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
-        """Return the loss in nats per example, with its gradient, and its parts as they are logged."""
-        terms = self.elbo.terms(self.model, self.guide, batch)
-        return terms.loss / self.model.num_data, per_example(self.model, terms, len(batch))
+        self.model, self.guide = model, guide
 
 
 class Rows(Dataset):
@@ -67,11 +63,12 @@ class Rows(Dataset):
 class BaRATrainer(Trainer):
     """`Trainer` whose loss is the negative ELBO in nats per example, for a program and its guide.
 
-    The loss is the one that `SVI` descends, and AdamW is that of `bara_pyro.adamw` at `args.learning_rate`,
-    `args.weight_decay` and Adam's betas and epsilon of `args` (with a rate of their own for amortised gates,
-    and an epsilon of 1e-6 where `args.adam_epsilon` is Trainer's default); everything else is Trainer's:
-    schedule, clipping (at norm 1, unless `max_grad_norm` says otherwise), accumulation (a mean of means where
-    an epoch's last batches are smaller), callbacks, reports.
+    The gradients of a step are those of `SVI`, and AdamW is that of `bara_pyro.adamw` at
+    `args.learning_rate`, `args.weight_decay` and Adam's betas and epsilon of `args` (with a rate of their own
+    for amortised gates, and an epsilon of 1e-6 where `args.adam_epsilon` is Trainer's default); everything
+    else is Trainer's: batches, schedule, clipping (at norm 1, unless `max_grad_norm` says otherwise),
+    callbacks, reports. With `bf16` or `fp16` the language model's products are of that type, under autocast
+    and without a scale of the loss.
     Logs hold the parts of the bound, `nll` and `kl_...`, beside `loss`. Methods with a training scheme of
     their own (IVON, AdaLoRA, published recipes) are not trained by it. `gradient_checkpointing` is the
     checkpointing of `Backbone`, which draws every gate once.
@@ -93,8 +90,9 @@ class BaRATrainer(Trainer):
 
     Raises:
         ConfigError: the guide is another model's, `args.optim` names another optimiser (give it as
-            `optimizers`), another argument says what this trainer does not do (`arguments`), or the
-            language model is on another kind of device than Trainer's.
+            `optimizers`), another argument says what this trainer does not do (`arguments`), adapters and
+            guide would be sharded (FSDP, DeepSpeed), or the language model is on another kind of device
+            than Trainer's.
 
     Examples:
         >>> import bara_pyro as bp
@@ -144,20 +142,28 @@ class BaRATrainer(Trainer):
         self.answer_ids = answer_ids
         self.local_lr_scale = local_lr_scale
         self.eval_samples = eval_samples
+        self.elbo = elbo
+        self.autocast, args.mixed_precision = autocast_of(args), "no"  # accelerate would scale the loss
+        self._batches: list[Batch] = []  # of the step that is under way
         self._parts: list[dict[str, float]] = []
         super().__init__(
-            BoundModel(model, guide, elbo or MeanFieldELBO()),
+            ModelAndGuide(model, guide),
             args,
             data_collator=self._collate,
             train_dataset=_rows(train_dataset),
             eval_dataset=_rows(eval_dataset),
             **options,
         )
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            raise ConfigError(
+                "FSDP and DeepSpeed would shard adapters and guide, which are small: leave them out, and "
+                "shard the language model itself (docs/scale.md)."
+            )
         if asked:
             model.backbone.checkpointing = True
 
     def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
-        """Return AdamW as `bara_pyro.adamw` makes it, unless another was given."""
+        """Return AdamW as `bara_pyro.adamw` makes it, unless another was given, and let `SVI` use it."""
         if self.optimizer is None:
             betas, eps = adam_of(self.args)
             self.optimizer = adamw(
@@ -170,35 +176,37 @@ class BaRATrainer(Trainer):
             )
             for group in self.optimizer.param_groups:
                 group["betas"] = betas
+        pair = (self.model.model, self.model.guide)
+        self.svi = SVI(*pair, self.optimizer, self.elbo, autocast=self.autocast)
+        if self.args.world_size > 1:
+            self.svi.ranks = Ranks(self.args.process_index, self.args.world_size, self.args.device)
         return self.optimizer
 
-    def compute_loss(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Any],
-        return_outputs: bool = False,
-        num_items_in_batch: Tensor | int | None = None,
-    ) -> Any:
-        """Return the negative ELBO in nats per example; its parts are kept for the log."""
-        self.model.model.backbone.check()
+    def training_step(
+        self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None
+    ) -> Tensor:
+        """Leave the gradients of all micro-batches of a step, once the last is there; return their loss."""
+        model.train()
+        self._batches.append(self._prepare_inputs(inputs)["batch"].to(self.args.device))
+        if not self.accelerator.sync_gradients:
+            return torch.zeros((), device=self.args.device)
+        batches, self._batches = self._batches, []
+        self.svi.model.backbone.check()
         with PROGRAM:
-            loss, parts = model(inputs["batch"])
-        self._parts.append(parts)
-        return (loss, parts) if return_outputs else loss
+            self._parts.append(self.svi.gradients(*batches))
+        return torch.tensor(self._parts[-1]["loss"], device=self.args.device)
 
     def _track_num_input_tokens(self, inputs: dict[str, Any]) -> None:
         """Count the tokens of a batch as Trainer does: all of `B x T`, or those that are no padding."""
         batch = inputs["batch"]
-        tokens = {BoundModel.main_input_name: batch.input_ids, "attention_mask": batch.attention_mask}
+        tokens = {ModelAndGuide.main_input_name: batch.input_ids, "attention_mask": batch.attention_mask}
         super()._track_num_input_tokens(tokens)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Log, and with the loss its parts, means over what was seen since the last time by all processes."""
+        """Log, and with the loss its parts, means over the steps since the last time."""
         if "loss" in logs and self._parts:
-            names = [name for name in self._parts[0] if name != "loss"]
-            means = torch.tensor([[part[name] for name in names] for part in self._parts]).mean(0)
-            means = self.accelerator.reduce(means.to(self.args.device), "mean")
-            logs |= dict(zip(names, means.tolist(), strict=True))
+            names = [name for name in self._parts[0] if name not in ("loss", "grad_norm")]
+            logs |= {name: mean(part[name] for part in self._parts) for name in names}
             self._parts = []
         super().log(logs, *args, **kwargs)
 

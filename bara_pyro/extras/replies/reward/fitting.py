@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bara_pyro.core.noise import seeded
+from bara_pyro.core.svi import linear_schedule
 from bara_pyro.data import training_batches
 from bara_pyro.errors import BackboneError, TrainingError
 from bara_pyro.extras.replies.reward.bradley_terry import bradley_terry
@@ -173,7 +174,7 @@ def _fit(
 ) -> Fitted:
     steps = config.steps(pairs)
     optimizer = torch.optim.AdamW(parameters, lr=config.rate, weight_decay=config.weight_decay)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _share(step, steps))
+    schedule = linear_schedule(optimizer, steps, WARMUP)
     seen: list[tuple[float, float]] = []
     for step in range(steps):
         places = training_batches(pairs, config.batch_size, config.seed, step)
@@ -203,9 +204,3 @@ def _backward(scored: Scored, parts: Sequence[Sequence[int]], pairs: int) -> tup
         loss += piece.item()
         right += float(((chosen - rejected).detach().sign() + 1).sum()) / 2 / pairs
     return loss, right
-
-
-def _share(step: int, steps: int) -> float:
-    """Return the share of the rate at a step: up to 1 over the warm-up, then down to 0 behind the last."""
-    rise = max(1, round(WARMUP * steps))
-    return min((step + 1) / rise, (steps - step) / max(1, steps - rise))

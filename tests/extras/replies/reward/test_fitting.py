@@ -192,8 +192,3 @@ def test_settings_out_of_range(name: str, value: float) -> None:
 
 def test_every_pair_is_seen() -> None:
     assert [RewardConfig(epochs=2, batch_size=8).steps(n) for n in (1, 8, 9, 400)] == [1, 2, 3, 100]
-    shares = [fitting._share(step, 20) for step in range(20)]
-    assert shares[:2] == [0.5, 1.0]
-    assert shares[-1] == pytest.approx(1 / 18)
-    assert min(shares) > 0
-    assert fitting._share(0, 1) == 1
