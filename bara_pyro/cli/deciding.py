@@ -9,6 +9,7 @@ import typer
 
 from bara_pyro.cli.options import DATA, path
 from bara_pyro.cli.typed import note_of_draws, refuse
+from bara_pyro.columns import OPTIONS, ColumnNames
 from bara_pyro.runs.sections import MOST_DRAWS
 from bara_pyro.types import Json
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from bara_pyro.runs.asked import ScoredRows
     from bara_pyro.runs.system import System
 
-COLUMNS = ("text_column", "label_column", "choices_column", "context_column")
 InputFile = Annotated[
     Path | None,
     typer.Option(
@@ -51,8 +51,7 @@ class Question:
         run: folder of the run.
         input_file, output, overwrite, calibration: files, see the options.
         samples, seed: of the draws.
-        columns: text, answer, options, context and cluster, where they have other names than in the rows
-            trained on; the last of calibration rows alone.
+        columns: where they have other names than in the rows trained on; clusters of calibration rows alone.
         model, device: where the language model is now, and what to run on.
     """
 
@@ -63,7 +62,7 @@ class Question:
     calibration: Path | None
     samples: int
     seed: int
-    columns: tuple[str | None, str | None, str | None, str | None, str | None]
+    columns: ColumnNames
     model: str | None
     device: str | None
 
@@ -81,7 +80,7 @@ class Question:
         if self.calibration is None:
             refuse(["cluster_column"], "is a column of calibration rows: give --calibration FILE")
             if self.input_file is None:
-                refuse(COLUMNS, "is a column of a file: give --input or --calibration")
+                refuse(OPTIONS, "is a column of a file: give --input or --calibration")
         read = [file for file in (self.input_file, self.calibration) if file is not None]
         check_rows(self.run, read, self.output, overwrite=self.overwrite, keys=keys)
 
@@ -99,7 +98,6 @@ class Question:
             BaraError: rows cannot be read, calibrate nothing, or are too few.
         """
         from bara_pyro.cli.terminal import progress, say_notes
-        from bara_pyro.data import ColumnNames
         from bara_pyro.runs.asked import ask, clustered_by, independent, known_rows, rows_to_decide
         from bara_pyro.runs.folder import load_system
         from bara_pyro.runs.system import require_answers
@@ -108,11 +106,10 @@ class Question:
         system = load_system(self.run, backbone=self.model, device=self.device, with_rows=own)
         require_answers(system.config)
         note_of_draws(system, samples=self.samples, seed=self.seed)
-        given = ColumnNames(*self.columns)
-        rows = known_rows(system, self.calibration, given=given, answers=answers)
-        known = independent(system, rows, self.calibration, given)
+        rows = known_rows(system, self.calibration, given=self.columns, answers=answers)
+        known = independent(system, rows, self.calibration, self.columns)
         check(system, len(known))
-        columns = replace(given, cluster=None)
+        columns = replace(self.columns, cluster=None)
         others = rows_to_decide(system, self.input_file, given=columns)
 
         def asked(rows: "Sequence[Example] | Table", name: str) -> "ScoredRows":
@@ -124,7 +121,7 @@ class Question:
         decided = asked(others, "given" if self.input_file else "test")
         calibrating = asked(known, "calibration")
         notes = [*calibrating.notes, *decided.notes]
-        cluster = clustered_by(system.task, given)
+        cluster = clustered_by(system.task, self.columns)
         if cluster is not None or len(known) < len(rows):
             one = f"one of each {cluster or 'text'}"
             notes.append(f"{len(known)} rows calibrate, {one}: more would not be independent")

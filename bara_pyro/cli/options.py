@@ -1,12 +1,17 @@
 """Options that several commands share; those of `train` are made from the settings, see `generated`."""
 
+import inspect
 import os
-from functools import partial
+from collections.abc import Callable
+from functools import partial, wraps
+from inspect import Parameter
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from bara_pyro.cli.wrap import Command, with_parameters
+from bara_pyro.columns import KINDS, column_names
 from bara_pyro.runs.sections import MOST_DRAWS, MOST_SEED
 
 DATA, MODEL = "Data", "Language model"
@@ -58,14 +63,6 @@ DataDir = Annotated[
 TestFile = Annotated[
     Path | None, of_data(parser=path, help="Rows to test on, for a task that is your own file.")
 ]
-TextColumn = Annotated[str | None, of_data(help="Column of the text or question, in a file.")]
-LabelColumn = Annotated[str | None, of_data(help="Column of the answer.")]
-ChoicesColumn = Annotated[str | None, of_data(help="Column of each row's options.")]
-ContextColumn = Annotated[str | None, of_data(help="Column of a text put before the question.")]
-ClusterColumn = Annotated[
-    str | None,
-    of_data(help="Column of what rows have in common (an author): those that share it are not independent."),
-]
 Limit = Annotated[int | None, of_data(min=1, help="Use at most so many rows of each split, to try out.")]
 Samples = Annotated[
     list[int] | None,
@@ -104,3 +101,28 @@ Set = Annotated[
 def draws_of(given: str) -> int | str:
     """Return what --draws means: a number, or a word."""
     return int(given) if given.isdecimal() else given
+
+
+def takes_columns(*kinds: str) -> Callable[[Command], Command]:
+    """Give a command an option for each of these kinds of columns; it receives their names as `columns`."""
+    options = {f"{kind}_column": _column(kind) for kind in kinds}
+
+    def taking(command: Command) -> Command:
+        @wraps(command)
+        def wrapped(**arguments: Any) -> None:
+            named = {option: arguments.pop(option) for option in options}
+            command(**arguments, columns=column_names(named))
+
+        parameters: list[Parameter] = []
+        for name, own in inspect.signature(command, eval_str=True).parameters.items():
+            parameters += options.values() if name == "columns" else [own]
+        return with_parameters(wrapped, parameters)
+
+    return taking
+
+
+def _column(kind: str) -> Parameter:
+    option = of_data(help=f"Column of {KINDS[kind].help}.")
+    return Parameter(
+        f"{kind}_column", Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option]
+    )

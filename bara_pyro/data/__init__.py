@@ -1,8 +1,8 @@
 """Questions with a closed set of answers: from the hub, a file, memory or a registry to batches."""
 
+from bara_pyro.columns import ColumnNames
 from bara_pyro.data.answer_tokens import answer_token_ids
 from bara_pyro.data.batching import batches, training_batches
-from bara_pyro.data.columns import ColumnNames
 from bara_pyro.data.encode import collate, encode, prompt_text
 from bara_pyro.data.labels import as_asked, as_letters, encode_labels
 from bara_pyro.data.loader import is_file_name, load_task

@@ -8,6 +8,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from bara_pyro.columns import option_of
 from bara_pyro.data.schemas import digest
 from bara_pyro.data.types import Example
 from bara_pyro.errors import DataError
@@ -236,8 +237,8 @@ def _not_divided(
             same = f"belong together by their {column} (cluster_column) and by texts that several have"
         return DataError(
             f"All {len(rows)} rows {same}, and none can be set aside without the others: bring rows of "
-            "another, or test rows as test_file (--test-file), or leave cluster_column (--cluster-column) "
-            "out."
+            "another, or test rows as test_file (--test-file), or leave "
+            f"{option_of('cluster')} out."
         )
     smallest = min(map(len, groups))
     return DataError(

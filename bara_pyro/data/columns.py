@@ -2,46 +2,15 @@
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from typing import Any
 
+from bara_pyro.columns import KINDS, QUESTIONS, ColumnNames, option_of
 from bara_pyro.data.cells import as_read, label_text
 from bara_pyro.data.conversations import REPLIES
 from bara_pyro.data.types import Columns
 from bara_pyro.errors import DataError
 from bara_pyro.types import Fields
-
-QUESTIONS = ("question", "question_stem", "prompt", "query", "instruction")
-TEXTS = (
-    *("text", "sentence", "input", "inputs", "content", "review", "review_text", "comment", "tweet"),
-    *("message", "utterance", "article", "document", "body", "passage", "description", "headline"),
-    *("title", "ctx"),
-)
-LABELS = (
-    *("answer", "label", "labels", "target", "class", "category", "answer_key", "gold", "gold_label"),
-    *("intent", "sentiment", "emotion", "topic", "output", "y"),
-)
-CHOICES = ("choices", "options", "endings", "candidates", "alternatives")
-CONTEXTS = ("context", "passage", "background", "paragraph", "document", "article")
-
-# Per kind of column: its argument and option, what it holds, its usual names.
-KINDS = {
-    "text": ("text_column (--text-column)", "the text or question", (*QUESTIONS, *TEXTS)),
-    "label": ("label_column (--label-column)", "the answer", LABELS),
-    "choices": ("choices_column (--choices-column)", "the options", CHOICES),
-    "context": ("context_column (--context-column)", "the context", CONTEXTS),
-    "cluster": ("cluster_column (--cluster-column)", "what rows have in common", ()),  # never guessed
-}
-
-
-@dataclass(frozen=True)
-class ColumnNames:
-    """Columns that the user names, where they have no usual names, or others than in the rows trained on."""
-
-    text: str | None = None
-    label: str | None = None
-    choices: str | None = None
-    context: str | None = None
-    cluster: str | None = None
 
 
 def find_columns(
@@ -56,10 +25,12 @@ def find_columns(
         DataError: a named column is not there, or no column has a usual name; columns found are named.
     """
     listed = ", ".join(map(repr, there))
-    found = {kind: name for kind, name in asdict(given).items() if name is not None}
+    found: dict[str, Any] = {**given.named}
     for kind, name in found.items():
         if name not in there:
-            raise DataError(f"{place} has no column {name!r}, which {KINDS[kind][0]} names: it has {listed}.")
+            raise DataError(
+                f"{place} has no column {name!r}, which {option_of(kind)} names: it has {listed}."
+            )
     for kind in KINDS:
         # Another text is context only to a question: beside a text to be classified it may be anything.
         asked = kind != "context" or is_question(found.get("text", ""))
@@ -68,8 +39,8 @@ def find_columns(
     for kind in ("text", "choices", "context"):
         if "label" in found and found.get(kind) == found["label"]:
             raise DataError(
-                f"{place} has its answers in {found['label']!r}, which is read as {KINDS[kind][1]} as well: "
-                f"name another column with {KINDS[kind][0]}."
+                f"{place} has its answers in {found['label']!r}, which is read as {KINDS[kind].holds} as "
+                f"well: name another column with {option_of(kind)}."
             )
     lacking = [kind for kind in ("text", "label") if kind not in found and (kind == "text" or answers)]
     for kind in [*lacking]:
@@ -77,8 +48,8 @@ def find_columns(
             found[kind] = name
             lacking.remove(kind)
     if lacking:
-        kinds = " and no column for ".join(KINDS[kind][1] for kind in lacking)
-        options = " and ".join(KINDS[kind][0] for kind in lacking)
+        kinds = " and no column for ".join(KINDS[kind].holds for kind in lacking)
+        options = " and ".join(option_of(kind) for kind in lacking)
         replies = ""
         if "label" in lacking and not {"messages", *REPLIES}.isdisjoint(there):  # no answers of a closed set
             replies = ", or learn replies with likelihood='completion' (--likelihood completion)"
@@ -92,7 +63,7 @@ def find_columns(
 def _read_already(found: dict[str, str]) -> str:
     """Say of columns which kind they are read as, where their name is usual for another kind."""
     told = [
-        f"{name!r} is read as {KINDS[kind][1]}"
+        f"{name!r} is read as {KINDS[kind].holds}"
         for kind, name in found.items()
         if any(_usual(other, [name], ()) for other in KINDS if other != kind)
     ]
@@ -112,12 +83,12 @@ def columns_note(columns: Columns) -> str:
 
 def _usual(kind: str, there: Sequence[str], taken: Sequence[str], place: str = "") -> str | None:
     """Return the column of the first usual name that is there; refuse two that differ in its spelling."""
-    for usual in KINDS[kind][2]:
+    for usual in KINDS[kind].usual:
         found = [name for name in there if name not in taken and _bare(name) == _bare(usual)]
         if len(found) > 1:
             raise DataError(
-                f"{place} has two columns that may hold {KINDS[kind][1]}, {found[0]!r} and {found[1]!r}: "
-                f"name one with {KINDS[kind][0]}."
+                f"{place} has two columns that may hold {KINDS[kind].holds}, {found[0]!r} and {found[1]!r}: "
+                f"name one with {option_of(kind)}."
             )
         if found:
             return found[0]
@@ -126,13 +97,13 @@ def _usual(kind: str, there: Sequence[str], taken: Sequence[str], place: str = "
 
 def _named_for(kind: str, there: Sequence[str], taken: Sequence[str], place: str) -> str | None:
     """Return the one column whose last word is a usual name, such as "Customer Message"; refuse several."""
-    usual = {_bare(name) for name in KINDS[kind][2]}
+    usual = {_bare(name) for name in KINDS[kind].usual}
     found = [name for name in there if name not in taken and _words(name)[-1:] and _words(name)[-1] in usual]
     if len(found) > 1:
-        listed, option = ", ".join(map(repr, found)), KINDS[kind][0].partition("(")[2].rstrip(")")
+        listed, option = ", ".join(map(repr, found)), f"--{kind}-column"
         raise DataError(
-            f"{place} has {len(found)} columns that may hold {KINDS[kind][1]}, {listed}: name one with "
-            f'{KINDS[kind][0]}, for example {option} "{found[0]}".'
+            f"{place} has {len(found)} columns that may hold {KINDS[kind].holds}, {listed}: name one with "
+            f'{option_of(kind)}, for example {option} "{found[0]}".'
         )
     return found[0] if found else None
 

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Unpack
 
+from bara_pyro.columns import ColumnOptions, column_names
 from bara_pyro.data.labels import as_letters
 from bara_pyro.data.reading import Rows, read_hub, read_split, some
 from bara_pyro.data.registry import SOURCES, SUFFIXES, TASKS, Source, has_worlds, resolve
@@ -28,12 +30,8 @@ def load_task(
     test_file: str | Path | None = None,
     test_fraction: float = TEST_FRACTION,
     classes: Sequence[str] | None = None,
-    text_column: str | None = None,
-    label_column: str | None = None,
-    choices_column: str | None = None,
-    context_column: str | None = None,
-    cluster_column: str | None = None,
     find_ids: bool = True,
+    **columns: Unpack[ColumnOptions],
 ) -> Task:
     """Load a task by name; see `data.userfile.task_from_rows` for rows that are in memory.
 
@@ -55,12 +53,9 @@ def load_task(
         test_file: for a file of one's own: the rows to test on.
         test_fraction: for a file of one's own without `test_file`: the share of rows to test on.
         classes: for a file of one's own without choices: the labels in class order.
-        text_column: for a file of one's own: column of the text or question, where it has no usual name.
-        label_column: likewise of the answer.
-        choices_column: likewise of the options of each row.
-        context_column: likewise of a text put before the question.
-        cluster_column: likewise of what rows have in common; never found by a name.
         find_ids: for a file of one's own: whether rows are identified by a column such as `ticket_id`.
+        **columns: for a file of one's own: `text_column`, `label_column`, `choices_column`, `context_column`,
+            where they have no usual names, and `cluster_column`; see `data.userfile.task_from_rows`.
 
     Returns:
         The task, its splits as tuples, and notes worth reporting with a result.
@@ -89,23 +84,19 @@ def load_task(
         test_fraction=test_fraction,
         data_dir=data_dir,
         revision=revision,
-        of_files=any((classes, text_column, label_column, choices_column, context_column, cluster_column)),
+        of_files=bool(classes or column_names(columns).named),
     )
     check_world(name, world)
     if is_file_name(name):
         task = task_from_rows(
             name,
             test_file,
-            text_column=text_column,
-            label_column=label_column,
-            choices_column=choices_column,
-            context_column=context_column,
-            cluster_column=cluster_column,
             find_ids=find_ids,
             classes=classes,
             test_fraction=test_fraction,
             validation_rows=validation_rows,
             seed=seed,
+            **columns,
         )
     elif name in TASKS:
         made = TASKS.find(name)

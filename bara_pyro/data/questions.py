@@ -4,7 +4,8 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
-from bara_pyro.data.columns import ColumnNames, find_columns, id_column
+from bara_pyro.columns import ColumnNames, option_of
+from bara_pyro.data.columns import find_columns, id_column
 from bara_pyro.data.generic import listed_options, own_context, own_example, own_text, with_cue
 from bara_pyro.data.labels import as_asked
 from bara_pyro.data.registry import SOURCES
@@ -84,7 +85,7 @@ def _columns(table: Table, task: Task, given: ColumnNames, answers: bool) -> Col
     if trained.context and not found.context:
         raise DataError(
             f"{table.place} has no column {trained.context!r}, the context that the run was trained with: "
-            "name it with context_column (--context-column), or add it, empty where there is none."
+            f"name it with {option_of('context')}, or add it, empty where there is none."
         )
     ids = id_column([table.rows], vars(found).values())
     return replace(found, id=ids, indices=trained.indices)

@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Unpack
 
+from bara_pyro.columns import ColumnNames, ColumnOptions, column_names
 from bara_pyro.data.cells import as_read, label_text
 from bara_pyro.data.clusters import set_aside, together
-from bara_pyro.data.columns import ColumnNames, columns_note, find_columns, id_column
+from bara_pyro.data.columns import columns_note, find_columns, id_column
 from bara_pyro.data.generic import listed_options, own_example
 from bara_pyro.data.rows import carve, check_disjoint, check_new, divide, repeats, to_examples, too_few
 from bara_pyro.data.schemas import missing
@@ -26,16 +28,12 @@ def task_from_rows(
     test: Data | None = None,
     *,
     name: str | None = None,
-    text_column: str | None = None,
-    label_column: str | None = None,
-    choices_column: str | None = None,
-    context_column: str | None = None,
-    cluster_column: str | None = None,
     find_ids: bool = True,
     classes: Sequence[str] | None = None,
     test_fraction: float = TEST_FRACTION,
     validation_rows: int = 0,
     seed: int = 0,
+    **columns: Unpack[ColumnOptions],
 ) -> Task:
     """Make a task of rows of one's own.
 
@@ -44,14 +42,6 @@ def task_from_rows(
             or a list of dictionaries.
         test: the rows to test on.
         name: of the task; by default that of the file, or "rows".
-        text_column: column of the text or question. This and the next three are found by their usual names
-            where they are None (`data.columns`), and said in the task's notes.
-        label_column: of the answer.
-        choices_column: of the options of each row.
-        context_column: of a text put before the question.
-        cluster_column: of what rows have in common (an author, a patient, a document). Rows of one cluster
-            are trained on together or not at all, in every division of them; validation and test rows are
-            then at most as many as asked for. None: each row stands for itself.
         find_ids: take a column such as `ticket_id`, which differs in every row, for the rows' identifiers
             where none is called `id` (`data.columns.id_column`); else they are numbered.
         classes: the labels in class order, for rows without choices. By default the order that the data bring
@@ -60,6 +50,11 @@ def task_from_rows(
             (`data.rows.divide`).
         validation_rows: rows carved off train to choose settings on.
         seed: of that choice.
+        **columns: `text_column`, `label_column`, `choices_column`, `context_column`, found by their usual
+            names where they are None (`bara_pyro.columns`) and said in the task's notes; and
+            `cluster_column`, of what rows have in common (an author, a patient, a document). Rows of one
+            cluster are trained on together or not at all, in every division of them; validation and test
+            rows are then at most as many as asked for. None: each row stands for itself.
 
     Raises:
         DataError: rows that cannot be read or used; file and row are named.
@@ -76,20 +71,20 @@ def task_from_rows(
     """
     if not 0 < test_fraction < 1:
         raise ConfigError(f"test_fraction is {test_fraction}: choose a number between 0 and 1.")
-    given = ColumnNames(text_column, label_column, choices_column, context_column, cluster_column)
     table = read_table(data)
-    columns = replace(find_columns(table.columns, given, table.place), indices=classes is not None)
+    found = find_columns(table.columns, column_names(columns), table.place)
+    found = replace(found, indices=classes is not None)
     tested = None if test is None else read_table(test)
     if tested is not None:
-        _check_same_kind(table, tested, columns)
+        _check_same_kind(table, tested, found)
     parts = [part for part in (table, tested) if part]
     if find_ids:
-        columns = replace(columns, id=id_column([part.rows for part in parts], vars(columns).values()))
-    labels, names = _answers(parts, columns, classes)
-    schema = partial(own_example, columns=columns, names=names)
+        found = replace(found, id=id_column([part.rows for part in parts], vars(found).values()))
+    labels, names = _answers(parts, found, classes)
+    schema = partial(own_example, columns=found, names=names)
 
     def examples(part: Table, split: str) -> list[Example]:
-        return to_examples(part.rows, schema, part.place, split, answer=columns.label, ids=columns.id)
+        return to_examples(part.rows, schema, part.place, split, answer=found.label, ids=found.id)
 
     name = name or (Path(data).stem if isinstance(data, str | Path) else "rows")
     if tested is not None:
@@ -97,27 +92,27 @@ def task_from_rows(
         check_new(train, test_rows, name)
         note = f"tested on {Path(tested.place).name}"
     else:
-        train, test_rows = _divided(examples(table, "row"), test_fraction, columns, table.place)
+        train, test_rows = _divided(examples(table, "row"), test_fraction, found, table.place)
         note = f"{len(test_rows)} of {len(train) + len(test_rows)} rows tested on, "
-        note += "whole clusters" if columns.cluster else "the same share of each class"
-        note += f", chosen by a hash of their {'names' if columns.cluster else 'ids'}"
+        note += "whole clusters" if found.cluster else "the same share of each class"
+        note += f", chosen by a hash of their {'names' if found.cluster else 'ids'}"
         if copies := sum(map(bool, together([*train, *test_rows], clusters=False))):
             note += f"; {copies} rows have the text of another, and are on its side"
     check_disjoint(train, test_rows, name)
     classes_said = _class_notes(names, train, test_rows, name)
     if names:
-        classes_said += _spelling_notes(parts, columns.label or "")
-    notes = [columns_note(columns), *classes_said, note, *repeats(train, test_rows)]
-    kept, validation = _carved(train, validation_rows, seed, columns)
+        classes_said += _spelling_notes(parts, found.label or "")
+    notes = [columns_note(found), *classes_said, note, *repeats(train, test_rows)]
+    kept, validation = _carved(train, validation_rows, seed, found)
     if names and (lost := sorted({row.label for row in train} - {row.label for row in kept})):
         raise DataError(
             f"With {validation_rows} rows set aside for validation no row with the answer "
             f"{names[lost[0]]!r} is left to train on: set fewer aside (--validation-rows), or give more rows."
         )
-    if validation and (columns.cluster or len(validation) < validation_rows):
-        whole = "whole clusters" if columns.cluster else "rows of one text together"
+    if validation and (found.cluster or len(validation) < validation_rows):
+        whole = "whole clusters" if found.cluster else "rows of one text together"
         notes.append(f"{len(validation)} rows set aside for validation, {whole}")
-    return Task(name, labels, kept, validation, tuple(test_rows), tuple(notes), names, columns)
+    return Task(name, labels, kept, validation, tuple(test_rows), tuple(notes), names, found)
 
 
 def _divided(

@@ -8,8 +8,9 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from bara_pyro.columns import ColumnNames, option_of
 from bara_pyro.core.distance import Distance
-from bara_pyro.data import ColumnNames, EncodedSplit, Example, Task, batches, load_questions
+from bara_pyro.data import EncodedSplit, Example, Task, batches, load_questions
 from bara_pyro.data.clusters import one_of_each
 from bara_pyro.data.questions import read_rows
 from bara_pyro.data.rows import same_file
@@ -235,7 +236,7 @@ def independent(
         place = "the validation rows" if file is None else _place(file)
         raise DataError(
             f"There is no column {cluster!r} in {place}, by which the run's rows go together, and rows that "
-            "do are not independent: name the column with cluster_column (--cluster-column), or add it."
+            f"do are not independent: name the column with {option_of('cluster')}, or add it."
         )
     return one_of_each(rows, clusters=cluster is not None)
 

@@ -202,8 +202,7 @@ def _whole_file(file: Path, c: TaskConfig, asked: Task, own: RunConfig) -> Task 
     if c.likelihood == "completion":
         told = (stored_file if c.streaming else load_conversations)(file)[: c.limit]
         return ReplyTask(file.stem, test=told, notes=(f"all {len(told)} rows of {file.name} tested on",))
-    given = ColumnNames(c.text_column, c.label_column, c.choices_column, c.context_column, c.cluster_column)
-    rows = tuple(load_questions(file, asked, given=given, answers=True)[: c.limit])
+    rows = tuple(load_questions(file, asked, given=c.columns, answers=True)[: c.limit])
     notes = [f"all {len(rows)} rows of {file.name} tested on"]
     if known := trained_on(rows, own, asked):
         notes.append(f"the run was trained on {len(known)} of them")

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from bara_pyro.columns import OPTIONS
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.data import SOURCES, EncodedSplit, Example, Task, encode, load_task, task_from_rows
 from bara_pyro.data.conversations import ReplyEncoder, encode_replies
@@ -33,7 +34,7 @@ Row = TypeVar("Row")
 # Settings of where rows are read from, and of how they are read: what has been read takes none of them.
 OF_FILES = ("data_dir", "revision", "streaming")
 OF_DIVIDING = ("test_fraction", "validation_rows", "seed")
-OF_ANSWERS = ("classes", "text_column", "label_column", "choices_column", "context_column", "cluster_column")
+OF_ANSWERS = ("classes", *OPTIONS)
 
 
 def load_data(config: RunConfig, *, find_ids: bool = True) -> Task:

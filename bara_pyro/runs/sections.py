@@ -15,6 +15,7 @@ from pydantic import (
     model_validator,
 )
 
+from bara_pyro.columns import KINDS, OPTIONS, ColumnNames, column_names
 from bara_pyro.errors import ConfigError, unknown
 from bara_pyro.settings import later, validation_sentence
 from bara_pyro.types import Json, WeightType
@@ -24,15 +25,7 @@ MOST_SEED = 2**32 - 1  # what every generator of random numbers takes, NumPy's t
 MOST_DRAWS = 100_000
 MOST_ROWS = 65_536
 REPLY_LENGTH = 2048  # tokens of a prompt and its reply, as in the paper
-OF_ANSWERS = (
-    "labels",
-    "classes",
-    "text_column",
-    "label_column",
-    "choices_column",
-    "context_column",
-    "cluster_column",
-)
+OF_ANSWERS = ("labels", "classes", *OPTIONS)
 OF_REPLIES = ("chat", "packing", "streaming")
 Seed = Annotated[int, Field(ge=0, le=MOST_SEED)]
 Rank = Annotated[int, Field(ge=1, le=16_384)]
@@ -65,6 +58,10 @@ class BackboneConfig(Section):
     )
 
 
+def _column(kind: str) -> str | None:
+    return later(None, f"for a file of one's own: column of {KINDS[kind].help}")
+
+
 class TaskConfig(Section):
     """Which data."""
 
@@ -80,17 +77,11 @@ class TaskConfig(Section):
     test_fraction: float = Field(
         0.2, gt=0, lt=1, description="for a file of one's own without test_file: share of its rows to test on"
     )
-    text_column: str | None = later(None, "for a file of one's own: column of the text or question")
-    label_column: str | None = later(None, "for a file of one's own: column of the answer")
-    choices_column: str | None = later(None, "for a file of one's own: column of the options of each row")
-    context_column: str | None = later(
-        None, "for a file of one's own: column of a text put before the question"
-    )
-    cluster_column: str | None = later(
-        None,
-        "for a file of one's own: column of what rows have in common (an author, a patient), so that rows "
-        "of one value are trained on together or not at all",
-    )
+    text_column: str | None = _column("text")
+    label_column: str | None = _column("label")
+    choices_column: str | None = _column("choices")
+    context_column: str | None = _column("context")
+    cluster_column: str | None = _column("cluster")
     classes: list[str] | None = Field(
         None, description="for a file of one's own without choices: the labels in class order"
     )
@@ -142,6 +133,11 @@ class TaskConfig(Section):
     )
     limit: PositiveInt | None = Field(None, description="use at most so many rows of each split, to try out")
     seed: Seed = Field(0, description="seed of the split and of the microworld's rows")
+
+    @property
+    def columns(self) -> ColumnNames:
+        """The columns of a file of one's own."""
+        return column_names({option: getattr(self, option) for option in OPTIONS})
 
     @model_validator(mode="before")
     @classmethod

@@ -5,20 +5,11 @@ from typing import Annotated
 import typer
 
 from bara_pyro.cli.deciding import Calibration, Draws, InputFile, OutputFile, Question
-from bara_pyro.cli.options import (
-    ChoicesColumn,
-    ClusterColumn,
-    ContextColumn,
-    LabelColumn,
-    Moved,
-    Overwrite,
-    Run,
-    RunDevice,
-    Seed,
-    TextColumn,
-)
+from bara_pyro.cli.options import Moved, Overwrite, Run, RunDevice, Seed, takes_columns
+from bara_pyro.columns import KINDS, UNNAMED, ColumnNames
 
 
+@takes_columns(*KINDS)
 def abstain(
     run: Run,
     input_file: InputFile = None,
@@ -36,11 +27,7 @@ def abstain(
     calibration: Calibration = None,
     samples: Draws = 10,
     seed: Seed = 0,
-    text_column: TextColumn = None,
-    label_column: LabelColumn = None,
-    choices_column: ChoicesColumn = None,
-    context_column: ContextColumn = None,
-    cluster_column: ClusterColumn = None,
+    columns: ColumnNames = UNNAMED,
     model: Moved = None,
     device: RunDevice = None,
 ) -> None:
@@ -51,7 +38,6 @@ def abstain(
     """
     from bara_pyro.runs.answers_file import ABSTENTION_KEYS
 
-    columns = (text_column, label_column, choices_column, context_column, cluster_column)
     question = Question(
         run, input_file, output, overwrite, calibration, samples, seed, columns, model, device
     )

@@ -5,21 +5,12 @@ from typing import Annotated
 import typer
 
 from bara_pyro.cli.deciding import Calibration, Draws, InputFile, OutputFile, Question
-from bara_pyro.cli.options import (
-    ChoicesColumn,
-    ClusterColumn,
-    ContextColumn,
-    LabelColumn,
-    Moved,
-    Overwrite,
-    Run,
-    RunDevice,
-    Seed,
-    TextColumn,
-)
+from bara_pyro.cli.options import Moved, Overwrite, Run, RunDevice, Seed, takes_columns
+from bara_pyro.columns import KINDS, UNNAMED, ColumnNames
 from bara_pyro.types import SetScore
 
 
+@takes_columns(*KINDS)
 def conformal(
     run: Run,
     input_file: InputFile = None,
@@ -40,11 +31,7 @@ def conformal(
     calibration: Calibration = None,
     samples: Draws = 10,
     seed: Seed = 0,
-    text_column: TextColumn = None,
-    label_column: LabelColumn = None,
-    choices_column: ChoicesColumn = None,
-    context_column: ContextColumn = None,
-    cluster_column: ClusterColumn = None,
+    columns: ColumnNames = UNNAMED,
     model: Moved = None,
     device: RunDevice = None,
 ) -> None:
@@ -54,7 +41,6 @@ def conformal(
     """
     from bara_pyro.runs.answers_file import SET_KEYS
 
-    columns = (text_column, label_column, choices_column, context_column, cluster_column)
     question = Question(
         run, input_file, output, overwrite, calibration, samples, seed, columns, model, device
     )

@@ -5,17 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bara_pyro.cli.deciding import Calibration, Draws, InputFile, OutputFile, Question
-from bara_pyro.cli.options import (
-    ChoicesColumn,
-    ClusterColumn,
-    ContextColumn,
-    Moved,
-    Overwrite,
-    Run,
-    RunDevice,
-    Seed,
-    TextColumn,
-)
+from bara_pyro.cli.options import Moved, Overwrite, Run, RunDevice, Seed, takes_columns
+from bara_pyro.columns import UNNAMED, ColumnNames
 from bara_pyro.types import Measure
 
 if TYPE_CHECKING:
@@ -28,6 +19,7 @@ MEASURES = {
 }
 
 
+@takes_columns("text", "choices", "context", "cluster")
 def detect(
     run: Run,
     input_file: InputFile = None,
@@ -46,10 +38,7 @@ def detect(
     calibration: Calibration = None,
     samples: Draws = 10,
     seed: Seed = 0,
-    text_column: TextColumn = None,
-    choices_column: ChoicesColumn = None,
-    context_column: ContextColumn = None,
-    cluster_column: ClusterColumn = None,
+    columns: ColumnNames = UNNAMED,
     model: Moved = None,
     device: RunDevice = None,
 ) -> None:
@@ -59,7 +48,6 @@ def detect(
     """
     from bara_pyro.runs.answers_file import DETECTION_KEYS
 
-    columns = (text_column, None, choices_column, context_column, cluster_column)
     question = Question(
         run, input_file, output, overwrite, calibration, samples, seed, columns, model, device
     )

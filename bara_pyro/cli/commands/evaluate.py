@@ -8,11 +8,7 @@ import typer
 
 from bara_pyro.cli.options import (
     DATA,
-    ChoicesColumn,
-    ClusterColumn,
-    ContextColumn,
     DataDir,
-    LabelColumn,
     Limit,
     Moved,
     OtherTask,
@@ -21,9 +17,10 @@ from bara_pyro.cli.options import (
     RunDevice,
     Samples,
     TestFile,
-    TextColumn,
     path,
+    takes_columns,
 )
+from bara_pyro.columns import KINDS, UNNAMED, ColumnNames, column_options
 from bara_pyro.types import Json
 
 if TYPE_CHECKING:
@@ -33,6 +30,7 @@ OF_THE_MODEL = ("max_length", "too_long", "labels", "text_score", "likelihood", 
 """Settings of a task that other rows are read with, too."""
 
 
+@takes_columns(*KINDS)
 def evaluate(
     run: Run,
     out: Annotated[
@@ -48,11 +46,7 @@ def evaluate(
     task: OtherTask = None,
     data_dir: DataDir = None,
     test_file: TestFile = None,
-    text_column: TextColumn = None,
-    label_column: LabelColumn = None,
-    choices_column: ChoicesColumn = None,
-    context_column: ContextColumn = None,
-    cluster_column: ClusterColumn = None,
+    columns: ColumnNames = UNNAMED,
     limit: Limit = None,
     model: Moved = None,
     device: RunDevice = None,
@@ -84,12 +78,8 @@ def evaluate(
         task = None  # the run's own, however it is spelled
     if task is not None and test_file is not None:
         refuse(["task"], f"and --test-file {test_file} are two sources of rows: leave out the file")
-    given: Json = {
-        "name": task, "data_dir": data_dir, "test_file": test_file, "limit": limit,
-        "text_column": text_column, "label_column": label_column, "choices_column": choices_column,
-        "context_column": context_column, "cluster_column": cluster_column,
-    }  # fmt: skip
-    changes = {key: value for key, value in given.items() if value is not None}
+    given: Json = {"name": task, "data_dir": data_dir, "test_file": test_file, "limit": limit}
+    changes = {key: value for key, value in given.items() if value is not None} | column_options(columns)
     if split is None and (test_file is not None or (task is not None and is_file_name(task))):
         split = "test"  # a file is tested on whole
     config = _evaluation_config(stored_config(run)[0], samples, changes, split)

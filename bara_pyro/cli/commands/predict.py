@@ -6,21 +6,21 @@ from typing import Annotated
 import typer
 
 from bara_pyro.cli.options import (
-    ChoicesColumn,
-    ContextColumn,
     Moved,
     Overwrite,
     Run,
     RunDevice,
     Seed,
-    TextColumn,
     path,
+    takes_columns,
 )
+from bara_pyro.columns import UNNAMED, ColumnNames
 from bara_pyro.runs.sections import MOST_DRAWS
 
 STANDARD = ("-", "/dev/stdout")  # names of standard output, which is where rows go without --output
 
 
+@takes_columns("text", "choices", "context")
 def predict(
     run: Run,
     texts: Annotated[
@@ -49,9 +49,7 @@ def predict(
         int, typer.Option(min=0, max=MOST_DRAWS, help="Posterior draws S; 0 for the posterior mean.")
     ] = 10,
     seed: Seed = 0,
-    text_column: TextColumn = None,
-    choices_column: ChoicesColumn = None,
-    context_column: ContextColumn = None,
+    columns: ColumnNames = UNNAMED,
     model: Moved = None,
     device: RunDevice = None,
 ) -> None:
@@ -68,16 +66,14 @@ def predict(
     check_rows(run, [] if input_file is None else [input_file], output, overwrite=overwrite)
 
     from bara_pyro.cli.terminal import print_rows, progress, remark, result, say, say_notes
-    from bara_pyro.data import ColumnNames
     from bara_pyro.runs.answers import write_answers
     from bara_pyro.runs.folder import load_system
     from bara_pyro.runs.predict import predict as answered
 
     system = load_system(run, backbone=model, device=device, with_rows=False)
     note_of_draws(system, samples=samples, seed=seed)
-    given = ColumnNames(text_column, None, choices_column, context_column)
     with progress(f"predict {'texts' if input_file is None else input_file.name}", None) as advance:
-        found = answered(system, asked, samples=samples, seed=seed, given=given, on_rows=advance)
+        found = answered(system, asked, samples=samples, seed=seed, given=columns, on_rows=advance)
     if output is not None:
         write_answers(output, found)
         say_notes(found.notes)

@@ -4,28 +4,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bara_pyro.cli.options import (
-    ChoicesColumn,
-    ClusterColumn,
-    ContextColumn,
-    DataDir,
-    LabelColumn,
-    TextColumn,
-)
-from bara_pyro.types import Json
+from bara_pyro.cli.options import DataDir, takes_columns
+from bara_pyro.columns import KINDS, OPTIONS, UNNAMED, ColumnNames, column_options
 
 if TYPE_CHECKING:
     from bara_pyro.data.reply_tasks import ReplyTask
 
 
+@takes_columns(*KINDS)
 def tasks(
     name: Annotated[str | None, typer.Argument(metavar="[TASK]", help="Show some rows of this task.")] = None,
     data_dir: DataDir = None,
-    text_column: TextColumn = None,
-    label_column: LabelColumn = None,
-    choices_column: ChoicesColumn = None,
-    context_column: ContextColumn = None,
-    cluster_column: ClusterColumn = None,
+    columns: ColumnNames = UNNAMED,
     rows: Annotated[int, typer.Option(min=0, help="How many rows to show.")] = 2,
 ) -> None:
     """List the tasks, or show what the model is asked in one of them."""
@@ -33,13 +23,8 @@ def tasks(
     from bara_pyro.cli.terminal import console, listing, mode, result, say
     from bara_pyro.cli.typed import refuse
 
-    given: Json = {
-        "text_column": text_column, "label_column": label_column, "choices_column": choices_column,
-        "context_column": context_column, "cluster_column": cluster_column,
-    }  # fmt: skip
-    columns = {key: column for key, column in given.items() if column is not None}
     if name is None:
-        refuse(given, "names a column: give its FILE as well")
+        refuse(OPTIONS, "names a column: give its FILE as well")
         refuse(["data_dir", "rows"], "is of rows that are shown: give a TASK")
         found = catalogue()["tasks"]
         listing(
@@ -55,10 +40,10 @@ def tasks(
     from bara_pyro.data import load_task
     from bara_pyro.data.reply_tasks import is_reply_task, load_replies
 
-    if is_reply_task(name) and not columns:  # no such task has columns that can be named
+    if is_reply_task(name) and not columns.named:  # no such task has columns that can be named
         _show_replies(load_replies(name, data_dir), rows)
         return
-    task = load_task(name, data_dir, **columns)
+    task = load_task(name, data_dir, **column_options(columns))
     say(f"{task.name}: {task.counts}; answers {', '.join(task.labels)}")
     for note in task.notes:
         say(f"- {note}")

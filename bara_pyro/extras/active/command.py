@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bara_pyro.cli.options import (
-    ChoicesColumn,
-    ContextColumn,
     Moved,
     Overwrite,
     Run,
     RunDevice,
     Seed,
-    TextColumn,
     path,
+    takes_columns,
 )
+from bara_pyro.columns import UNNAMED, ColumnNames
 from bara_pyro.runs.sections import MOST_DRAWS
 from bara_pyro.types import Acquisition, Json
 
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from bara_pyro.data.tables import Table
 
 
+@takes_columns("text", "choices", "context")
 def acquire(
     run: Run,
     pool: Annotated[
@@ -58,9 +58,7 @@ def acquire(
         ),
     ] = None,
     overwrite: Overwrite = False,
-    text_column: TextColumn = None,
-    choices_column: ChoicesColumn = None,
-    context_column: ContextColumn = None,
+    columns: ColumnNames = UNNAMED,
     model: Moved = None,
     device: RunDevice = None,
 ) -> None:
@@ -74,7 +72,7 @@ def acquire(
 
     check_rows(run, [pool], output, overwrite=overwrite, keys=ACQUISITION_KEYS)
     from bara_pyro.cli.terminal import progress, result, say, say_notes
-    from bara_pyro.data import ColumnNames, load_questions
+    from bara_pyro.data import load_questions
     from bara_pyro.data.csv_rows import separator_in
     from bara_pyro.data.tables import read_table
     from bara_pyro.extras.active.acquire import acquire as choose_rows
@@ -91,8 +89,7 @@ def acquire(
     if output is not None:
         check_columns(table, (*ACQUISITION_KEYS, "joint"))
         check_cells(table, output)
-    given = ColumnNames(text_column, None, choices_column, context_column)
-    examples = load_questions(pool, system.task, given=given)
+    examples = load_questions(pool, system.task, given=columns)
     texts = len(one_a_text(examples))
     if texts < len(examples):
         say_notes(
