@@ -1,13 +1,14 @@
-"""Modules under the names that they had before they moved, for one version, with a DeprecationWarning."""
+"""Modules and classes under the names that they had before, for one version, with a DeprecationWarning."""
 
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_loader
 from types import ModuleType
+from typing import Any
 
 MOVED = {
     "bara_pyro.diagnostics.bounds": "bara_pyro.extras.bounds",
@@ -24,6 +25,13 @@ MOVED = {
     "bara_pyro.serving": "bara_pyro.extras.serve.http",
 }
 """A name -> where the module is now; what is in it is found under its old name, too."""
+RENAMED = {
+    "bara_pyro.data.preferences": {"Pair": "PreferencePair"},
+    "bara_pyro.diagnostics.parts": {"Part": "InspectionPart"},
+    "bara_pyro.extras.serve.http.app": {"Limits": "ServerLimits"},
+    "bara_pyro.report": {"Scale": "ColourScale"},
+}
+"""A module -> what its classes were called, and what they are called now."""
 KEPT = {"bara_pyro.peft"}
 """A name that stays: PEFT shows it to whoever reads a run without bara_pyro (`runs.peft_files.PEFT_TYPE`)."""
 
@@ -53,6 +61,20 @@ def _now(name: str) -> str:
         if name == old or name.startswith(f"{old}."):
             return new + name.removeprefix(old)
     return ""
+
+
+def old_names(module: str) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a module that finds its classes under their old names, too."""
+
+    def load(name: str) -> Any:
+        now = RENAMED[module].get(name)
+        if now is None:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        sentence = f"{module}.{name} is now {now}: the old name goes with the next version."
+        warnings.warn(sentence, DeprecationWarning, stacklevel=2)
+        return getattr(sys.modules[module], now)
+
+    return load
 
 
 def find_moved() -> None:

@@ -1,9 +1,11 @@
 """What `import bara_pyro as bp` offers: all of it loads, nothing else is there, and importing stays quick."""
 
+import ast
 import re
 import subprocess
 import sys
 import warnings
+from collections import Counter
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -14,7 +16,7 @@ import pytest
 import bara_pyro as bp
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.moved import KEPT, MOVED
+from bara_pyro.moved import KEPT, MOVED, RENAMED
 
 ROOT = Path(__file__).parents[1]
 LAZY = [bp, bp.models, bp.guides]
@@ -118,3 +120,32 @@ def test_what_is_in_a_room_that_moved_is_there_once() -> None:
     assert import_module("bara_pyro.generation.decoding").Decoding is Decoding
     with pytest.raises(ModuleNotFoundError, match=r"bara_pyro\.extras\.replies\.generation\.nothing"):
         import_module("bara_pyro.generation.nothing")
+
+
+@pytest.mark.parametrize(
+    ("module", "old"), [(module, old) for module, names in RENAMED.items() for old in names]
+)
+def test_a_renamed_class_is_found_and_the_new_name_said(module: str, old: str) -> None:
+    new = RENAMED[module][old]
+    with pytest.warns(DeprecationWarning, match=new):
+        found = getattr(import_module(module), old)
+    assert found is getattr(import_module(module), new)
+    assert found.__name__ == new
+    with pytest.raises(AttributeError, match="nothing"):
+        import_module(module).nothing  # noqa: B018
+
+
+# Defined twice in rooms of their own; of each name one is to go.
+TWICE = {"Drawn", "Part", "Picture", "Settings"}
+
+
+def test_no_class_name_is_defined_twice() -> None:
+    rooms = ("bara_pyro", "models", "guides", "experiments")
+    files = {path.resolve() for room in rooms for path in (ROOT / room).rglob("*.py")}
+    names = Counter(
+        node.name
+        for path in files
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    )
+    assert {name for name, count in names.items() if count > 1} == TWICE

@@ -15,7 +15,7 @@ from bara_pyro.types import Json
 
 if TYPE_CHECKING:
     from bara_pyro.data import Example
-    from bara_pyro.data.tables import Table
+    from bara_pyro.data.tables import DataTable
     from bara_pyro.runs.asked import ScoredRows
     from bara_pyro.runs.system import System
 
@@ -44,7 +44,7 @@ Draws = Annotated[
 
 
 @dataclass(frozen=True)
-class Question:
+class DecisionCommand:
     """What a command was given besides the numbers of its promise.
 
     Attributes:
@@ -112,7 +112,7 @@ class Question:
         columns = replace(self.columns, cluster=None)
         others = rows_to_decide(system, self.input_file, given=columns)
 
-        def asked(rows: "Sequence[Example] | Table", name: str) -> "ScoredRows":
+        def asked(rows: "Sequence[Example] | DataTable", name: str) -> "ScoredRows":
             with progress(f"ask {name} rows", len(rows)) as advance:
                 return ask(
                     system, rows, name, given=columns, samples=self.samples, seed=self.seed, on_rows=advance

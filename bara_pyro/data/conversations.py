@@ -20,7 +20,7 @@ from bara_pyro.data.messages import (
 )
 from bara_pyro.data.replies import EncodedReplies, EncodedReply
 from bara_pyro.data.rows import check_ids, column_in, own_id
-from bara_pyro.data.tables import Data, Table, read_table
+from bara_pyro.data.tables import Data, DataTable, read_table
 from bara_pyro.data.tokens import Tokenizer, continuation, pad_id
 from bara_pyro.data.tools import is_list, template_options
 from bara_pyro.data.unicode import check_unicode
@@ -83,7 +83,7 @@ def load_conversations(data: Data, split: str = "row") -> list[Conversation]:
     return conversations_in(read_table(data), split)
 
 
-def conversations_in(table: Table, split: str) -> list[Conversation]:
+def conversations_in(table: DataTable, split: str) -> list[Conversation]:
     """Return the conversations of a table; see `load_conversations`."""
     found = list(each_conversation(table.rows, table.place, split))
     check_ids([row.id for row in found], table.place)

@@ -91,7 +91,7 @@ def encode(
     if classes is not None:
         examples = [unlisted(example) for example in examples]
     fitting = _Fitting(tokenizer, max_length, context, tuple(answers), classes)
-    kept: list[_Row] = []
+    kept: list[_EncodedRow] = []
     shortened, dropped = [], []
     for example, row in zip(examples, fitting.rows(examples), strict=True):
         if row is None and too_long == "error":
@@ -134,7 +134,7 @@ def collate(
 
 
 @dataclass(frozen=True)
-class _Row:
+class _EncodedRow:
     example: Example
     tokens: list[int]
     cut: bool
@@ -160,7 +160,7 @@ class _Fitting:
         """The most tokens of a prompt, those in front among them."""
         return min(self.max_length, self.context or self.max_length)
 
-    def rows(self, examples: Sequence[Example]) -> Iterator[_Row | None]:
+    def rows(self, examples: Sequence[Example]) -> Iterator[_EncodedRow | None]:
         """Yield a row for each example; None where its question or its answers do not fit."""
         room = self.longest - len(self.front)
         for example, start in zip(
@@ -169,13 +169,13 @@ class _Fitting:
             row = self._within(example, start, room)
             yield row if row is None or self.classes is None else self._answered(row, start)
 
-    def _within(self, example: Example, start: Leading, room: int) -> _Row | None:
+    def _within(self, example: Example, start: Leading, room: int) -> _EncodedRow | None:
         if start.whole and len(start.tokens) <= room:
-            return _Row(example, self.front + start.tokens, cut=False)
+            return _EncodedRow(example, self.front + start.tokens, cut=False)
         cut = _cut(example, self.tokenizer, room)
-        return None if cut is None else _Row(example, self.front + cut, cut=True)
+        return None if cut is None else _EncodedRow(example, self.front + cut, cut=True)
 
-    def _answered(self, row: _Row, start: Leading) -> _Row | None:
+    def _answered(self, row: _EncodedRow, start: Leading) -> _EncodedRow | None:
         """Return a row with the tokens of the C texts that could answer it; none of one that it lacks."""
         own = row.example.texts or tuple(self.answers)
         if not own:

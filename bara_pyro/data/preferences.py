@@ -12,10 +12,11 @@ from bara_pyro.data.reading import read_hub, read_split
 from bara_pyro.data.registry import SUFFIXES, check_kind
 from bara_pyro.data.reply_tasks import REPLY_SOURCES
 from bara_pyro.data.rows import carve, check_disjoint, check_other_file, too_few
-from bara_pyro.data.tables import Data, Table, read_table
+from bara_pyro.data.tables import Data, DataTable, read_table
 from bara_pyro.data.tools import GIVEN, is_list
 from bara_pyro.data.userfile import TEST_FRACTION
 from bara_pyro.errors import ConfigError, DataError, unknown
+from bara_pyro.moved import old_names
 from bara_pyro.types import Fields
 
 PREFERENCES = ("ultrafeedback",)
@@ -26,7 +27,7 @@ KEPT = (*PROMPTS, *SYSTEM_COLUMNS, *GIVEN, "input", "id", "ID", "Id")
 
 
 @dataclass(frozen=True)
-class Pair:
+class PreferencePair:
     """Two replies to one prompt.
 
     Attributes:
@@ -61,12 +62,12 @@ class PreferenceTask:
     """
 
     name: str
-    train: Sequence[Pair]
-    test: Sequence[Pair]
+    train: Sequence[PreferencePair]
+    test: Sequence[PreferencePair]
     notes: tuple[str, ...] = ()
 
 
-def load_pairs(data: Data, split: str = "row") -> list[Pair]:
+def load_pairs(data: Data, split: str = "row") -> list[PreferencePair]:
     """Return the preference pairs of a file, DataFrame, `datasets.Dataset` or list of dictionaries.
 
     Rows have `chosen` and `rejected`, each a text or messages whose last one, the assistant's, is the reply,
@@ -85,7 +86,7 @@ def load_pairs(data: Data, split: str = "row") -> list[Pair]:
     return pairs_in(read_table(data), split)
 
 
-def pairs_in(table: Table, split: str) -> list[Pair]:
+def pairs_in(table: DataTable, split: str) -> list[PreferencePair]:
     """Return the preference pairs of a table; see `load_pairs`."""
     for number, row in enumerate(table.rows, 1):
         missing = next((side for side in SIDES if row.get(side) is None), None)
@@ -106,14 +107,14 @@ def pairs_in(table: Table, split: str) -> list[Pair]:
                 f"The replies of row {number} of {table.place} answer different prompts: give both the same."
             )
     return [
-        Pair(prefer.prompt, prefer.reply, other.reply, prefer.id, prefer.options)
+        PreferencePair(prefer.prompt, prefer.reply, other.reply, prefer.id, prefer.options)
         for prefer, other in zip(chosen, rejected, strict=True)
     ]
 
 
-def _side(table: Table, side: str) -> Table:
+def _side(table: DataTable, side: str) -> DataTable:
     """Return a table with one of the two replies; errors say which."""
-    return Table(f"{table.place} ({side!r} as its reply)", [_row(row, side) for row in table.rows])
+    return DataTable(f"{table.place} ({side!r} as its reply)", [_row(row, side) for row in table.rows])
 
 
 def _row(row: Fields, side: str) -> dict[str, object]:
@@ -193,7 +194,7 @@ def load_preferences(
     return PreferenceTask(Path(name).stem, kept, tested, tuple(notes))
 
 
-def prompt_key(pair: Pair) -> str:
+def prompt_key(pair: PreferencePair) -> str:
     """Return a text that pairs of the same prompt have in common, and no others."""
     whole = [pair.prompt, pair.options] if pair.options else pair.prompt
     return json.dumps(whole, ensure_ascii=False)
@@ -201,12 +202,12 @@ def prompt_key(pair: Pair) -> str:
 
 def _of_file(
     name: str, test_file: str | Path | None, test_fraction: float
-) -> tuple[list[Pair], list[Pair], list[str]]:
+) -> tuple[list[PreferencePair], list[PreferencePair], list[str]]:
     pairs = load_pairs(name)
     if test_file is not None:
         check_other_file(name, test_file)
         return pairs, load_pairs(test_file, "test"), ["tested on pairs of their own"]
-    prompts = {prompt_key(pair): Pair(pair.prompt, "", "", prompt_key(pair)) for pair in pairs}
+    prompts = {prompt_key(pair): PreferencePair(pair.prompt, "", "", prompt_key(pair)) for pair in pairs}
     count = min(round(test_fraction * len(prompts)), len(prompts) - 1)
     if count < 1:
         raise too_few(name, "prompts", len(prompts), test_fraction)
@@ -216,15 +217,20 @@ def _of_file(
     return train, test, [f"{count} of {len(prompts)} prompts tested on, chosen by a hash of their text"]
 
 
-def _of_source(name: str, kind: str, data_dir: str | Path | None, revision: str | None) -> list[Pair]:
+def _of_source(
+    name: str, kind: str, data_dir: str | Path | None, revision: str | None
+) -> list[PreferencePair]:
     source = REPLY_SOURCES[name]
     if data_dir is None:
         rows, place = read_hub(source.hub, source.config, kind, revision), f"{source.hub}, {kind}"
     else:
         path = Path(data_dir) / source.folder / f"{kind}.jsonl"
         rows, place = read_split(path), str(path)
-    return pairs_in(Table(place, rows), kind)
+    return pairs_in(DataTable(place, rows), kind)
 
 
-def _different(pairs: Sequence[Pair]) -> list[Pair]:
+def _different(pairs: Sequence[PreferencePair]) -> list[PreferencePair]:
     return [pair for pair in pairs if pair.chosen != pair.rejected]
+
+
+__getattr__ = old_names(__name__)

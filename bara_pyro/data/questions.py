@@ -11,7 +11,7 @@ from bara_pyro.data.labels import as_asked
 from bara_pyro.data.registry import SOURCES
 from bara_pyro.data.rows import to_examples
 from bara_pyro.data.schemas import Row, Schema, missing
-from bara_pyro.data.tables import Data, Table, read_table
+from bara_pyro.data.tables import Data, DataTable, read_table
 from bara_pyro.data.types import Columns, Example, Task
 from bara_pyro.errors import DataError
 
@@ -70,12 +70,12 @@ def text_column(task: Task) -> str:
     return source.columns[0] if source else "question"
 
 
-def read_rows(data: Data, task: Task, given: ColumnNames | None = None) -> Table:
+def read_rows(data: Data, task: Task, given: ColumnNames | None = None) -> DataTable:
     """Return rows for a trained model as a table, plain texts in the column that is read."""
     return read_table(data, text_column=(given and given.text) or text_column(task))
 
 
-def _columns(table: Table, task: Task, given: ColumnNames, answers: bool) -> Columns:
+def _columns(table: DataTable, task: Task, given: ColumnNames, answers: bool) -> Columns:
     """Return the columns to read: named by the user, else trained on, else of a usual name."""
     there = table.columns
     trained = task.columns or Columns("")

@@ -14,7 +14,7 @@ from bara_pyro.data.registry import SUFFIXES, check_kind
 from bara_pyro.data.rows import carve, check_disjoint, check_other_file, first_validation, too_few
 from bara_pyro.data.schemas import digest
 from bara_pyro.data.stored import stored_dataset, stored_file, stored_split
-from bara_pyro.data.tables import Data, Table
+from bara_pyro.data.tables import Data, DataTable
 from bara_pyro.data.types import split_counts
 from bara_pyro.data.userfile import TEST_FRACTION
 from bara_pyro.errors import ConfigError, DataError, unknown
@@ -173,13 +173,13 @@ def _split(
         path = Path(data_dir) / source.folder / f"{kind}.jsonl"
         if streaming:
             return stored_split(path, kind, spoken=source.spoken)
-        table = Table(str(path), read_split(path))
+        table = DataTable(str(path), read_split(path))
     else:
         dataset = hub_dataset(source.hub, source.config, kind, revision)
         place = f"{source.hub}, {kind}"
         if streaming:
             return stored_dataset(dataset, place, kind, spoken=source.spoken)
-        table = Table(place, list(dataset_rows(dataset)))
+        table = DataTable(place, list(dataset_rows(dataset)))
     found = conversations_in(table, kind)
     return tuple(row.spoken() for row in found) if source.spoken else tuple(found)
 

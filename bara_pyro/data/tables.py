@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Data: TypeAlias = Union[
-    str, Path, "pd.DataFrame", "pd.Series", "datasets.Dataset", Sequence[Fields], Sequence[str], "Table"
+    str, Path, "pd.DataFrame", "pd.Series", "datasets.Dataset", Sequence[Fields], Sequence[str], "DataTable"
 ]
 """What rows of one's own can be given as."""
 
 
 @dataclass(frozen=True)
-class Table:
+class DataTable:
     """Rows of one's own.
 
     Attributes:
@@ -49,7 +49,7 @@ class Table:
         return list(dict.fromkeys(str(name) for row in self.rows for name in row))
 
 
-def read_table(data: Data, *, text_column: str = "text") -> Table:
+def read_table(data: Data, *, text_column: str = "text") -> DataTable:
     """Return rows of one's own as a `Table`.
 
     Args:
@@ -60,7 +60,7 @@ def read_table(data: Data, *, text_column: str = "text") -> Table:
     Raises:
         DataError: no such file, another format, no rows, or a row that cannot be read.
     """
-    if isinstance(data, Table):
+    if isinstance(data, DataTable):
         return data
     if isinstance(data, str) and " " in data and Path(data).suffix.lower() not in SUFFIXES:
         raise DataError(f"{data[:60]!r} is no file of rows: for a text, give a list of texts.")
@@ -72,14 +72,14 @@ def read_table(data: Data, *, text_column: str = "text") -> Table:
     return table
 
 
-def _read_file(path: Path) -> Table:
+def _read_file(path: Path) -> DataTable:
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         raise other_kind(path)
     if suffix == ".parquet":
         return _parquet(path)
     rows = _plain_rows(_parse_list(path), str(path)) if suffix == ".json" else rows_in(path)
-    return Table(str(path), some(list(rows), path))
+    return DataTable(str(path), some(list(rows), path))
 
 
 def rows_in(path: Path) -> Iterator[Json]:
@@ -109,7 +109,7 @@ def _parse_list(path: Path) -> Rows:
     return some(values, path)
 
 
-def _parquet(path: Path) -> Table:
+def _parquet(path: Path) -> DataTable:
     import pyarrow.parquet as pq
 
     with _as_parquet(path):
@@ -128,14 +128,14 @@ def _parquet_rows(path: Path) -> Iterator[Json]:
             yield from _from_arrow(part, path).rows
 
 
-def _from_arrow(table: "pa.Table", path: Path) -> Table:
+def _from_arrow(table: "pa.Table", path: Path) -> DataTable:
     """Return the rows of an Arrow table, which may be one that `datasets` wrote."""
     import datasets
 
     if b"huggingface" in (table.schema.metadata or {}):
         features = datasets.Features.from_arrow_schema(table.schema)
         return _from_dataset(datasets.Dataset(table.cast(features.arrow_schema)), str(path))
-    return Table(str(path), [plain_row(row) for row in table.to_pylist()], _categories(table))
+    return DataTable(str(path), [plain_row(row) for row in table.to_pylist()], _categories(table))
 
 
 def _categories(table: "pa.Table") -> dict[str, tuple[str, ...]]:
@@ -178,7 +178,7 @@ def _as_parquet(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _from_memory(data: object, text_column: str) -> Table:
+def _from_memory(data: object, text_column: str) -> DataTable:
     import datasets
     import pandas as pd
 
@@ -189,7 +189,7 @@ def _from_memory(data: object, text_column: str) -> Table:
             for name, column in data.items()
             if isinstance(column.dtype, pd.CategoricalDtype) and (found := _named(column.cat.categories))
         }
-        return Table("DataFrame", list(_plain_rows(data.to_dict("records"), "DataFrame")), categories)
+        return DataTable("DataFrame", list(_plain_rows(data.to_dict("records"), "DataFrame")), categories)
     if isinstance(data, datasets.Dataset):
         return _from_dataset(data, "Dataset")
     if isinstance(data, Mapping):
@@ -199,7 +199,7 @@ def _from_memory(data: object, text_column: str) -> Table:
         rows = list(data)
         if rows and all(isinstance(row, str) for row in rows):
             rows = [{text_column: row} for row in rows]
-        return Table("list of rows", list(_plain_rows(rows, "list of rows")))
+        return DataTable("list of rows", list(_plain_rows(rows, "list of rows")))
     raise DataError(
         f"Rows cannot be read from a {type(data).__name__}: give a file, a DataFrame, a Dataset or a list of "
         "dictionaries or texts."
@@ -216,7 +216,7 @@ def _check_frame(frame: "pd.DataFrame") -> None:
     check_names(frame.columns, "The DataFrame")
 
 
-def _from_dataset(dataset: "datasets.Dataset", place: str) -> Table:
+def _from_dataset(dataset: "datasets.Dataset", place: str) -> DataTable:
     """Return the rows of a `datasets.Dataset`, classes by their names; -1, "no answer" there, is None."""
     import datasets
 
@@ -227,7 +227,7 @@ def _from_dataset(dataset: "datasets.Dataset", place: str) -> Table:
         for name, names in named.items():
             place_of = row[name]
             row[name] = None if place_of is None or place_of < 0 else names[place_of]
-    return Table(place, rows, {name: tuple(names) for name, names in named.items()})
+    return DataTable(place, rows, {name: tuple(names) for name, names in named.items()})
 
 
 def _plain_rows(rows: Iterable[object], place: str) -> Iterator[Json]:

@@ -76,7 +76,7 @@ def with_texts(batch: Batch, prompts: Sequence[Sequence[int]], texts: Sequence[T
 
 
 @dataclass(frozen=True)
-class _Row:
+class _Layout:
     read: list[int]
     segments: list[int]
     tokens: list[int]
@@ -84,7 +84,7 @@ class _Row:
     owners: list[int]
 
 
-def _lay_out(prompt: Sequence[int], texts: Texts) -> _Row:
+def _lay_out(prompt: Sequence[int], texts: Texts) -> _Layout:
     read, segments = list(prompt), [0] * len(prompt)
     tokens: list[int] = []
     columns: list[int] = []
@@ -96,7 +96,7 @@ def _lay_out(prompt: Sequence[int], texts: Texts) -> _Row:
             columns += [len(prompt) - 1, *range(len(read), len(read) + len(text) - 1)]
         read += text[:-1]
         segments += [owner + 1] * (len(text) - 1)
-    return _Row(read, segments, tokens, [len(read) - 1 - column for column in columns], owners)
+    return _Layout(read, segments, tokens, [len(read) - 1 - column for column in columns], owners)
 
 
 def pad_left(fill: int, rows: Sequence[Sequence[int]]) -> Tensor:

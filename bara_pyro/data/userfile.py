@@ -14,7 +14,7 @@ from bara_pyro.data.columns import columns_note, find_columns, id_column
 from bara_pyro.data.generic import listed_options, own_example
 from bara_pyro.data.rows import carve, check_disjoint, check_new, divide, repeats, to_examples, too_few
 from bara_pyro.data.schemas import missing
-from bara_pyro.data.tables import Data, Table, read_table
+from bara_pyro.data.tables import Data, DataTable, read_table
 from bara_pyro.data.types import LETTERS, Columns, Example, Task
 from bara_pyro.errors import ConfigError, DataError
 
@@ -83,7 +83,7 @@ def task_from_rows(
     labels, names = _answers(parts, found, classes)
     schema = partial(own_example, columns=found, names=names)
 
-    def examples(part: Table, split: str) -> list[Example]:
+    def examples(part: DataTable, split: str) -> list[Example]:
         return to_examples(part.rows, schema, part.place, split, answer=found.label, ids=found.id)
 
     name = name or (Path(data).stem if isinstance(data, str | Path) else "rows")
@@ -135,7 +135,7 @@ def _carved(
     return carve(train, rows, seed, together(train))
 
 
-def _check_same_kind(table: Table, tested: Table, columns: Columns) -> None:
+def _check_same_kind(table: DataTable, tested: DataTable, columns: Columns) -> None:
     """Refuse a train and a test file of which only one has choices."""
     choices = columns.choices if columns.choices in tested.columns else None
     cluster = columns.cluster if columns.cluster in tested.columns else None
@@ -148,7 +148,7 @@ def _check_same_kind(table: Table, tested: Table, columns: Columns) -> None:
 
 
 def _answers(
-    parts: Sequence[Table], columns: Columns, classes: Sequence[str] | None
+    parts: Sequence[DataTable], columns: Columns, classes: Sequence[str] | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the labels of the task and the names of its classes (none where rows list their options)."""
     if _has_choices(parts[0], columns):
@@ -169,7 +169,7 @@ def _options_or_none(cell: object) -> list[str] | None:
         return None  # the row's own error comes with its number, where it is read
 
 
-def _has_choices(table: Table, columns: Columns) -> bool:
+def _has_choices(table: DataTable, columns: Columns) -> bool:
     if columns.choices is None:
         return False
     having = [not missing(row.get(columns.choices)) for row in table.rows]
@@ -183,7 +183,7 @@ def _has_choices(table: Table, columns: Columns) -> bool:
     return having[0]
 
 
-def _classes_of(table: Table, column: str) -> tuple[str, ...]:
+def _classes_of(table: DataTable, column: str) -> tuple[str, ...]:
     if column in table.classes:
         return table.classes[column]
     written = _spellings([table], column)
@@ -204,7 +204,7 @@ def _classes_of(table: Table, column: str) -> tuple[str, ...]:
         return tuple(sorted(answers))
 
 
-def _spellings(parts: Sequence[Table], column: str) -> dict[str, Counter[str]]:
+def _spellings(parts: Sequence[DataTable], column: str) -> dict[str, Counter[str]]:
     """Return what a reader takes for one answer -> how often it is written in which way."""
     found: dict[str, Counter[str]] = {}
     for part in parts:
@@ -215,7 +215,7 @@ def _spellings(parts: Sequence[Table], column: str) -> dict[str, Counter[str]]:
     return found
 
 
-def _spelling_notes(parts: Sequence[Table], column: str) -> list[str]:
+def _spelling_notes(parts: Sequence[DataTable], column: str) -> list[str]:
     """Say which answers differ in signs that cannot be seen."""
     written = _spellings(parts, column).values()
     return [

@@ -7,11 +7,12 @@ from typing import Any
 from bara_pyro.diagnostics.context import Context
 from bara_pyro.diagnostics.result import Result
 from bara_pyro.diagnostics.shown import Shown
+from bara_pyro.moved import old_names
 from bara_pyro.registry import Registry
 
 
 @dataclass(frozen=True)
-class Part:
+class InspectionPart:
     """A field of `Inspection`, by the name of its entry point, and a section of its page.
 
     Attributes:
@@ -25,4 +26,8 @@ class Part:
     render: Callable[[Any], Shown]
 
 
-ADDED: Registry[Part] = Registry("part of an inspection", "bara_pyro.diagnostics", of=Part)
+ADDED: Registry[InspectionPart] = Registry(
+    "part of an inspection", "bara_pyro.diagnostics", of=InspectionPart
+)
+
+__getattr__ = old_names(__name__)

@@ -27,7 +27,7 @@ OF_PHI, OF_THETA = Unread("latent", ("theta",)), Unread("latent", ("phi",))
 OF_NOISE = Unread("guide", ("delta",))
 
 
-class BaRAConfig(MethodConfig):
+class BaRAMethodConfig(MethodConfig):
     """Settings of BaRA."""
 
     form: Form = setting(BaRA, "form", "'additive': B (Phi * theta); 'gate': B ((Phi * theta) * A x)")
@@ -119,7 +119,7 @@ class BaRAConfig(MethodConfig):
 
 
 def _build(
-    backbone: Backbone, num_data: int, adapter: AdapterOptions, config: BaRAConfig
+    backbone: Backbone, num_data: int, adapter: AdapterOptions, config: BaRAMethodConfig
 ) -> tuple[BaRA, AmortizedGuide]:
     return pair(BaRA, FAMILIES[config.guide])(backbone, num_data, adapter, config)
 
@@ -128,7 +128,7 @@ register_method(
     Method(
         "bara",
         "BaRA, additive form: y = W0 x + s B (Phi * theta) (arXiv 2606.29184)",
-        BaRAConfig,
+        BaRAMethodConfig,
         _build,
         calibrated=True,
     )
@@ -137,7 +137,7 @@ register_method(
     Method(
         "bara-gate",
         "BaRA, gate form: y = W0 x + s B ((Phi * theta) * (A x)) (arXiv 2606.29184)",
-        BaRAConfig,
+        BaRAMethodConfig,
         _build,
         {"form": "gate"},
         calibrated=True,

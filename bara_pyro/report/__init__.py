@@ -1,18 +1,29 @@
 """Figures, tables and one-file HTML reports of results."""
 
-from bara_pyro.report.blocks import Details, Link, Paragraph, Picture, Points, Scale, Section, Shaded, Word
+from bara_pyro.moved import old_names
+from bara_pyro.report.blocks import (
+    ColourScale,
+    Details,
+    Link,
+    Paragraph,
+    Picture,
+    Points,
+    Section,
+    Shaded,
+    Word,
+)
 from bara_pyro.report.figures import reliability_diagram, risk_coverage_figure, save, training_curves
 from bara_pyro.report.html import write_index
 from bara_pyro.report.table import Column, Table, markdown, rich_table
 
 __all__ = [
+    "ColourScale",
     "Column",
     "Details",
     "Link",
     "Paragraph",
     "Picture",
     "Points",
-    "Scale",
     "Section",
     "Shaded",
     "Table",
@@ -25,3 +36,5 @@ __all__ = [
     "training_curves",
     "write_index",
 ]
+
+__getattr__ = old_names(__name__)

@@ -84,7 +84,7 @@ class Shaded:
 
 
 @dataclass(frozen=True)
-class Scale:
+class ColourScale:
     """The key of the colours of shaded texts.
 
     Attributes:
@@ -107,7 +107,7 @@ class Details:
     blocks: Sequence["Block"]
 
 
-Block = str | Paragraph | Points | Table | Picture | Shaded | Scale | Details
+Block = str | Paragraph | Points | Table | Picture | Shaded | ColourScale | Details
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bara_pyro.data.tables import Table
+from bara_pyro.data.tables import DataTable
 from bara_pyro.runs.atomic import atomic_write, write_jsonl
 from bara_pyro.types import Fields, Json
 
@@ -86,7 +86,7 @@ def beside(given: Fields, said: Json) -> Json:
     return {"id": said["id"], **kept, **{name: value for name, value in said.items() if name != "id"}}
 
 
-def carried(table: Table) -> tuple[list[Json], list[str]]:
+def carried(table: DataTable) -> tuple[list[Json], list[str]]:
     """Return the columns of rows that can be written beside predictions, and a note on others."""
     lost = [name for name in table.columns if not all(_is_json(row.get(name)) for row in table.rows)]
     notes = [f"column {name!r} is not written: it holds no text, number or list" for name in lost]

@@ -14,7 +14,7 @@ from bara_pyro.data import EncodedSplit, Example, Task, batches, load_questions
 from bara_pyro.data.clusters import one_of_each
 from bara_pyro.data.questions import read_rows
 from bara_pyro.data.rows import same_file
-from bara_pyro.data.tables import Data, Table
+from bara_pyro.data.tables import Data, DataTable
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.methods import METHODS
 from bara_pyro.metrics import Uncertainty, decompose, posterior_predictive, stack_truth
@@ -243,7 +243,7 @@ def independent(
 
 def rows_to_decide(
     system: System, file: Data | None = None, *, given: ColumnNames | None = None
-) -> Sequence[Example] | Table:
+) -> Sequence[Example] | DataTable:
     """Return the rows of a file, with or without answers, as `ask` reads them, or the system's own test rows.
 
     Raises:

@@ -11,7 +11,7 @@ from pydantic import Field, SerializeAsAny, ValidationError, field_validator, mo
 from bara_pyro.errors import ConfigError
 from bara_pyro.methods import METHODS, MethodConfig, method_config
 from bara_pyro.runs.assignments import collect
-from bara_pyro.runs.sections import Settings
+from bara_pyro.runs.sections import RunSettings
 from bara_pyro.settings import DEFAULT_METHOD, validation_sentence
 from bara_pyro.types import Json
 
@@ -26,7 +26,7 @@ WITHOUT_EFFECT = (*OF_THE_MACHINE, ("task", "streaming"))
 MEMORY = (("train", "checkpointing"), ("predict", "memory_budget"), ("predict", "batch_size"))
 
 
-class RunConfig(Settings):
+class RunConfig(RunSettings):
     """Everything a run depends on."""
 
     method: SerializeAsAny[MethodConfig] = Field(default_factory=lambda: method_config(DEFAULT_METHOD))

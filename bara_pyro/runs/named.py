@@ -6,7 +6,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from bara_pyro.errors import ConfigError, unknown
-from bara_pyro.runs.sections import Settings
+from bara_pyro.runs.sections import RunSettings
 from bara_pyro.types import Json
 
 # Named for what they hold; all others are named for their field.
@@ -18,7 +18,7 @@ FIRST = ("", "train")
 def setting_fields() -> dict[str, FieldInfo]:
     """Return every setting of a run but those of its method: dotted key -> field, section by section."""
     fields: dict[str, FieldInfo] = {}
-    for name, field in Settings.model_fields.items():
+    for name, field in RunSettings.model_fields.items():
         model = field.annotation
         if isinstance(model, type) and issubclass(model, BaseModel):
             fields |= {f"{name}.{key}": inner for key, inner in model.model_fields.items()}

@@ -34,13 +34,13 @@ Draws = Annotated[int, Field(ge=0, le=MOST_DRAWS)]
 Steps = Annotated[int, Field(ge=1, le=10**9)]
 
 
-class Section(BaseModel):
+class SettingsSection(BaseModel):
     """A part of the configuration: unknown keys are refused, values cannot be changed afterwards."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class BackboneConfig(Section):
+class BackboneConfig(SettingsSection):
     """Which frozen language model."""
 
     name: str = Field("microworld", description="'microworld', a local Hugging Face folder, or a hub name")
@@ -62,7 +62,7 @@ def _column(kind: str) -> str | None:
     return later(None, f"for a file of one's own: column of {KINDS[kind].help}")
 
 
-class TaskConfig(Section):
+class TaskConfig(SettingsSection):
     """Which data."""
 
     name: str = Field(
@@ -168,7 +168,7 @@ class TaskConfig(Section):
         return self
 
 
-class AdapterConfig(Section):
+class AdapterConfig(SettingsSection):
     """Where and how large the adapters are; PEFT's names."""
 
     r: Rank = Field(8, description="rank of the adapters")
@@ -196,7 +196,7 @@ class AdapterConfig(Section):
     )
 
 
-class TrainConfig(Section):
+class TrainConfig(SettingsSection):
     """How the negative ELBO is minimised: AdamW, linear warm-up and decay."""
 
     steps: Steps | None = Field(
@@ -265,7 +265,7 @@ class TrainConfig(Section):
         return self
 
 
-class PredictConfig(Section):
+class PredictConfig(SettingsSection):
     """How predictions are drawn."""
 
     samples: list[Draws] = Field(
@@ -282,7 +282,7 @@ class PredictConfig(Section):
     )
 
 
-class Settings(Section):
+class RunSettings(SettingsSection):
     """All settings of a run but those of its method, which the method itself declares."""
 
     backbone: BackboneConfig = BackboneConfig()
@@ -303,12 +303,12 @@ def check_settings(data: Json) -> None:
         ConfigError: an unknown key, or a value of the wrong type or out of range.
     """
     try:
-        Settings.model_validate({key: value for key, value in data.items() if key != "method"})
+        RunSettings.model_validate({key: value for key, value in data.items() if key != "method"})
     except ValidationError as error:
         first = error.errors()[0]
         between = first["type"] == "value_error" and len(first["loc"]) == 1  # has the place of its section
         if first["type"] == "extra_forbidden" and len(first["loc"]) == 1:
-            known = ("method", *Settings.model_fields)
+            known = ("method", *RunSettings.model_fields)
             raise ConfigError(unknown("setting", first["loc"][0], known)) from error
         if not between:
-            raise ConfigError(validation_sentence(error, Settings)) from error
+            raise ConfigError(validation_sentence(error, RunSettings)) from error

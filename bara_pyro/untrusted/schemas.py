@@ -36,7 +36,7 @@ class Stored(BaseModel):
     model_config = ConfigDict(extra="ignore", strict=True, hide_input_in_errors=True)
 
 
-class Columns(Stored):
+class StoredColumns(Stored):
     """Columns of a user's own rows; see `bara_pyro.data.Columns`."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -62,7 +62,7 @@ class RunFile(Stored):
     labels: Names
     manifest: PlainName = ""
     names: Names = []
-    columns: Columns | None = None
+    columns: StoredColumns | None = None
     training_rows: Digest = ""
     test_rows: Digest = ""
     rank_pattern: RankPattern = {}

@@ -20,7 +20,7 @@ ENDLESS = "it does not end, or takes all memory"
 MOST_TEMPLATE = 2**20  # characters of a template
 
 
-class Renderer:
+class TemplateRenderer:
     """A process that renders templates, started when it is needed and again where it was ended.
 
     Args:
@@ -119,9 +119,9 @@ def _told(value: object) -> str:
 
 
 @cache
-def _renderer(process: int) -> Renderer:
+def _renderer(process: int) -> TemplateRenderer:
     """Return the renderer of a process: of those that share one, each would read the other's answers."""
-    return Renderer()
+    return TemplateRenderer()
 
 
 def rendered(

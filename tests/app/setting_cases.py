@@ -53,12 +53,12 @@ def other_value(model: type[BaseModel], key: str, field: FieldInfo, **fixed: Any
 
 def other_settings(method: str | None = None) -> dict[str, Any]:
     """Return a value for every setting of a run, and for those of a method: dotted key -> value."""
-    from bara_pyro.runs.sections import Settings
+    from bara_pyro.runs.sections import RunSettings
 
     values = {}
     for key, field in setting_fields().items():
         section, _, name = key.rpartition(".")
-        model = Settings.model_fields[section].annotation if section else Settings
+        model = RunSettings.model_fields[section].annotation if section else RunSettings
         assert isinstance(model, type)
         values[key] = other_value(model, name, field)
     if method is not None:

@@ -20,7 +20,7 @@ from bara_pyro.data import SOURCES
 from bara_pyro.methods import METHODS
 from bara_pyro.microworld import TASKS
 from bara_pyro.microworld.tokenizer import build_tokenizer
-from bara_pyro.runs.sections import Settings
+from bara_pyro.runs.sections import RunSettings
 from bara_pyro.untrusted.files import read_json
 
 
@@ -83,7 +83,7 @@ def test_every_setting_is_an_option_of_train(bara: Bara, monkeypatch: pytest.Mon
     text = bara("train", "--help").out
     found = settings()
     keys = {setting.key for setting in found}
-    for name, field in Settings.model_fields.items():
+    for name, field in RunSettings.model_fields.items():
         section = getattr(field.annotation, "model_fields", None)
         assert {name} <= keys if section is None else {f"{name}.{inner}" for inner in section} <= keys
     assert len({setting.name for setting in found}) == len(found)
@@ -93,7 +93,7 @@ def test_every_setting_is_an_option_of_train(bara: Bara, monkeypatch: pytest.Mon
 
 
 def test_a_setting_that_is_added_becomes_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
-    class More(Settings):
+    class More(RunSettings):
         colour: Literal["red", "blue"] = Field("red", description="of the paint")
 
     monkeypatch.setattr("bara_pyro.runs.named.Settings", More)

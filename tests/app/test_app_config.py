@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from bara_pyro.errors import ConfigError
 from bara_pyro.runs.config import RunConfig, differences, load_config, parse_config
 from bara_pyro.runs.memory import training_bytes
-from bara_pyro.runs.sections import Section
+from bara_pyro.runs.sections import SettingsSection
 from bara_pyro.runs.system import build_system
 from bara_pyro.settings import later
 
@@ -278,7 +278,7 @@ def test_the_hash_is_the_same_in_another_process_and_in_another_order() -> None:
     assert len(one.hash) == 12
 
 
-class Older(Section):
+class Older(SettingsSection):
     size: int = 3
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bara_pyro.data.preferences import Pair, load_pairs, load_preferences
+from bara_pyro.data.preferences import PreferencePair, load_pairs, load_preferences
 from bara_pyro.errors import ConfigError, DataError
 
 HI = {"role": "user", "content": "hi you"}
@@ -48,7 +48,7 @@ def texts(count: int, replies: int = 2) -> list[dict]:
     ],
 )
 def test_formats(row: dict, prompt: object) -> None:
-    assert load_pairs([row]) == [Pair(prompt, "yes, me", "no", "row-1")]
+    assert load_pairs([row]) == [PreferencePair(prompt, "yes, me", "no", "row-1")]
     prefer, other = load_pairs([{**row, "id": "mine"}])[0].sides()
     assert (prefer.prompt, prefer.reply, prefer.id) == (prompt, "yes, me", "mine")
     assert (other.prompt, other.reply, other.id) == (prompt, "no", "mine")

@@ -11,7 +11,7 @@ from bara_pyro.diagnostics import parts
 from bara_pyro.diagnostics.context import Context
 from bara_pyro.diagnostics.inspection import DIAGNOSTICS, Inspection, look_inside, parts_of
 from bara_pyro.diagnostics.page.page import sections
-from bara_pyro.diagnostics.parts import Part
+from bara_pyro.diagnostics.parts import InspectionPart
 from bara_pyro.diagnostics.result import Result
 from bara_pyro.diagnostics.shown import Shown, shown
 from bara_pyro.registry import Registry
@@ -31,13 +31,15 @@ def show(found: Count) -> Shown:
     return shown("Counted", f"There are {found.rows} rows.", [], [])
 
 
-COUNT = Part(Count, count, show)
+COUNT = InspectionPart(Count, count, show)
 
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Offer one part, and no other."""
-    registry: Registry[Part] = Registry("part of an inspection", "bara_pyro.diagnostics", of=Part)
+    registry: Registry[InspectionPart] = Registry(
+        "part of an inspection", "bara_pyro.diagnostics", of=InspectionPart
+    )
     vars(registry)["_offered"] = {"count": EntryPoint("count", f"{__name__}:COUNT", "bara_pyro.diagnostics")}
     for module in ("parts", "inspection", "page.page"):
         monkeypatch.setattr(f"bara_pyro.diagnostics.{module}.ADDED", registry)

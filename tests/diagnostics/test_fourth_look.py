@@ -11,7 +11,7 @@ from xarray import DataArray, Dataset
 from bara_pyro.diagnostics.arviz.export import _answers
 from bara_pyro.diagnostics.gates.rank import relation
 from bara_pyro.diagnostics.page.render_scores import _plain
-from bara_pyro.diagnostics.posterior.predictive_scores import Scores, scores_of
+from bara_pyro.diagnostics.posterior.predictive_scores import DistributionScores, scores_of
 from bara_pyro.diagnostics.posterior.trust import LeftOut
 from bara_pyro.errors import ConfigError
 from bara_pyro.extras.bounds import guarantees as bounds
@@ -72,7 +72,7 @@ def test_few_rows_prove_no_calibration(rows: int, right: int, sure: float, said:
     assert said in _plain(scores_of(log_probs, labels, 0))
 
 
-def mixed(rows: int, right: int, sure: float, unsure: float) -> Scores:
+def mixed(rows: int, right: int, sure: float, unsure: float) -> DistributionScores:
     """Predictions of which those of the wrong answers are `unsure`, the others `sure`."""
     chances = torch.where(torch.arange(rows) < right, sure, unsure).double()
     log_probs = torch.stack([chances, 1 - chances], 1).log()

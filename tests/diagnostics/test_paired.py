@@ -10,7 +10,7 @@ import torch
 from scipy import stats
 
 from bara_pyro.diagnostics.page.render_paired import figure, sentences, table, write_page
-from bara_pyro.diagnostics.paired.compare import Comparison, Difference, compare_runs
+from bara_pyro.diagnostics.paired.compare import PairedComparison, PairedDifference, compare_runs
 from bara_pyro.errors import CheckpointError, DataError
 from bara_pyro.report.table import cells
 from bara_pyro.runs.answers_file import comparison_page_in, reply_page_in
@@ -62,7 +62,7 @@ def write(folder: Path, probs: dict[int, np.ndarray], **changes: object) -> Path
     return folder
 
 
-def one(found: Comparison, metric: str) -> Difference:
+def one(found: PairedComparison, metric: str) -> PairedDifference:
     return next(line for line in found.metrics if line.metric == metric)
 
 

@@ -10,13 +10,13 @@ import pytest
 from matplotlib.figure import Figure
 
 from bara_pyro.report import (
+    ColourScale,
     Column,
     Details,
     Link,
     Paragraph,
     Picture,
     Points,
-    Scale,
     Section,
     Shaded,
     Table,
@@ -185,7 +185,7 @@ def test_every_kind_of_block(tmp_path: Path):
         Paragraph(["see ", Link(NASTY, "a.html?x=1&y=2")], "plain"),
         Points(["one", Paragraph("two", "technical")]),
         Shaded("title", [Word(NASTY, "#000000", "#ffffff", NASTY), Word("b", "#ffffff", "#000000")]),
-        Scale(["#000000", "#ffffff"], "low", "high", "label"),
+        ColourScale(["#000000", "#ffffff"], "low", "high", "label"),
         Details("more", ["folded"]),
         "97 % of 3 nats",
     ]

@@ -6,7 +6,7 @@ from jinja2 import TemplateError
 
 from bara_pyro.data.templates import written
 from bara_pyro.errors import DataError
-from bara_pyro.untrusted.templates import MOST_TEMPLATE, Renderer, rendered
+from bara_pyro.untrusted.templates import MOST_TEMPLATE, TemplateRenderer, rendered
 
 MESSAGES = [{"role": "user", "content": "is the fox red ?"}, {"role": "assistant", "content": "no"}]
 TEMPLATES = {
@@ -49,7 +49,7 @@ def test_what_takes_all_memory_is_refused(name: str) -> None:
 
 
 def test_what_does_not_end_is_ended() -> None:
-    renderer = Renderer(seconds=0.5)
+    renderer = TemplateRenderer(seconds=0.5)
     loops = "".join("{% for i in range(99999) %}" for _ in range(4)) + "{% endfor %}" * 4
     for _ in range(3):
         with pytest.raises(TemplateError, match="does not end"):
@@ -59,7 +59,7 @@ def test_what_does_not_end_is_ended() -> None:
 
 def test_a_template_that_is_too_long_is_not_read() -> None:
     with pytest.raises(TemplateError, match="characters"):
-        Renderer().render("x" * (MOST_TEMPLATE + 1), MESSAGES, {})
+        TemplateRenderer().render("x" * (MOST_TEMPLATE + 1), MESSAGES, {})
 
 
 def test_its_own_words_are_kept() -> None:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from bara_pyro.cli.deciding import Calibration, Draws, InputFile, OutputFile, Question
+from bara_pyro.cli.deciding import Calibration, DecisionCommand, Draws, InputFile, OutputFile
 from bara_pyro.cli.options import Moved, Overwrite, Run, RunDevice, Seed, takes_columns
 from bara_pyro.columns import KINDS, UNNAMED, ColumnNames
 
@@ -38,7 +38,7 @@ def abstain(
     """
     from bara_pyro.runs.answers_file import ABSTENTION_KEYS
 
-    question = Question(
+    question = DecisionCommand(
         run, input_file, output, overwrite, calibration, samples, seed, columns, model, device
     )
     question.check(ABSTENTION_KEYS)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bara_pyro.cli.deciding import Calibration, Draws, InputFile, OutputFile, Question
+from bara_pyro.cli.deciding import Calibration, DecisionCommand, Draws, InputFile, OutputFile
 from bara_pyro.cli.options import Moved, Overwrite, Run, RunDevice, Seed, takes_columns
 from bara_pyro.columns import UNNAMED, ColumnNames
 from bara_pyro.types import Measure
@@ -48,7 +48,7 @@ def detect(
     """
     from bara_pyro.runs.answers_file import DETECTION_KEYS
 
-    question = Question(
+    question = DecisionCommand(
         run, input_file, output, overwrite, calibration, samples, seed, columns, model, device
     )
     question.check(DETECTION_KEYS)

@@ -77,7 +77,7 @@ def rank_summary(rank: Tensor) -> RankSummary:
 
 
 @dataclass(frozen=True)
-class Relation:
+class RankCorrelation:
     """A rank correlation between the effective rank of rows and something else that is known of them."""
 
     with_: str  # what the effective rank is compared with
@@ -95,7 +95,7 @@ class Relation:
         return "rises with" if self.low > 0 else "falls with" if self.high < 0 else "is not seen to vary with"
 
 
-def relation(rank: Tensor, values: Tensor | Sequence[float], name: str) -> Relation:
+def relation(rank: Tensor, values: Tensor | Sequence[float], name: str) -> RankCorrelation:
     """Relate the effective rank of rows to a number of theirs: true entropy, error, predicted entropy.
 
     Args:
@@ -122,7 +122,7 @@ def relation(rank: Tensor, values: Tensor | Sequence[float], name: str) -> Relat
         raise DataError(f"{name} is known of {int(known.sum())} rows: three are needed for a correlation.")
     a, b = rank.mean(dim=1)[known], other[known]
     if min(_others(a), _others(b)) < FEWEST:
-        return Relation(name, float(_spearman(a, b)), math.nan, math.nan, LEVEL, len(a))
+        return RankCorrelation(name, float(_spearman(a, b)), math.nan, math.nan, LEVEL, len(a))
     generator = torch.Generator().manual_seed(0)
     chosen = torch.randint(len(a), (RESAMPLES, len(a)), generator=generator)
     drawn = _spearman(a[chosen], b[chosen])
@@ -130,7 +130,7 @@ def relation(rank: Tensor, values: Tensor | Sequence[float], name: str) -> Relat
     found = drawn[~drawn.isnan()]
     ends = torch.quantile(found, torch.tensor([tail, 1 - tail], dtype=torch.float64)) if len(found) else None
     low, high = (math.nan, math.nan) if ends is None else ends.tolist()
-    return Relation(name, float(_spearman(a, b)), low, high, LEVEL, len(a))
+    return RankCorrelation(name, float(_spearman(a, b)), low, high, LEVEL, len(a))
 
 
 @dataclass(frozen=True)

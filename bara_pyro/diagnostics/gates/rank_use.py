@@ -6,8 +6,8 @@ from torch import Tensor
 from bara_pyro.core.gate_draws import GateDraws
 from bara_pyro.diagnostics.context import Context
 from bara_pyro.diagnostics.gates.rank import (
+    RankCorrelation,
     RankSummary,
-    Relation,
     SupportRelation,
     effective_rank,
     rank_summary,
@@ -42,7 +42,7 @@ class RankUse(Result):
     sparsity: dict[str, float]  # "phi", "theta", "psi" -> percent off, over all modules
     summary: RankSummary  # of the effective rank
     rows: list[float]  # effective rank of each row, mean over modules
-    relations: list[Relation]  # of the effective rank to what is known of the rows
+    relations: list[RankCorrelation]  # of the effective rank to what is known of the rows
     readings: dict[str, dict[str, float]]  # the three readings of sparsity; none without gates
     support: SupportRelation | None  # None where there are not both gates
 
@@ -77,7 +77,7 @@ def rank_use(c: Context) -> RankUse | None:
     )
 
 
-def _relations(c: Context, rank: Tensor) -> list[Relation]:
+def _relations(c: Context, rank: Tensor) -> list[RankCorrelation]:
     """Relate the effective rank to how hard a row is, as far as that is known."""
     averaged = posterior_predictive(c.log_probs)
     wrong = (averaged.argmax(-1) != c.labels).double()

@@ -8,7 +8,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from bara_pyro.diagnostics.paired.compare import Comparison, Difference, Side
+from bara_pyro.diagnostics.paired.compare import PairedComparison, PairedDifference, Side
 from bara_pyro.diagnostics.shown import pairs
 from bara_pyro.metrics.base import METRICS
 from bara_pyro.report import Column, Paragraph, Picture, Points, Section, Table
@@ -20,7 +20,7 @@ from bara_pyro.runs.atomic import write_text
 READ = {"a": "A is better", "b": "B is better", "unclear": "unclear"}
 
 
-def table(found: Comparison) -> Table:
+def table(found: PairedComparison) -> Table:
     """Return the scores of both sides and what is between them, a row a score."""
     percent = f"{100 * found.level:g}"
     columns = (
@@ -47,14 +47,14 @@ def table(found: Comparison) -> Table:
     return Table(columns, rows, caption(found))
 
 
-def caption(found: Comparison) -> str:
+def caption(found: PairedComparison) -> str:
     """Return what is compared, in one line."""
     groups = "" if found.clusters == found.rows else f" in {found.clusters:,} clusters"
     rows = f"{found.rows:,} {found.split} rows of {found.task}{groups}"
     return f"A: {_side(found.a)}; B: {_side(found.b)}; {rows}, S = {found.samples}"
 
 
-def sentences(found: Comparison) -> list[str]:
+def sentences(found: PairedComparison) -> list[str]:
     """Return what was found, in plain words."""
     told = [_sentence(one, found.level) for one in found.metrics if one.better != "unclear"]
     open_ones = [METRICS[one.metric].title for one in found.metrics if one.better == "unclear"]
@@ -70,7 +70,7 @@ def sentences(found: Comparison) -> list[str]:
     return told
 
 
-def write_page(found: Comparison, out: Path) -> Path:
+def write_page(found: PairedComparison, out: Path) -> Path:
     """Write a comparison as one HTML file that needs nothing else."""
     points = Points([Paragraph(sentence, "plain") for sentence in sentences(found)])
     notes = [Points([f"Note: {note}." for note in found.notes])] if found.notes else []
@@ -103,13 +103,13 @@ HOW = Paragraph(
 AGREE = "On which rows which side answers right, in percent."
 
 
-def _agreement(found: Comparison) -> Table:
+def _agreement(found: PairedComparison) -> Table:
     named = {"both": "both", "only_a": "only A", "only_b": "only B", "neither": "neither"}
     rows = [(title, getattr(found.agreement, key)) for key, title in named.items()]
     return pairs(rows, ("right", "rows (%)"), "", ".1f")
 
 
-def _facts(found: Comparison) -> Table:
+def _facts(found: PairedComparison) -> Table:
     rows: list[tuple[str, object]] = []
     for name, side in (("A", found.a), ("B", found.b)):
         rows += [
@@ -127,7 +127,7 @@ def _facts(found: Comparison) -> Table:
     return pairs(rows, ("what", "value"), "")
 
 
-def figure(found: Comparison) -> Figure:
+def figure(found: PairedComparison) -> Figure:
     """Draw the difference of each score with its interval, better for A to the right of a line at 0."""
     drawn = new_figure(WIDTH, 0.85 * len(found.metrics) + 0.4)
     panels = drawn.subplots(len(found.metrics), 1, squeeze=False)[:, 0]
@@ -157,7 +157,7 @@ def _side(side: Side) -> str:
     return f"{side.method} ({side.name}{f', {count} seeds' if count > 1 else ''})"
 
 
-def _sentence(one: Difference, level: float) -> str:
+def _sentence(one: PairedDifference, level: float) -> str:
     name = "A" if one.better == "a" else "B"
     low, high = sorted((abs(one.low), abs(one.high)))
     metric = METRICS[one.metric]
@@ -168,11 +168,11 @@ def _sentence(one: Difference, level: float) -> str:
     )
 
 
-def _described(one: Difference) -> str:
+def _described(one: PairedDifference) -> str:
     return f"{METRICS[one.metric].title} {_told(one.difference, one.metric, sign=True)}, {_interval(one)}"
 
 
-def _interval(one: Difference) -> str:
+def _interval(one: PairedDifference) -> str:
     if math.isnan(one.low):
         return "–"
     return " to ".join(_told(end, one.metric, sign=True) for end in (one.low, one.high))

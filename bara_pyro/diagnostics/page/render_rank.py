@@ -4,7 +4,7 @@ import math
 
 from matplotlib.figure import Figure
 
-from bara_pyro.diagnostics.gates.rank import Relation, SupportRelation
+from bara_pyro.diagnostics.gates.rank import RankCorrelation, SupportRelation
 from bara_pyro.diagnostics.gates.rank_use import ENTROPY, RankUse
 from bara_pyro.diagnostics.shown import Shown, pairs, shown
 from bara_pyro.report import Column, Picture, Table
@@ -89,7 +89,7 @@ def _words(found: RankUse) -> str:
     )
 
 
-def _sentence(x: Relation) -> str:
+def _sentence(x: RankCorrelation) -> str:
     known = "too few rows differ" if math.isnan(x.low) else f"ρ = {x.rho:+.2f} [{x.low:+.2f}, {x.high:+.2f}]"
     return f"The effective rank {x.verdict} {x.with_} ({known})."
 

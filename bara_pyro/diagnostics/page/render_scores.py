@@ -3,7 +3,7 @@
 import torch
 
 from bara_pyro.diagnostics.inspection import RunFacts
-from bara_pyro.diagnostics.posterior.predictive_scores import PredictiveScores, Scores
+from bara_pyro.diagnostics.posterior.predictive_scores import DistributionScores, PredictiveScores
 from bara_pyro.diagnostics.shown import Shown, pairs, shown
 from bara_pyro.metrics import ReliabilityBins
 from bara_pyro.report import Column, Picture, Table, reliability_diagram
@@ -56,7 +56,7 @@ def render_scores(run: RunFacts, found: PredictiveScores) -> Shown:
     )
 
 
-def _plain(s: Scores) -> str:
+def _plain(s: DistributionScores) -> str:
     """Return what that means, and no more than so few rows can tell."""
     said = PLAIN[s.sureness]
     if s.sureness == 0 and s.told > FINE:
@@ -76,20 +76,20 @@ def _plain(s: Scores) -> str:
     return said
 
 
-def _interval(s: Scores) -> str:
+def _interval(s: DistributionScores) -> str:
     low, high = s.gap_interval
     return f"{s.gap:+.1f} points (95 % interval {low:+.1f} to {high:+.1f})"
 
 
-def _by_chance(s: Scores) -> str:
+def _by_chance(s: DistributionScores) -> str:
     return "" if s.chance_ece_high is None else f" (by chance up to {s.chance_ece_high:.1f} %)"
 
 
-def _row(which: str, s: Scores) -> dict[str, object]:
+def _row(which: str, s: DistributionScores) -> dict[str, object]:
     return {"which": which, **s.model_dump(include={column.key for column in COLUMNS})}
 
 
-def _why_they_differ(main: Scores, few: Scores) -> list[str]:
+def _why_they_differ(main: DistributionScores, few: DistributionScores) -> list[str]:
     return [
         f"On the {few.rows:,} rows that are looked at below the ECE is {few.ece:.1f} % instead of "
         f"{main.ece:.1f} %. An ECE of few rows is too high by chance: a perfectly calibrated model with "
@@ -98,7 +98,7 @@ def _why_they_differ(main: Scores, few: Scores) -> list[str]:
     ]
 
 
-def _of_sampling(scores: list[Scores]) -> list[str]:
+def _of_sampling(scores: list[DistributionScores]) -> list[str]:
     point, averaged = scores[0], scores[-1]
     if point.draws or not averaged.draws:
         return []
@@ -110,7 +110,7 @@ def _of_sampling(scores: list[Scores]) -> list[str]:
     ]
 
 
-def _reliability(s: Scores) -> Picture:
+def _reliability(s: DistributionScores) -> Picture:
     fields = {key: torch.tensor(values, dtype=torch.float64) for key, values in s.bins.model_dump().items()}
     bins = ReliabilityBins(**fields | {"counts": torch.tensor(s.bins.counts)})
     name = "posterior mean, S = 0" if s.draws == 0 else f"S = {s.draws} draws"

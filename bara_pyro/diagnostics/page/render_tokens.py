@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from bara_pyro.diagnostics.gates.tokens import TextUse, TokenUse
 from bara_pyro.diagnostics.shown import Shown, shown
 from bara_pyro.errors import DataError
-from bara_pyro.report import Link, Paragraph, Scale, Shaded, Word
+from bara_pyro.report import ColourScale, Link, Paragraph, Shaded, Word
 from bara_pyro.report.blocks import Block
 from bara_pyro.report.html import document, environment, source
 from bara_pyro.report.shades import COLOURS, EQUAL, letters, parts, shade
@@ -45,7 +45,7 @@ def render_tokens(found: TokenUse) -> Shown:
     label = "share of gates that are nearly off; light: few gates in use"
     blocks: list[Block] = [
         Paragraph(["Layer by layer, with the value of each token: ", Link("token maps", PAGE), "."]),
-        Scale(COLOURS, f"{low:.1f} %", f"{high:.1f} %", label),
+        ColourScale(COLOURS, f"{low:.1f} %", f"{high:.1f} %", label),
         *(_shaded(text, low, high) for text in found.texts),
     ]
     return shown("Gates by token", plain, technical, blocks)

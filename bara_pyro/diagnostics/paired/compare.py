@@ -27,7 +27,7 @@ class Side(Result):
     seeds: list[int]  # of the trainings
 
 
-class Difference(Result):
+class PairedDifference(Result):
     """One score of both sides, each the mean over its runs; the unit is that of the score."""
 
     metric: str  # of `bara_pyro.metrics.base.METRICS`, whose unit it has
@@ -44,7 +44,7 @@ class Difference(Result):
     better: Literal["a", "b", "unclear"]  # by `p_holm`
 
 
-class Agreement(Result):
+class JointAccuracy(Result):
     """Which of the two answers right, in percent of the rows, mean over the pairs of runs."""
 
     both: float
@@ -53,7 +53,7 @@ class Agreement(Result):
     neither: float
 
 
-class Comparison(Result):
+class PairedComparison(Result):
     """Two runs, or two groups of runs, on the same rows."""
 
     a: Side
@@ -65,8 +65,8 @@ class Comparison(Result):
     samples: int  # posterior draws S; 0 is the posterior mean
     level: float  # of the intervals
     resamples: int
-    metrics: list[Difference]
-    agreement: Agreement
+    metrics: list[PairedDifference]
+    agreement: JointAccuracy
     notes: list[str]
 
 
@@ -80,7 +80,7 @@ def compare_runs(
     level: float = LEVEL,
     resamples: int = RESAMPLES,
     seed: int = 0,
-) -> Comparison:
+) -> PairedComparison:
     """Compare what two runs, or two groups of runs, predicted on the same rows.
 
     Differences are paired by row, and by seed where both sides are groups. Their intervals are crossed over
@@ -120,7 +120,7 @@ def compare_runs(
         _difference(metric, left, right, labels, names, level=level, resamples=resamples, seed=seed)
         for metric in compared()
     ]
-    return Comparison(
+    return PairedComparison(
         a=_side(a, ours),
         b=_side(b, theirs),
         task=runs[0].task,
@@ -232,7 +232,7 @@ def _difference(
     level: float,
     resamples: int,
     seed: int,
-) -> Difference:
+) -> PairedDifference:
     """Return one score of both sides (`runs x n x C` each); there is no interval where one is infinite."""
     a, b = (
         float(torch.tensor([METRICS[metric].function(run, labels) for run in side]).double().mean())
@@ -241,7 +241,7 @@ def _difference(
     unknown = dict.fromkeys(("low", "high", "p", "p_holm", "se_rows", "se_seeds", "df"), math.nan)
     fields = {"metric": metric, "a": a, "b": b, "difference": a - b, "better": "unclear"}
     if not all(torch.isfinite(rows_of(metric)(run, labels)).all() for run in (*left, *right)):
-        return Difference(**fields, **unknown)
+        return PairedDifference(**fields, **unknown)
     found = paired_bootstrap(
         metric, left, right, labels, clusters=clusters, resamples=resamples, level=level, seed=seed
     )
@@ -254,25 +254,25 @@ def _difference(
         "se_seeds": math.nan if found.se_seeds is None else found.se_seeds,
         "df": found.df,
     }
-    return Difference(**fields | unknown | known)
+    return PairedDifference(**fields | unknown | known)
 
 
-def _judged(found: Sequence[Difference], level: float) -> list[Difference]:
+def _judged(found: Sequence[PairedDifference], level: float) -> list[PairedDifference]:
     """Return the differences with p-values corrected for all that are known, and what these say."""
     known = [one for one in found if not math.isnan(one.p)]
     corrected = dict(zip((one.metric for one in known), holm([one.p for one in known]), strict=True))
     return [_verdict(one, corrected.get(one.metric, math.nan), level) for one in found]
 
 
-def _verdict(one: Difference, p_holm: float, level: float) -> Difference:
+def _verdict(one: PairedDifference, p_holm: float, level: float) -> PairedDifference:
     better: Literal["a", "b", "unclear"] = "unclear"
     if p_holm < 1 - level:
         better = "a" if (one.difference > 0) == (METRICS[one.metric].best == "max") else "b"
     return one.model_copy(update={"p_holm": p_holm, "better": better})
 
 
-def _agreement(left: Tensor, right: Tensor, labels: Tensor) -> Agreement:
+def _agreement(left: Tensor, right: Tensor, labels: Tensor) -> JointAccuracy:
     """Return on how many rows which side is right."""
     a, b = (torch.stack([rows_of("acc")(run, labels)[:, 0] > 0 for run in side]) for side in (left, right))
     shares = {"both": a & b, "only_a": a & ~b, "only_b": ~a & b, "neither": ~a & ~b}
-    return Agreement(**{name: 100 * float(hit.double().mean()) for name, hit in shares.items()})
+    return JointAccuracy(**{name: 100 * float(hit.double().mean()) for name, hit in shares.items()})

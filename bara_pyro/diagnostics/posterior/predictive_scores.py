@@ -26,7 +26,7 @@ class Bins(Result):
     confidence: list[Number]
 
 
-class Scores(Result):
+class DistributionScores(Result):
     """Scores of one predictive distribution, rates in percent."""
 
     rows: int  # n
@@ -87,12 +87,12 @@ class PredictiveScores(Result):
     """Scores of a run, S rising."""
 
     evaluated: list[
-        Scores
+        DistributionScores
     ]  # of the stored evaluation, all rows of the split; empty without one of these settings
-    looked_at: list[Scores]  # of the rows and draws of this inspection
+    looked_at: list[DistributionScores]  # of the rows and draws of this inspection
 
     @property
-    def main(self) -> list[Scores]:
+    def main(self) -> list[DistributionScores]:
         """Those of more rows."""
         return self.evaluated or self.looked_at
 
@@ -109,7 +109,7 @@ def predictive_scores(c: Context) -> PredictiveScores:
     )
 
 
-def stored_scores(folder: Path, config_hash: str) -> list[Scores]:
+def stored_scores(folder: Path, config_hash: str) -> list[DistributionScores]:
     """Return the scores of a run's own predictions; none where there are none, or of other settings."""
     if not (folder / METRICS).exists() or read_scores(folder).get("config_hash") != config_hash:
         return []
@@ -123,12 +123,12 @@ def stored_scores(folder: Path, config_hash: str) -> list[Scores]:
     ]
 
 
-def scores_of(log_probs: Tensor, labels: Tensor, draws: int) -> Scores:
+def scores_of(log_probs: Tensor, labels: Tensor, draws: int) -> DistributionScores:
     """Return the scores of predictions, `n x C`, averaged over some draws already."""
     found = evaluate(log_probs, labels)
     by_chance = chance_eces(log_probs)
     bins, sure = reliability_bins(log_probs, labels), log_probs.exp().amax(-1)
-    return Scores(
+    return DistributionScores(
         rows=len(labels),
         draws=draws,
         **{key: found[key] for key in ("acc", "ece", "nll", "brier")},

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from bara_pyro.diagnostics.context import Context
-from bara_pyro.diagnostics.gates.rank import Relation, relation
+from bara_pyro.diagnostics.gates.rank import RankCorrelation, relation
 from bara_pyro.diagnostics.result import Number, Result
 from bara_pyro.metrics import NestedUncertainty, decompose_nested, posterior_predictive
 from bara_pyro.runs.evaluate import draw
@@ -23,7 +23,7 @@ class UncertaintySplit(Result):
     wrong: list[bool]  # whether the row was answered wrong
     true_entropy: list[Number]  # of the row's true answer; null where it is not known
     aleatoric_bias: float | None  # mean of `aleatoric_rows` less `true_entropy`; None where it is never known
-    relations: dict[str, Relation]  # of both parts to what is known of the rows
+    relations: dict[str, RankCorrelation]  # of both parts to what is known of the rows
 
     def share(self, part: str) -> float:
         """Return a part's share of the total, percent."""
@@ -52,7 +52,7 @@ def uncertainty_split(c: Context) -> UncertaintySplit | None:
     )
 
 
-def _relations(parts: NestedUncertainty, wrong: Tensor, truth: Tensor) -> dict[str, Relation]:
+def _relations(parts: NestedUncertainty, wrong: Tensor, truth: Tensor) -> dict[str, RankCorrelation]:
     """Relate the parts to what is known of the rows."""
     if len(wrong) < 3:
         return {}

@@ -20,7 +20,7 @@ from bara_pyro.runs.sections import MOST_DRAWS
 from bara_pyro.types import Acquisition, Json
 
 if TYPE_CHECKING:
-    from bara_pyro.data.tables import Table
+    from bara_pyro.data.tables import DataTable
 
 
 @takes_columns("text", "choices", "context")
@@ -111,7 +111,7 @@ def acquire(
     result({**acquired.summary, "chosen": [row["id"] for row in acquired.rows], "output": output})
 
 
-def check_columns(pool: "Table", written: Sequence[str]) -> None:
+def check_columns(pool: "DataTable", written: Sequence[str]) -> None:
     """Refuse a pool with a column that is to be written beside its own.
 
     Raises:
@@ -125,7 +125,7 @@ def check_columns(pool: "Table", written: Sequence[str]) -> None:
         )
 
 
-def check_cells(pool: "Table", output: Path) -> None:
+def check_cells(pool: "DataTable", output: Path) -> None:
     """Refuse a file of texts for a pool whose cells would not be read from it as they are.
 
     Raises:

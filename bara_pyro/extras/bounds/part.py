@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from bara_pyro.diagnostics.parts import Part
+from bara_pyro.diagnostics.parts import InspectionPart
 from bara_pyro.extras.bounds.guarantees import Guarantees, guarantees
 from bara_pyro.extras.bounds.render import render_bounds
 
-BOUNDS: Final = Part(Guarantees, guarantees, render_bounds)
+BOUNDS: Final = InspectionPart(Guarantees, guarantees, render_bounds)

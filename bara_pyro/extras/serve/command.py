@@ -95,7 +95,7 @@ def serve(
 
     from bara_pyro.cli.terminal import remark, result, say
     from bara_pyro.cli.typed import note_of_draws
-    from bara_pyro.extras.serve.http.app import Limits, create_app
+    from bara_pyro.extras.serve.http.app import ServerLimits, create_app
     from bara_pyro.extras.serve.http.engine import RunEngine
     from bara_pyro.extras.serve.http.local import local_backbone
     from bara_pyro.extras.serve.http.protocol import Patience
@@ -109,7 +109,7 @@ def serve(
         system = load_system(run, backbone=backbone, device=device, with_rows=False)
         note_of_draws(system, samples=samples, seed=seed)
         engine = RunEngine(system, samples=samples, seed=seed, memory_budget=memory_budget)
-        limits = Limits(max_batch, max_wait_ms / 1000, queue_size, max_bytes)
+        limits = ServerLimits(max_batch, max_wait_ms / 1000, queue_size, max_bytes)
         app = create_app(engine, limits, hosts=hosts_of(host, allowed_host or ()))
         if host not in LOOPBACK:
             remark(f"Whoever can reach {host} can ask: there is no authentication.")

@@ -28,7 +28,7 @@ from bara_pyro.errors import ConfigError
 from bara_pyro.extras.serve.http import app as application
 from bara_pyro.extras.serve.http import engine as reading
 from bara_pyro.extras.serve.http import middleware
-from bara_pyro.extras.serve.http.app import Limits, create_app
+from bara_pyro.extras.serve.http.app import ServerLimits, create_app
 from bara_pyro.extras.serve.http.engine import Answer, QueuedQuestion, RunEngine
 from bara_pyro.extras.serve.http.server import hosts_of
 from bara_pyro.runs.folder import load_system
@@ -42,7 +42,7 @@ ROUNDING = 1e-5
 @pytest.fixture(scope="module")
 def client(engine: RunEngine) -> Iterator[TestClient]:
     with TestClient(
-        create_app(engine, Limits(max_batch=16, max_wait=0.02)), raise_server_exceptions=False
+        create_app(engine, ServerLimits(max_batch=16, max_wait=0.02)), raise_server_exceptions=False
     ) as found:
         yield found
 
@@ -249,7 +249,7 @@ def test_paths_and_ways_that_there_are_not(client: TestClient) -> None:
 
 def test_a_body_is_not_read_beyond_its_limit(engine: RunEngine) -> None:
     body = b"[" + b" " * 2000
-    with TestClient(create_app(engine, Limits(max_bytes=1000))) as client:
+    with TestClient(create_app(engine, ServerLimits(max_bytes=1000))) as client:
         answer = client.post("/draws", content=body, headers={"Content-Type": "application/json"})
     assert (answer.status_code, "1000 bytes: send fewer rows" in answer.json()["error"]) == (413, True)
     taken: list[int] = []
@@ -296,7 +296,7 @@ class Held:
 
 def test_a_full_queue_refuses_and_says_when_to_come_again() -> None:
     engine = Held()
-    app = create_app(engine, Limits(max_batch=1, queue_size=3))  # type: ignore[arg-type]
+    app = create_app(engine, ServerLimits(max_batch=1, queue_size=3))  # type: ignore[arg-type]
     with TestClient(app) as client, ThreadPoolExecutor(3) as pool:
         asked = [pool.submit(client.post, "/draws", json={"rows": [{"id": str(i)}]}) for i in range(3)]
         engine.begun.wait()
@@ -323,7 +323,7 @@ def test_nothing_more_is_computed_for_a_client_that_is_gone() -> None:
             return super().compute(rows)
 
     engine = Counting()
-    app = create_app(engine, Limits(max_batch=2))  # type: ignore[arg-type]
+    app = create_app(engine, ServerLimits(max_batch=2))  # type: ignore[arg-type]
     gone, sent = asyncio.Event(), []
 
     def scope() -> Scope:
@@ -364,7 +364,7 @@ def test_nothing_more_is_computed_for_a_client_that_is_gone() -> None:
 
 def test_what_fails_is_told_to_whoever_asked_it_alone() -> None:
     engine = Held()
-    app = create_app(engine, Limits(max_wait=0.2))  # type: ignore[arg-type]
+    app = create_app(engine, ServerLimits(max_wait=0.2))  # type: ignore[arg-type]
     with TestClient(app, raise_server_exceptions=False) as client, ThreadPoolExecutor(3) as pool:
         asked = [
             pool.submit(client.post, "/probabilities", json={"rows": [{"id": name}]})
@@ -386,7 +386,7 @@ def test_health_says_what_answers(client: TestClient) -> None:
 
 
 def test_metrics_count_what_was_asked(engine: RunEngine, rows: list[dict]) -> None:
-    with TestClient(create_app(engine, Limits(max_batch=8))) as client:
+    with TestClient(create_app(engine, ServerLimits(max_batch=8))) as client:
         for part in (rows[:20], rows[20:25]):
             post(client, "/draws", part)
         client.get("/nothing")

@@ -12,7 +12,7 @@ from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.rank_pattern import check_rank
 from bara_pyro.errors import ConfigError
 from bara_pyro.methods import METHODS, method_config
-from bara_pyro.methods.bara import BaRAConfig as Settings
+from bara_pyro.methods.bara import BaRAMethodConfig
 from bara_pyro.runs.peft_files import PEFT_TYPE
 from bara_pyro.settings import DEFAULT_METHOD, validation_sentence
 from bara_pyro.types import Json
@@ -58,8 +58,8 @@ class BaRAConfig(PeftConfig):
             self.target_modules = set(self.target_modules)
         self._check_sizes()
         settings = method_config(self.method)
-        if not isinstance(settings, Settings):
-            known = ", ".join(name for name, method in METHODS.usable() if method.config is Settings)
+        if not isinstance(settings, BaRAMethodConfig):
+            known = ", ".join(name for name, method in METHODS.usable() if method.config is BaRAMethodConfig)
             raise ConfigError(f"PEFT has no modules for the method {settings.name!r}: choose {known}.")
         self.method = settings.model_dump(mode="json")
 
@@ -79,6 +79,6 @@ class BaRAConfig(PeftConfig):
                 ) from error
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> BaRAMethodConfig:
         """The settings of the method, checked."""
-        return cast(Settings, method_config(self.method))
+        return cast(BaRAMethodConfig, method_config(self.method))

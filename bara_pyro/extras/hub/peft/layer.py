@@ -21,14 +21,14 @@ from bara_pyro.errors import ConfigError
 from bara_pyro.extras.hub.peft.config import BaRAConfig
 from bara_pyro.guides.amortized import AmortizedGuide
 from bara_pyro.guides.families import FAMILIES
-from bara_pyro.methods.bara import BaRAConfig as Settings
+from bara_pyro.methods.bara import BaRAMethodConfig
 from bara_pyro.methods.base import given
 from bara_pyro.models.bara import PHI, THETA, centre_of
 from bara_pyro.models.lora import down_projection, up_projection
 
 
 @dataclass
-class Draw:
+class SharedDraw:
     """The draw that a forward pass uses; shared by all layers.
 
     Attributes:
@@ -65,7 +65,7 @@ class BaRALayer(nn.Module, BaseTunerLayer):
     get_base_layer: Callable[[], nn.Module]
     set_adapter: Callable[..., None]
 
-    def __init__(self, base_layer: nn.Module, path: str, draw: Draw) -> None:
+    def __init__(self, base_layer: nn.Module, path: str, draw: SharedDraw) -> None:
         super().__init__()
         self.base_layer = base_layer
         self.path = path
@@ -192,7 +192,7 @@ class BaRALayer(nn.Module, BaseTunerLayer):
         return False
 
 
-def guide_of(settings: Settings, r: int, path: str, rank: int, in_features: int) -> AmortizedGuide:
+def guide_of(settings: BaRAMethodConfig, r: int, path: str, rank: int, in_features: int) -> AmortizedGuide:
     """Return the guide of one module, with the parameters that training starts from.
 
     A guide asks of its program no more than which latent sites there are, and where.

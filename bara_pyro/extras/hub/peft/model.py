@@ -23,7 +23,7 @@ from bara_pyro.core.noise import CounterNoise
 from bara_pyro.core.targets import find_targets
 from bara_pyro.errors import BackboneError, ConfigError
 from bara_pyro.extras.hub.peft.config import TYPE, BaRAConfig
-from bara_pyro.extras.hub.peft.layer import BaRALayer, Draw
+from bara_pyro.extras.hub.peft.layer import BaRALayer, SharedDraw
 from bara_pyro.models.bara import PHI
 from bara_pyro.runs.fingerprint import fingerprint_of
 from bara_pyro.untrusted.patterns import matching
@@ -37,7 +37,7 @@ class BaRAModel(BaseTuner):
     target_module_mapping: ClassVar[dict[str, list[str]]] = {}
 
     def __init__(self, model: nn.Module, config: Any, adapter_name: str, **options: Any) -> None:
-        self.draw = Draw()  # before PEFT's own, which puts the layers in: they share it
+        self.draw = SharedDraw()  # before PEFT's own, which puts the layers in: they share it
         super().__init__(model, config, adapter_name, **options)
         self._placing: RemovableHandle | None = None
 

@@ -23,7 +23,7 @@ WRONG = (TemplateError, KeyError, IndexError, ValueError, TypeError, AttributeEr
 """What comes of a row without a column, or with another value than a task expects there."""
 
 
-class _Loader(yaml.SafeLoader):
+class _LoaderOfFunctions(yaml.SafeLoader):
     """Reads the name of a function as the function: of the files of this package alone."""
 
 
@@ -31,7 +31,7 @@ def _function(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> Any:
     return resolve_name(loader.construct_scalar(node))
 
 
-_Loader.add_constructor("!function", _function)
+_LoaderOfFunctions.add_constructor("!function", _function)
 
 
 def check_rows(source: Path, files: list[Path]) -> None:
@@ -44,7 +44,7 @@ def check_rows(source: Path, files: list[Path]) -> None:
     Raises:
         DataError: a row lacks a column or has no answer among its options, or a line is no JSON object.
     """
-    task = yaml.load(source.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 - a SafeLoader
+    task = yaml.load(source.read_text(encoding="utf-8"), Loader=_LoaderOfFunctions)  # noqa: S506 - a SafeLoader
     for path in files:
         for number, row in enumerate(objects_in(path), start=1):
             _check_row(task, row, f"{path}, row {number}")

@@ -22,15 +22,15 @@ PREFIX = "bara_"
 SPLITS = ("training_split", "validation_split", "test_split", "fewshot_split")
 
 
-class _Loader(yaml.SafeLoader):
+class _LoaderOfNames(yaml.SafeLoader):
     """Reads the name of a function as text: nothing is imported."""
 
 
-def _as_text(loader: _Loader, node: yaml.ScalarNode) -> Any:
+def _as_text(loader: _LoaderOfNames, node: yaml.ScalarNode) -> Any:
     return loader.construct_scalar(node)
 
 
-_Loader.add_constructor("!function", _as_text)
+_LoaderOfNames.add_constructor("!function", _as_text)
 
 
 def local_tasks() -> list[str]:
@@ -58,7 +58,7 @@ def filled(names: Sequence[str], data_dir: Path) -> Iterator[Path]:
 
 def _filled(source: Path, data_dir: Path) -> Json:
     """Return what a task file says of its rows, as a file that includes it and gives their places."""
-    task = yaml.load(source.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 - a SafeLoader
+    task = yaml.load(source.read_text(encoding="utf-8"), Loader=_LoaderOfNames)  # noqa: S506 - a SafeLoader
     paths = {split: data_dir / file for split, file in task["dataset_kwargs"]["data_files"].items()}
     there = {split: str(path.resolve()) for split, path in paths.items() if path.is_file()}
     tested = [task[key] for key in ("test_split", "validation_split") if task.get(key)]

@@ -31,7 +31,7 @@ DAY, NIGHT = COLOURS[::-1], ("#11161d", *COLOURS)
 
 
 @dataclass(frozen=True)
-class View:
+class Colouring:
     """What the colours can show.
 
     Attributes:
@@ -61,10 +61,10 @@ class View:
 
 
 VIEWS = (
-    View("e", "epistemic", "epistemic"),
-    View("a", "aleatoric", "aleatoric"),
-    View("t", "total", "total"),
-    View("p", "log_probs", "−log p"),
+    Colouring("e", "epistemic", "epistemic"),
+    Colouring("a", "aleatoric", "aleatoric"),
+    Colouring("t", "total", "total"),
+    Colouring("p", "log_probs", "−log p"),
 )
 
 
@@ -155,7 +155,7 @@ def _check(row: Fields) -> None:
         raise DataError(f"{name} has {told}: give one of each a token.")
 
 
-def _capped(view: View, rows: Sequence[Fields]) -> View:
+def _capped(view: Colouring, rows: Sequence[Fields]) -> Colouring:
     """Return a view whose strongest colour begins at a quantile of what is shown."""
     values = [value for row in rows for value in view.values(row)[:TOKENS] if value is not None]
     # Where nearly all are 0, the others are told from them.
@@ -166,14 +166,14 @@ def _finite(value: object) -> float | None:
     return value if isinstance(value, int | float) and math.isfinite(value) else None
 
 
-def _section(rows: Sequence[Fields], views: Sequence[View]) -> Json:
+def _section(rows: Sequence[Fields], views: Sequence[Colouring]) -> Json:
     """Return what the template shows of a prompt and its replies."""
     asked = rows[0]["prompt"]
     said = [("", asked)] if isinstance(asked, str) else [(m["role"], shown(m)) for m in asked]
     return {"id": rows[0]["id"], "said": said, "replies": [_reply(row, views) for row in rows]}
 
 
-def _reply(row: Fields, views: Sequence[View]) -> Json:
+def _reply(row: Fields, views: Sequence[Colouring]) -> Json:
     values = [view.values(row) for view in views]
     marked = mark_tokens(row["token_texts"], row["reply"])[:TOKENS]
     return {
@@ -187,7 +187,7 @@ def _reply(row: Fields, views: Sequence[View]) -> Json:
     }
 
 
-def _token(token: Marked, views: Sequence[View], values: Sequence[float | None]) -> Json:
+def _token(token: Marked, views: Sequence[Colouring], values: Sequence[float | None]) -> Json:
     pairs = list(zip(views, values, strict=True))
     return {
         "text": token.text,

@@ -7,7 +7,7 @@ import numpy as np
 from torch import Tensor
 
 from bara_pyro.data.messages import shown
-from bara_pyro.data.preferences import Pair, prompt_key
+from bara_pyro.data.preferences import PreferencePair, prompt_key
 from bara_pyro.errors import DataError
 from bara_pyro.extras.replies.reward.bradley_terry import bradley_terry
 from bara_pyro.metrics.wilson import wilson
@@ -74,7 +74,7 @@ def brief(name: str, held_out: Fields | None) -> Json:
     return {"name": name} if held_out is None else {"name": name, **{key: held_out[key] for key in BRIEF}}
 
 
-def agreement(chosen: Tensor, rejected: Tensor, pairs: Sequence[Pair]) -> Agreement:
+def agreement(chosen: Tensor, rejected: Tensor, pairs: Sequence[PreferencePair]) -> Agreement:
     """Compare scores with preferences.
 
     Args:

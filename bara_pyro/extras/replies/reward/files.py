@@ -6,7 +6,7 @@ from bara_pyro.data.conversations import Conversation, conversations_in
 from bara_pyro.data.messages import PROMPTS, SYSTEM_COLUMNS
 from bara_pyro.data.reading import Rows
 from bara_pyro.data.rows import column_in
-from bara_pyro.data.tables import Data, Table, read_table
+from bara_pyro.data.tables import Data, DataTable, read_table
 from bara_pyro.data.tools import GIVEN
 from bara_pyro.errors import DataError
 from bara_pyro.untrusted.files import first_object
@@ -45,7 +45,7 @@ def replies_in(data: Data) -> tuple[Rows, list[Conversation]]:
             raise DataError(f"{found!r} of {where} is {str(row[found])[:60]!r}: give a text.")
         beside = {name: row.get(name) for name in ("input", *SYSTEM_COLUMNS, *GIVEN)}
         told.append({asked: row[asked], **beside, "completion": row[found]})
-    return table.rows, conversations_in(Table(table.place, told), "row")
+    return table.rows, conversations_in(DataTable(table.place, told), "row")
 
 
 def scores_in(path: Path) -> bool:

@@ -37,7 +37,7 @@ Scored = Callable[[Sequence[int]], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
-class Fitted:
+class LastEpoch:
     """What the last epoch of training saw.
 
     Attributes:
@@ -55,7 +55,7 @@ def fit_head(
     config: RewardConfig,
     on_step: OnStep | None = None,
     on_rows: OnRows | None = None,
-) -> Fitted:
+) -> LastEpoch:
     """Train the head of a reward model in place on features of its rows, which are computed once.
 
     Args:
@@ -81,7 +81,7 @@ def fit_head(
 
 def fit_lora(
     reward: RewardModel, pairs: Sequence[PairRows], config: RewardConfig, on_step: OnStep | None = None
-) -> Fitted:
+) -> LastEpoch:
     """Train the head and LoRA in all linear layers below it, which is merged into the weights in the end.
 
     Raises:
@@ -171,7 +171,7 @@ def _fit(
     pairs: int,
     config: RewardConfig,
     on_step: OnStep | None,
-) -> Fitted:
+) -> LastEpoch:
     steps = config.steps(pairs)
     optimizer = torch.optim.AdamW(parameters, lr=config.rate, weight_decay=config.weight_decay)
     schedule = linear_schedule(optimizer, steps, WARMUP)
@@ -191,7 +191,7 @@ def _fit(
         if on_step is not None:
             on_step(step + 1, seen[-1][0])
     last = torch.tensor(seen[-max(1, steps // config.epochs) :], dtype=torch.float64).mean(0).tolist()
-    return Fitted(last[0], 100 * last[1])
+    return LastEpoch(last[0], 100 * last[1])
 
 
 def _backward(scored: Scored, parts: Sequence[Sequence[int]], pairs: int) -> tuple[float, float]:

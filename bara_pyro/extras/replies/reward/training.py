@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 
 from bara_pyro.core.loading import quiet_transformers
-from bara_pyro.data.preferences import Pair, PreferenceTask
+from bara_pyro.data.preferences import PreferencePair, PreferenceTask
 from bara_pyro.data.tokens import Tokenizer
 from bara_pyro.errors import BackboneError, ConfigError, DataError, Stopped
 from bara_pyro.extras.replies.reward.agreement import Agreement, agreement
-from bara_pyro.extras.replies.reward.fitting import Fitted, PairRows, fit_head, fit_lora, head_of
+from bara_pyro.extras.replies.reward.fitting import LastEpoch, PairRows, fit_head, fit_lora, head_of
 from bara_pyro.extras.replies.reward.model import (
     HEAD,
     RECORD,
@@ -144,10 +144,10 @@ def start(name: str | Path, config: RewardConfig, device: str) -> RewardModel:
 
 
 def _rows(
-    reward: RewardModel, pairs: Sequence[Pair], max_length: int, kind: str
-) -> tuple[list[Pair], list[PairRows]]:
+    reward: RewardModel, pairs: Sequence[PreferencePair], max_length: int, kind: str
+) -> tuple[list[PreferencePair], list[PairRows]]:
     """Return the pairs that fit `max_length`, and their tokens."""
-    kept: list[Pair] = []
+    kept: list[PreferencePair] = []
     rows: list[PairRows] = []
     for pair in pairs:
         chosen, rejected = (
@@ -187,7 +187,7 @@ def pad_apart(reward: RewardModel, rows: Sequence[Sequence[int]]) -> None:
     tokenizer.pad_token = tokenizer.convert_ids_to_tokens(free)
 
 
-def _fit(reward: RewardModel, rows: Sequence[PairRows], config: RewardConfig, say: OnProgress) -> Fitted:
+def _fit(reward: RewardModel, rows: Sequence[PairRows], config: RewardConfig, say: OnProgress) -> LastEpoch:
     steps = config.steps(len(rows))
     read = 0
 
@@ -213,7 +213,7 @@ def _save(reward: RewardModel, folder: Path) -> None:
 
 
 def _held_out(
-    reward: RewardModel, pairs: Sequence[Pair], rows: Sequence[PairRows], say: OnProgress
+    reward: RewardModel, pairs: Sequence[PreferencePair], rows: Sequence[PairRows], say: OnProgress
 ) -> Agreement:
     """Score held-out pairs by the model as it was written, which merging and its type have rounded."""
     both = [row for pair in rows for row in pair]
@@ -231,10 +231,10 @@ def _held_out(
 def _record(
     name: str | Path,
     task: PreferenceTask,
-    kept: tuple[Sequence[Pair], Sequence[Pair]],
+    kept: tuple[Sequence[PreferencePair], Sequence[PreferencePair]],
     config: RewardConfig,
     form: str,
-    fitted: Fitted,
+    fitted: LastEpoch,
     found: Agreement,
 ) -> Json:
     """Return what `reward.json` holds; rates are in percent."""

@@ -19,6 +19,7 @@ from bara_pyro.extras.serve.http.batcher import Batcher, FullError
 from bara_pyro.extras.serve.http.engine import Answer, Engine, QueuedQuestion
 from bara_pyro.extras.serve.http.meters import CONTENT_TYPE, Meters
 from bara_pyro.extras.serve.http.middleware import ANY, MOST_BYTES, Counted, Limited, Trusted
+from bara_pyro.moved import old_names
 from bara_pyro.types import Fields, Json
 
 READERS = 8
@@ -41,7 +42,7 @@ ASKED: dict[str, Any] = {"responses": REFUSALS, "openapi_extra": {"requestBody":
 
 
 @dataclass(frozen=True)
-class Limits:
+class ServerLimits:
     """How much is computed together, and how much may wait.
 
     Attributes:
@@ -57,7 +58,9 @@ class Limits:
     max_bytes: int = MOST_BYTES
 
 
-def create_app(engine: Engine, limits: Limits | None = None, *, hosts: Collection[str] = (ANY,)) -> FastAPI:
+def create_app(
+    engine: Engine, limits: ServerLimits | None = None, *, hosts: Collection[str] = (ANY,)
+) -> FastAPI:
     """Return an ASGI application that answers questions.
 
     Args:
@@ -66,7 +69,7 @@ def create_app(engine: Engine, limits: Limits | None = None, *, hosts: Collectio
         hosts: names and addresses that requests may have in their header Host (`server.hosts_of` returns
             those of a socket); by default any, for a server of your own that looks after that.
     """
-    limits = limits or Limits()
+    limits = limits or ServerLimits()
     meters = Meters(lambda: batcher.held)
     batcher: Batcher[QueuedQuestion, Answer] = Batcher(
         engine.compute,
@@ -209,3 +212,6 @@ def _refusal(status: int, sentence: str, headers: dict[str, str] | None = None) 
         half = MOST_SAID // 2
         said = f"{said[:half]}[...]{said[-half:]}"
     return JSONResponse({"error": said}, status, headers)
+
+
+__getattr__ = old_names(__name__)

@@ -22,7 +22,7 @@ class RowRequest(BaseModel):
     )
 
 
-class Reply(BaseModel):
+class RowsResponse(BaseModel):
     """What every reply has beside its rows."""
 
     samples: int = Field(description="posterior draws S; 0: the posterior mean")
@@ -58,19 +58,19 @@ class DrawRow(Row):
     draws: list[list[float]] = Field(description="S lists of a number a class")
 
 
-class Probabilities(Reply):
+class Probabilities(RowsResponse):
     """Reply of `/probabilities`."""
 
     rows: list[ProbabilityRow]
 
 
-class Uncertainties(Reply):
+class Uncertainties(RowsResponse):
     """Reply of `/uncertainty`."""
 
     rows: list[UncertaintyRow]
 
 
-class DrawsReply(Reply):
+class DrawsReply(RowsResponse):
     """Reply of `/draws`."""
 
     rows: list[DrawRow]

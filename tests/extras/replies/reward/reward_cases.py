@@ -17,7 +17,7 @@ from transformers import (
     RobertaConfig,
 )
 
-from bara_pyro.data.preferences import Pair
+from bara_pyro.data.preferences import PreferencePair
 
 WORDS = (
     "<unk>",
@@ -85,7 +85,7 @@ def words(rng: random.Random, least: int = 2, most: int = 6) -> list[str]:
     return rng.choices(PLAIN, k=rng.randint(least, most))
 
 
-def planted(count: int, seed: int = 0, *, shuffled: bool = False, last: bool = False) -> list[Pair]:
+def planted(count: int, seed: int = 0, *, shuffled: bool = False, last: bool = False) -> list[PreferencePair]:
     """Pairs in which the reply with the word "good" is preferred; where shuffled, a coin decides.
 
     The word stands anywhere, or at the end, where the last token of a model that is not trained shows it.
@@ -98,10 +98,12 @@ def planted(count: int, seed: int = 0, *, shuffled: bool = False, last: bool = F
         if shuffled and rng.random() < 0.5:
             best, other = other, best
         prompt = f"{row % 7} {' '.join(words(rng))}"
-        pairs.append(Pair(prompt, " " + " ".join(best), " " + " ".join(other), f"pair-{seed}-{row}"))
+        pairs.append(
+            PreferencePair(prompt, " " + " ".join(best), " " + " ".join(other), f"pair-{seed}-{row}")
+        )
     return pairs
 
 
-def write_pairs(path: Path, pairs: Iterable[Pair]) -> Path:
+def write_pairs(path: Path, pairs: Iterable[PreferencePair]) -> Path:
     path.write_text("".join(json.dumps(vars(pair)) + "\n" for pair in pairs))
     return path

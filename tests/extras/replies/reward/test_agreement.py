@@ -9,7 +9,7 @@ import torch
 from reward_cases import planted
 from scipy import stats
 
-from bara_pyro.data.preferences import Pair
+from bara_pyro.data.preferences import PreferencePair
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.extras.replies.reward import agreement
 from bara_pyro.metrics.wilson import wilson
@@ -71,7 +71,7 @@ def test_agreement_by_hand() -> None:
 
 
 def test_one_who_looks_at_lengths_alone_is_seen() -> None:
-    pairs = [Pair("p", "aa" * (i % 3), "aaa", str(i)) for i in range(30)]
+    pairs = [PreferencePair("p", "aa" * (i % 3), "aaa", str(i)) for i in range(30)]
     lengths = [[float(len(text)) for text in (pair.chosen, pair.rejected)] for pair in pairs]
     found = agreement(*torch.tensor(lengths).T, pairs)
     assert found.accuracy == found.longer_chosen

@@ -9,7 +9,7 @@ from reward_cases import planted
 from scipy import stats
 from torch.testing import assert_close
 
-from bara_pyro.data.preferences import Pair
+from bara_pyro.data.preferences import PreferencePair
 from bara_pyro.errors import BackboneError, ConfigError, TrainingError
 from bara_pyro.extras.replies.reward import (
     RewardConfig,
@@ -26,11 +26,11 @@ from bara_pyro.extras.replies.reward.training import pad_apart
 from bara_pyro.extras.replies.reward.training import start as start_reward
 
 
-def rows_of(reward: RewardModel, pairs: Sequence[Pair]) -> list[PairRows]:
+def rows_of(reward: RewardModel, pairs: Sequence[PreferencePair]) -> list[PairRows]:
     return [tuple(row_of(side, reward.tokenizer, "plain", 64) for side in pair.sides()) for pair in pairs]
 
 
-def held_out(reward: RewardModel, pairs: Sequence[Pair]):
+def held_out(reward: RewardModel, pairs: Sequence[PreferencePair]):
     both = [row for pair in rows_of(reward, pairs) for row in pair]
     scores = scores_of_rows(reward, both, 32)
     return agreement(scores[0::2], scores[1::2], pairs)
@@ -108,7 +108,9 @@ def test_parts_hold_so_many_tokens(lm: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(fitting, "TOKENS", 60)
     monkeypatch.setattr(fitting, "forward", watched)
     reward, config = start(lm, batch_size=8, epochs=1)
-    fit_lora(reward, rows_of(reward, [*planted(23), Pair("the", " red" * 50, " hen", "long")]), config)
+    fit_lora(
+        reward, rows_of(reward, [*planted(23), PreferencePair("the", " red" * 50, " hen", "long")]), config
+    )
     assert sum(count for count, _ in seen) == 2 * 24
     assert (2, 51) in seen
     assert all(count == 2 or count * width <= 60 for count, width in seen)

@@ -9,7 +9,7 @@ import torch
 from reward_cases import WORDS, planted, save_lm
 from transformers import AutoModelForSequenceClassification
 
-from bara_pyro.data.preferences import Pair, PreferenceTask
+from bara_pyro.data.preferences import PreferencePair, PreferenceTask
 from bara_pyro.errors import BackboneError, CheckpointError, ConfigError, DataError, Stopped
 from bara_pyro.extras.replies.reward import (
     RewardConfig,
@@ -109,7 +109,7 @@ def test_a_padding_token_that_ends_replies_is_not_used(tmp_path: Path) -> None:
 
 
 def test_pairs_that_are_too_long_are_left_out_and_counted(lm: Path, tmp_path: Path) -> None:
-    long = Pair("the", " red" * 70, " red", "long")
+    long = PreferencePair("the", " red" * 70, " red", "long")
     task = PreferenceTask("planted", [*TASK.train, long], [long, *TASK.test, long])
     record = train_reward(lm, task, tmp_path / "out", FAST).record
     assert record is not None
@@ -223,7 +223,7 @@ def test_another_tools_manifest_is_not_ours(lm: Path, tmp_path: Path) -> None:
 
 
 def test_a_model_whose_replies_end_with_every_special_token_is_refused(lm: Path, tmp_path: Path) -> None:
-    ends = [Pair("the", f" red {word}", " blue", word) for word in WORDS[:3]]
+    ends = [PreferencePair("the", f" red {word}", " blue", word) for word in WORDS[:3]]
     with pytest.raises(BackboneError, match="no special token that no reply ends with"):
         train_reward(lm, PreferenceTask("planted", ends, TASK.test), tmp_path / "out", FAST)
 
