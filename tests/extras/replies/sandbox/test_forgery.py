@@ -1,12 +1,13 @@
 """A verdict is the test's own: no program that computes the wrong thing can make it "passed"."""
 
 import textwrap
+from dataclasses import replace
 
 import pytest
 
 from bara_pyro.extras.replies.sandbox import Limits, run_program, try_function
 
-SMALL = Limits(seconds=2.0, memory=256 * 2**20)
+SMALL = Limits(seconds=120.0, memory=256 * 2**20)
 # A value that no program computes: one that passes has read or guessed it.
 EXPECTED = 8_675_309_421
 TEST = f"""
@@ -184,7 +185,7 @@ pytestmark = pytest.mark.usefixtures("isolation")
 
 @pytest.mark.parametrize("name", FORGERIES)
 def test_no_forgery_passes(name: str) -> None:
-    outcome = try_function(textwrap.dedent(FORGERIES[name]), "f", TEST, limits=SMALL)
+    outcome = try_function(textwrap.dedent(FORGERIES[name]), "f", TEST, limits=replace(SMALL, seconds=2.0))
     assert not outcome.passed
     assert outcome.reason in ("wrong", "error", "timeout", "memory", "output")
     assert outcome.message.isprintable()

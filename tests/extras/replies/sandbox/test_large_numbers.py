@@ -5,7 +5,7 @@ import pytest
 from bara_pyro.extras.replies.sandbox import Limits, try_function
 from bara_pyro.extras.replies.sandbox.inside import NotPlainError, decode, encode
 
-SMALL = Limits(seconds=5.0, memory=256 * 2**20)
+SMALL = Limits(seconds=120.0, memory=256 * 2**20)
 NUMBERS = "[sign * size for sign in (1, -1) for size in (2**63 - 1, 2**63, 2**64 - 1, 2**64, 2**64 + 1, "
 NUMBERS += "10**4299, 10**4300 - 1, 10**4300, 10**5000 + 7, 3**20000)]"
 
