@@ -22,7 +22,7 @@ from experiments.page.spec import find_study
 COMMANDS = {
     "search": "experiments.engine.search",
     "other_split": "experiments.engine.other_split",
-    "power": "experiments.engine.power",
+    "power": "experiments.engine.worlds",
     "intervals": "experiments.page.intervals",
     "rows": "experiments.engine.rows",
     "report": "experiments.page.report",

@@ -6,7 +6,7 @@ as many trials for all.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -158,3 +158,33 @@ def check_spaces(methods: Iterable[str]) -> None:
                 load_config(overrides={"method": method, **settings})
             except ConfigError as error:
                 raise ConfigError(f"The search space of {method!r} does not fit: {error}") from error
+
+
+LORA_REHEARSED = "LoRA with rehearsal"
+BLOB_REHEARSED = "BLoB with rehearsal"
+
+# Method, and what is said of a rehearsal with few rows and with many. It is said where it is the default,
+# too, so that runs of before that keep their names; with many rows none has one.
+ARMS: dict[str, tuple[str, bool | None, bool | None]] = {
+    "bara-gate": ("bara-gate", True, None),
+    "BaRA gate without rehearsal": ("bara-gate", False, False),
+    "lora": ("lora", None, None),
+    LORA_REHEARSED: ("lora", True, False),
+    "blob": ("blob", None, None),
+    BLOB_REHEARSED: ("blob", True, False),
+}
+
+
+def rehearsed_or_not(methods: Sequence[str], *, few: bool) -> dict[str, dict[str, str | bool | None]]:
+    """Return arm -> its method and `adapter.calibrated`, for the methods that are asked for, in their order.
+
+    Methods without a variant of their own have one arm, and nothing is said of a rehearsal.
+    """
+    found: dict[str, dict[str, str | bool | None]] = {}
+    for method in methods:
+        own = {label: arm for label, arm in ARMS.items() if arm[0] == method} or {
+            method: (method, None, None)
+        }
+        for label, (_, with_few, with_many) in own.items():
+            found[label] = {"method": method, "adapter.calibrated": with_few if few else with_many}
+    return found

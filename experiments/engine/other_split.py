@@ -19,8 +19,7 @@ from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import load_system
 from experiments.engine.arguments import command_line, start
 from experiments.engine.record import Record
-from experiments.engine.results import Results, results_option
-from experiments.engine.study import OTHER_SPLIT, load_other_split, load_study
+from experiments.engine.results import OTHER_SPLIT, Results, load_other_split, load_study, results_option
 
 STUDIES = ("hierarchy", "prior_sensitivity", "guides_and_gates", "remedies")
 KEPT = ("acc", "ece", "nll", "n")

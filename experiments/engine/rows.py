@@ -42,8 +42,7 @@ from bara_pyro.runs.manifest import PREDICTIONS
 from bara_pyro.untrusted.files import read_jsonl
 from experiments.engine.arguments import command_line, start
 from experiments.engine.record import Record, load_predictions, read_record, record_path
-from experiments.engine.results import RESULTS, find_results, locked, results_option, study_of
-from experiments.engine.study import load_study
+from experiments.engine.results import RESULTS, find_results, load_study, locked, results_option, study_of
 
 SET = "results"
 KEYS = ("arm", "hash", "commit", "task", "seed", "tested_on")

@@ -31,10 +31,9 @@ from experiments.engine.arguments import (
     start,
     sweep_options,
 )
-from experiments.engine.job import Job
 from experiments.engine.methods import check_spaces, first_trials, further_trials, space
 from experiments.engine.record import Record, number
-from experiments.engine.sweep import sweep
+from experiments.engine.sweep import Job, sweep
 
 CHOICES = Path(__file__).parents[1] / "hyperparameters.json"
 CHOICES_SMOLLM2 = CHOICES.with_name("hyperparameters_smollm2.json")  # of the real language model

@@ -10,26 +10,36 @@ and a run that fails is recorded with its message and does not stop the others.
 """
 
 import gc
+import time
 import traceback
 from argparse import Namespace
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from bara_pyro.cli.terminal import console as terminal
+from bara_pyro.cli.terminal import say
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.loading import DTYPES, load_backbone
 from bara_pyro.errors import BaraError, ConfigError, TrainingError, unknown
+from bara_pyro.report.table import Column, Table, rich_table
 from bara_pyro.runs.atomic import write_json, write_text
+from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.fingerprint import fingerprint
 from bara_pyro.runs.ownership import clear, foreign
 from bara_pyro.runs.system import System, build_system, find_device
 from bara_pyro.runs.train import train
 from experiments.engine.arguments import sweep_options
-from experiments.engine.job import Job, Run, found, plan
 from experiments.engine.launchers import LAUNCHERS, Lost
-from experiments.engine.progress import Board
 from experiments.engine.provenance import code_state, in_words, same_code
 from experiments.engine.record import (
     Record,
@@ -37,9 +47,206 @@ from experiments.engine.record import (
     make_record,
     portable,
     read_record,
+    record_path,
     shifted_scores,
 )
 from experiments.engine.results import LOCK, locked
+
+
+@dataclass(frozen=True)
+class Job:
+    """What an experiment asks for.
+
+    Attributes:
+        settings: dotted settings, as `bara_pyro.runs.config.load_config(overrides=...)` takes them.
+        shifted: names of further tasks whose test rows the fitted run is evaluated on.
+    """
+
+    settings: Mapping[str, Any]
+    shifted: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Run:
+    """A configuration to complete, for all the jobs that share it.
+
+    Attributes:
+        settings: those of the first job that asks for it.
+        folder: of the sweep.
+        shifted: the further tasks of all these jobs.
+        retry_failed, reuse: see `sweep`.
+    """
+
+    config: RunConfig
+    settings: dict[str, Any]
+    folder: Path
+    shifted: tuple[str, ...] = ()
+    retry_failed: bool = False
+    reuse: str | None = "any"
+
+    @property
+    def out(self) -> Path:
+        """The folder of the run."""
+        return self.folder / self.config.hash
+
+    @property
+    def path(self) -> Path:
+        """The file of its record."""
+        return record_path(self.folder / "records", self.config.hash)
+
+    @property
+    def label(self) -> str:
+        """What it is called while the sweep is watched."""
+        c = self.config
+        return f"{c.method.name} on {Path(c.task.name).name}, lr {c.train.lr:g}, seed {c.seed} [{c.hash}]"
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that it needs for itself, where a cluster hands them out."""
+        return int(self.config.backbone.device.startswith("cuda"))
+
+    def record(self) -> Record | None:
+        """Return the record that there is."""
+        return read_record(self.path) if self.path.exists() else None
+
+    def outdated(self, record: Record | None) -> bool:
+        """Return whether it was made by other code, and is to be made again for that."""
+        return record is not None and self.reuse == "same" and not same_code(record.get("code"), code_state())
+
+    def lacks_itself(self, record: Record | None) -> bool:
+        """Return whether it is still to be trained or evaluated on its own task."""
+        return record is None or ("failed" in record and self.retry_failed) or self.outdated(record)
+
+    def lacks(self, record: Record | None) -> list[str]:
+        """Return the shifted tasks that it is still to be evaluated on."""
+        if record is None or "failed" in record:
+            return []
+        done = {name: record["shifted"].get(portable(name)) for name in self.shifted}
+        return [name for name, it in done.items() if not it or ("failed" in it and self.retry_failed)]
+
+    def done(self, record: Record | None) -> bool:
+        """Return whether there is nothing left to do."""
+        return not self.lacks_itself(record) and not self.lacks(record)
+
+    def failures(self, record: Record) -> list[str]:
+        """Return a line for each thing that it was asked for and failed at."""
+        if "failed" in record:
+            return [f"{self.label}: {record['failed']}"]
+        done = {name: record["shifted"].get(name, {}) for name in map(portable, self.shifted)}
+        return [f"{self.label}, on {name}: {it['failed']}" for name, it in done.items() if "failed" in it]
+
+
+def plan(
+    jobs: Sequence[Job], folder: Path, retry_failed: bool = False, reuse: str | None = "any"
+) -> tuple[list[str], dict[str, Run]]:
+    """Return the hash of each job's configuration, and the runs by hash; see `sweep` for what it raises."""
+    hashes: list[str] = []
+    runs: dict[str, Run] = {}
+    for job in jobs:
+        config = load_config(overrides=dict(job.settings))
+        earlier = runs.get(config.hash)
+        shifted = tuple(dict.fromkeys((*(earlier.shifted if earlier else ()), *job.shifted)))
+        settings = earlier.settings if earlier else dict(job.settings)
+        runs[config.hash] = Run(config, settings, folder, shifted, retry_failed, reuse)
+        hashes.append(config.hash)
+    return hashes, runs
+
+
+def found(runs: Mapping[str, Run], known: Mapping[str, Record]) -> dict[str, Record | None]:
+    """Return what there is of each run: in the folder of the sweep, or else among what is `known`."""
+    return {key: run.record() or known.get(key) for key, run in runs.items()}
+
+
+COLUMNS = (
+    Column("run", "last finished"),
+    Column("acc", "acc", format=".1f"),
+    Column("ece", "ECE", format=".1f"),
+    Column("nll", "NLL", format=".3f"),
+)
+SHOWN = 8
+
+
+class Board:
+    """Counts the runs of a sweep, `left` of them to come, and shows where it stands."""
+
+    def __init__(self, done: int, failed: int, left: int, console: Console = terminal) -> None:
+        self.total = done + failed + left
+        self.left = left
+        self.ok, self.bad = done, failed
+        self.running: list[str] = []
+        self._finished = 0
+        self._last: deque[dict[str, Any]] = deque(maxlen=SHOWN)
+        self._started = time.perf_counter()
+        self._live = (
+            Live(get_renderable=self.render, console=console, refresh_per_second=2, transient=True)
+            if console.is_terminal
+            else None
+        )
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+        say(self.counts())
+
+    def started(self, label: str) -> None:
+        """Note that a run is being worked on."""
+        self.running.append(label)
+
+    def finished(self, label: str, record: dict[str, Any], failures: Sequence[str]) -> None:
+        """Note that a run is done, and what failed in it."""
+        self.running.remove(label)
+        self.left -= 1
+        self._finished += 1
+        self.ok, self.bad = self.ok + (not failures), self.bad + bool(failures)
+        scores = headline(record)
+        self._last.append({"run": ("failed: " if failures else "") + label, **scores})
+        if self._live is None:
+            known = (("acc", "acc", ".1f"), ("ece", "ECE", ".1f"), ("nll", "NLL", ".3f"))
+            there = [(said, scores.get(key), form) for key, said, form in known]
+            shown = ", ".join(f"{said} {value:{form}}" for said, value, form in there if value is not None)
+            outcome = f"failed: {' '.join(failures)}" if failures else f"{label}: {shown}"
+            say(f"[{self.total - self.left}/{self.total}] {outcome} ({self.times()})")
+
+    def failed(self, lines: Sequence[str], retried: bool) -> None:
+        """List what failed, in this sweep or before it."""
+        if lines:
+            say(f"Failed{'' if retried else ' (--retry-failed tries them again)'}:")
+        for line in lines:
+            say(f"- {line}")
+
+    def counts(self) -> str:
+        """Return one line that counts the runs."""
+        waiting = self.left - len(self.running)
+        return (
+            f"{self.ok} done, {self.bad} failed, {len(self.running)} running, {waiting} left; {self.times()}"
+        )
+
+    def times(self) -> str:
+        """Return the time so far and, once a run is done, an estimate of the time left."""
+        elapsed, done = time.perf_counter() - self._started, self._finished
+        left = f", about {_clock(elapsed / done * self.left)} left" if done and self.left else ""
+        return f"{_clock(elapsed)} elapsed{left}"
+
+    def render(self) -> Group:
+        """Return the live picture."""
+        running = [Text(f"  {label}") for label in self.running]
+        return Group(Text(self.counts()), *running, rich_table(Table(COLUMNS, list(self._last))))
+
+
+def headline(record: dict[str, Any]) -> dict[str, Any]:
+    """Return the scores of the most draws; none where the run failed."""
+    metrics = record.get("metrics")
+    return metrics[max(metrics, key=int)] if metrics else {}
+
+
+def _clock(seconds: float) -> str:
+    return str(timedelta(seconds=int(seconds)))
+
 
 FAILURE = "failure.txt"
 NO_PART = (LOCK, FAILURE)

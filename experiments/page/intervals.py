@@ -10,8 +10,7 @@ from pathlib import Path
 
 from bara_pyro.cli.terminal import say
 from experiments.engine.arguments import command_line, start
-from experiments.engine.compare import write_comparisons
-from experiments.engine.differences import primary_of
+from experiments.engine.differences import primary_of, write_comparisons
 from experiments.engine.results import RESULTS, results_option
 from experiments.engine.rows import lacking
 from experiments.page.spec import stored_studies

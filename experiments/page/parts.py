@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from bara_pyro.report import Table
 from experiments.engine.differences import AVERAGE, METRICS, primary_of
 from experiments.engine.methods import in_order
-from experiments.engine.study import Arms, Study
+from experiments.engine.results import Arms, Study
 from experiments.page.figures import (
     accuracy_ece_figure,
     difference_figure,

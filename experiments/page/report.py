@@ -19,8 +19,7 @@ from bara_pyro.report import Table, markdown
 from bara_pyro.runs.atomic import write_text
 from experiments.engine.arguments import command_line
 from experiments.engine.provenance import in_words
-from experiments.engine.results import RESULTS, STUDIES, Results, study_names
-from experiments.engine.study import Study
+from experiments.engine.results import RESULTS, STUDIES, Results, Study, study_names
 from experiments.page.figures import save
 from experiments.page.parts import Folded, Part, Picture
 from experiments.page.spec import StudySpec, find_study, stored_studies

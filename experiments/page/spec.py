@@ -17,11 +17,18 @@ from typing import Any
 
 from bara_pyro.cli.terminal import show
 from experiments.engine.arguments import experiment_parser
-from experiments.engine.compare import Comparisons
-from experiments.engine.results import Results, read_results, stored_names, study_names, study_of
+from experiments.engine.differences import Comparisons
+from experiments.engine.results import (
+    Results,
+    Study,
+    load_study,
+    read_results,
+    stored_names,
+    study_names,
+    study_of,
+)
 from experiments.engine.run import Arms, run_study
 from experiments.engine.search import crossed
-from experiments.engine.study import Study, load_study
 from experiments.page.parts import Part, tables_of
 
 
@@ -43,7 +50,7 @@ class StudySpec:
         load: reads its results: name and folder -> results.
         facts: what the question names.
         order: where it stands in the index.
-        comparisons: how its arms are compared (`experiments.engine.compare`); None where they are not.
+        comparisons: how its arms are compared (`experiments.engine.differences`); None where they are not.
         read_by: the study whose page its results stand on; None where it has one of its own.
     """
 

@@ -11,7 +11,7 @@ from bara_pyro.report import Column, Table
 from experiments.engine.differences import AVERAGE, METRICS
 from experiments.engine.methods import in_order
 from experiments.engine.record import Record
-from experiments.engine.study import Arms, Seeds, Study
+from experiments.engine.results import Arms, Seeds, Study
 from experiments.page.values import (
     Value,
     display,

@@ -16,7 +16,7 @@ from experiments.engine.differences import METRICS
 from experiments.engine.methods import display as name_of
 from experiments.engine.methods import in_order
 from experiments.engine.record import Record, number
-from experiments.engine.study import Seeds, Study
+from experiments.engine.results import Seeds, Study
 
 Value = float | tuple[float, float] | str | None
 Read = Callable[[Record], float | None]

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from app_cases import questions, save_backbone, write_rows
 
 from experiments.engine import sweep
-from experiments.engine.job import Job
+from experiments.engine.sweep import Job
 from experiments.page.spec import find_study
 
 

@@ -14,9 +14,8 @@ from torch import Tensor
 from bara_pyro.metrics import evaluate, reliability_bins, risk_coverage
 from bara_pyro.runs.atomic import write_jsonl
 from experiments.engine.record import COVERAGES, KIND, Record, read_record
-from experiments.engine.results import Results, results_path
+from experiments.engine.results import Results, results_path, write_study
 from experiments.engine.rows import RunRows
-from experiments.engine.study import write_study
 from experiments.page.report import page
 from experiments.page.spec import find_study
 

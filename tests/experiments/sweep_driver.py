@@ -4,8 +4,7 @@ import json
 import sys
 from pathlib import Path
 
-from experiments.engine.job import Job
-from experiments.engine.sweep import sweep
+from experiments.engine.sweep import Job, sweep
 
 if __name__ == "__main__":
     sweep([Job(settings) for settings in json.loads(sys.argv[1])], Path(sys.argv[2]), workers=2)

@@ -14,7 +14,7 @@ from bara_pyro.runs.config import load_config
 from bara_pyro.runs.rows import load_data
 from experiments.engine.results import read_results, results_path
 from experiments.studies.active import study as active
-from experiments.studies.active.section import (
+from experiments.studies.active.study import (
     batch_rows,
     difference_rows,
     differences,

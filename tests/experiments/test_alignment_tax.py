@@ -11,7 +11,7 @@ import yaml
 
 from bara_pyro.errors import ConfigError
 from bara_pyro.types import Json
-from experiments.engine.alignment_tax import harness_tax
+from experiments.engine.replies import harness_tax
 
 pytest.importorskip("lm_eval")
 from bara_pyro.extras.lmeval import harness

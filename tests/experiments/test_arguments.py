@@ -12,7 +12,7 @@ from experiments.engine.arguments import (
     typed_settings,
 )
 from experiments.engine.methods import searched
-from experiments.engine.progress import Board
+from experiments.engine.sweep import Board
 
 
 def test_defaults_are_made_for_the_microworld() -> None:

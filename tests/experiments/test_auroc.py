@@ -11,9 +11,8 @@ from test_tables import parse
 
 from bara_pyro.errors import DataError
 from bara_pyro.metrics import error_auroc, ood_auroc
-from experiments.engine.auroc import Told, compare_auroc, errors, shifted
 from experiments.engine.rows import RunRows
-from experiments.page.doubt import doubt_table
+from experiments.page.doubt import Told, compare_auroc, doubt_table, errors, shifted
 
 ARMS, SEEDS = ("lora", "blob", "bara"), (0, 1, 2)
 

@@ -8,17 +8,19 @@ from study_cases import invent, rows_of
 
 from bara_pyro.errors import DataError
 from bara_pyro.runs.atomic import write_json
-from experiments.engine.compare import (
+from experiments.engine.differences import (
+    AVERAGE,
     Comparisons,
+    Contrast,
     best_baseline,
+    compare,
     compare_study,
     default_references,
     write_comparisons,
 )
-from experiments.engine.differences import AVERAGE, Contrast, compare
+from experiments.engine.results import load_study
 from experiments.engine.rows import write_rows
 from experiments.engine.search import KIND
-from experiments.engine.study import load_study
 
 
 def choices(path: Path, trials: dict[str, list[float | None]], **other: dict) -> Path:

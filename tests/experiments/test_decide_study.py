@@ -15,7 +15,7 @@ from bara_pyro.runs.config import load_config
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.system import build_system
 from experiments.studies.decide import study as decide
-from experiments.studies.decide.section import abstention_rows, alarm_rows, distribution_range, kept, set_rows
+from experiments.studies.decide.study import abstention_rows, alarm_rows, distribution_range, kept, set_rows
 
 SMALL = {"task.limit": 60}
 

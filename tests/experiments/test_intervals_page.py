@@ -5,11 +5,9 @@ from pathlib import Path
 
 from study_cases import invent, rows_of
 
-from experiments.engine.compare import Comparisons, write_comparisons
-from experiments.engine.differences import METRICS
-from experiments.engine.results import read_results
+from experiments.engine.differences import METRICS, Comparisons, write_comparisons
+from experiments.engine.results import load_study, read_results
 from experiments.engine.rows import write_rows
-from experiments.engine.study import load_study
 from experiments.page.intervals import recompute
 from experiments.page.parts import comparisons
 

@@ -19,10 +19,9 @@ from study_cases import load_records
 from bara_pyro.errors import ConfigError
 from bara_pyro.runs.atomic import write_json
 from experiments.engine import results
-from experiments.engine.job import Job, plan
 from experiments.engine.launchers import Lost, on_ray, processes, serial
 from experiments.engine.results import locked
-from experiments.engine.sweep import sweep, work
+from experiments.engine.sweep import Job, plan, sweep, work
 
 ROOT = Path(__file__).parents[2]
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import torch
 
+from experiments.engine.results import Study
 from experiments.engine.rows import RunRows, write_rows
-from experiments.engine.study import Study
 from experiments.studies.learning_curves.study import OURS, gains
 
 ROWS, SEEDS = 60, 3

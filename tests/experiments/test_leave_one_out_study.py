@@ -12,11 +12,11 @@ from bara_pyro.diagnostics.arviz.loo import loo
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.folder import load_system, save_system, write_config
 from bara_pyro.runs.system import build_system
-from experiments.engine.job import Job
 from experiments.engine.methods import tagged
-from experiments.engine.study import stored_records
+from experiments.engine.results import stored_records
+from experiments.engine.sweep import Job
 from experiments.studies.leave_one_out import study as leave_one_out
-from experiments.studies.leave_one_out.section import agreement, loo_figure, rows_of
+from experiments.studies.leave_one_out.study import agreement, loo_figure, rows_of
 
 
 def row(method: str, elpd: float, unseen: float) -> dict:

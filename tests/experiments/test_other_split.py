@@ -11,8 +11,7 @@ from bara_pyro.runs.evaluate import evaluate_system
 from bara_pyro.runs.folder import save_system, write_config
 from bara_pyro.runs.system import build_system
 from experiments.engine import other_split
-from experiments.engine.results import Results, read_results
-from experiments.engine.study import load_study
+from experiments.engine.results import Results, load_study, read_results
 from experiments.page.tables import selection, variants_table
 from experiments.page.values import display
 

@@ -9,9 +9,8 @@ import pytest
 from study_cases import lines_of, rows_of
 
 from bara_pyro.errors import DataError
-from experiments.engine.results import RESULTS, Results
+from experiments.engine.results import RESULTS, Results, Study
 from experiments.engine.rows import whole_records, write_rows
-from experiments.engine.study import Study
 from experiments.page.parts import Picture
 from experiments.page.report import main as report
 from experiments.page.report import own_pages, page

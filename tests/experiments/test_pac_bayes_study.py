@@ -27,9 +27,9 @@ from bara_pyro.extras.bounds.pac_bayes import GibbsBound
 from bara_pyro.microworld import load_task
 from bara_pyro.runs.system import System
 from experiments.engine.results import read_results
-from experiments.studies.pac_bayes import gibbs
+from experiments.studies.pac_bayes import study as gibbs
 from experiments.studies.pac_bayes import study as pac_bayes
-from experiments.studies.pac_bayes.section import figure, table
+from experiments.studies.pac_bayes.study import figure, table
 
 BOUNDED, SEED = pac_bayes.BOUNDED, 3
 

@@ -9,8 +9,8 @@ from scipy.stats import norm, ttest_1samp
 from scipy.stats import t as student
 
 from bara_pyro.errors import ConfigError, DataError
-from experiments.engine.power import Design, Spread, detectable, power, spread_of, standard_error
 from experiments.engine.rows import RunRows
+from experiments.engine.worlds import Design, Spread, detectable, power, spread_of, standard_error
 
 SPREAD = Spread(seed=0.01**2, rows=0.004**2, tasks=6, clusters=37)
 

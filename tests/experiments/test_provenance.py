@@ -13,9 +13,8 @@ from bara_pyro.runs.system import System
 from bara_pyro.untrusted.files import read_json
 from experiments.engine import provenance
 from experiments.engine import sweep as program
-from experiments.engine.job import Job
 from experiments.engine.provenance import BEFORE, ROOT, Code, _tree, code_state, in_words, same_code
-from experiments.engine.sweep import sweep
+from experiments.engine.sweep import Job, sweep
 
 
 def git(folder: Path, *arguments: str) -> None:

@@ -11,10 +11,10 @@ from bara_pyro.data import first_rows
 from bara_pyro.diagnostics.gates.prune import prune
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.system import build_system
-from experiments.engine.job import Job
-from experiments.engine.study import stored_records
+from experiments.engine.results import stored_records
+from experiments.engine.sweep import Job
 from experiments.studies.pruning import study as pruning
-from experiments.studies.pruning.section import curve_figure, tolerance_table
+from experiments.studies.pruning.study import curve_figure, tolerance_table
 
 
 def entry(method: str, task: str, seed: int, nll: float) -> dict:

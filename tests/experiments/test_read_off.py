@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments.engine import read_off as program
-from experiments.engine.job import Job
+from experiments.engine import run as program
 from experiments.engine.results import read_results
+from experiments.engine.sweep import Job
 
 PLACES = [("lora", 0), ("lora", 1)]
 

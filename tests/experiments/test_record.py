@@ -18,11 +18,9 @@ from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import load_system
 from bara_pyro.untrusted.files import read_json
-from experiments.engine.job import Job
 from experiments.engine.record import COVERAGES, identity, load_predictions, read_record
-from experiments.engine.results import changing, results_path
-from experiments.engine.study import load_study, stored_records, write_study
-from experiments.engine.sweep import sweep
+from experiments.engine.results import changing, load_study, results_path, stored_records, write_study
+from experiments.engine.sweep import Job, sweep
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from study_cases import page_of
 from bara_pyro.errors import ConfigError
 from experiments.engine.results import read_results
 from experiments.studies.reference_posterior import study as experiment
-from experiments.studies.reference_posterior.section import NUTS_ARM, figure, programs, table
+from experiments.studies.reference_posterior.study import NUTS_ARM, figure, programs, table
 
 TINY = experiment.Settings(samples=8, warmup=15, chains=1, draws=20, steps=2)
 

@@ -12,10 +12,9 @@ from bara_pyro.metrics import self_bleu_diversity
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train
-from experiments.engine.alignment_tax import QUESTIONS, questions_tax
+from experiments.engine.replies import NUMBERS, QUESTIONS, numbers, questions_tax, read_numbers, sampled
 from experiments.engine.results import RESULTS, read_results
-from experiments.engine.sampled import NUMBERS, numbers, read_numbers, sampled
-from experiments.page.sampled_tables import (
+from experiments.page.replies import (
     budget_table,
     difference_table,
     frontier_table,

@@ -10,14 +10,12 @@ import pytest
 from study_cases import invent, rows_of
 
 from bara_pyro.errors import DataError
-from experiments.engine.compare import Comparisons, compare_study, write_comparisons
-from experiments.engine.job import Job
+from experiments.engine.differences import Comparisons, compare_study, write_comparisons
 from experiments.engine.provenance import code_state, in_words
 from experiments.engine.record import IDENTITY
-from experiments.engine.results import Results, changing, read_results, results_path
+from experiments.engine.results import Results, changing, load_study, read_results, results_path, write_study
 from experiments.engine.rows import collect
-from experiments.engine.study import load_study, write_study
-from experiments.engine.sweep import sweep
+from experiments.engine.sweep import Job, sweep
 from experiments.page import report
 from experiments.page.report import claims, headline, page, pages, problems
 from experiments.page.spec import find_study

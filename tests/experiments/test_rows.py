@@ -13,7 +13,7 @@ from bara_pyro.metrics import evaluate
 from bara_pyro.microworld import World
 from bara_pyro.runs.atomic import write_json, write_jsonl
 from experiments.engine.record import IDENTITY, record_path
-from experiments.engine.results import changing, results_path
+from experiments.engine.results import changing, results_path, write_study
 from experiments.engine.rows import (
     RunRows,
     collect,
@@ -25,7 +25,6 @@ from experiments.engine.rows import (
     whole_records,
     write_rows,
 )
-from experiments.engine.study import write_study
 
 SCORES = ("acc", "ece", "nll", "brier")
 

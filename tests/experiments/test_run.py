@@ -15,12 +15,11 @@ from bara_pyro.runs.atomic import write_json
 from bara_pyro.runs.fingerprint import fingerprint
 from bara_pyro.untrusted.files import read_json
 from experiments.engine.arguments import experiment_parser
-from experiments.engine.compare import Comparisons
+from experiments.engine.differences import Comparisons
 from experiments.engine.record import read_record
-from experiments.engine.results import results_path
+from experiments.engine.results import load_study, results_path, stored_records
 from experiments.engine.rows import lacking, rows_of_study, rows_path
 from experiments.engine.run import SEED, run_study
-from experiments.engine.study import load_study, stored_records
 
 
 def arguments(base: dict[str, Any], runs: Path) -> Any:

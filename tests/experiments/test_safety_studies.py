@@ -16,8 +16,8 @@ from study_cases import make_record, predictions, run_rows
 from bara_pyro.metrics import holm
 from bara_pyro.report import Table
 from experiments.engine.differences import averaged
+from experiments.engine.results import Arms, Study
 from experiments.engine.rows import RunRows, write_rows
-from experiments.engine.study import Arms, Study
 
 regret: Any = import_module("experiments.studies.regret.study")
 curves: Any = import_module("experiments.studies.learning_curves.study")

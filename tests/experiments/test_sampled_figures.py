@@ -16,11 +16,17 @@ from matplotlib.colors import to_hex
 from scipy.special import stdtrit
 
 from bara_pyro.report import Table
+from experiments.engine.replies import numbers
 from experiments.engine.results import Results
-from experiments.engine.sampled import numbers
 from experiments.page.parts import Picture
-from experiments.page.sampled import UNSCORED, parts
-from experiments.page.sampled_figures import curve_figure, entropy_figure, frontier_figure, tax_figure
+from experiments.page.replies import (
+    UNSCORED,
+    curve_figure,
+    entropy_figure,
+    frontier_figure,
+    parts,
+    tax_figure,
+)
 
 PROMPTS = 40
 BY_SEED = np.array([-1.0, 0.5, 2.0])  # percent

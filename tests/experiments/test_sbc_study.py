@@ -14,10 +14,9 @@ from bara_pyro.diagnostics.posterior.sbc import sbc
 from bara_pyro.diagnostics.posterior.uniformity import ecdf_test
 from bara_pyro.errors import ConfigError
 from experiments.engine.results import read_results, results_path
-from experiments.studies.reference_posterior.section import asked_of, programs
-from experiments.studies.reference_posterior.study import program
+from experiments.studies.reference_posterior.study import asked_of, program, programs
 from experiments.studies.sbc import study as experiment
-from experiments.studies.sbc.section import (
+from experiments.studies.sbc.study import (
     ARMS,
     FAMILIES,
     LIMIT,

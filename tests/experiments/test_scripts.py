@@ -12,8 +12,8 @@ from bara_pyro.runs.config import RunConfig, load_config
 from experiments.engine import search
 from experiments.engine.arguments import preset, run_settings
 from experiments.engine.methods import searched
+from experiments.engine.results import load_study
 from experiments.engine.run import SEED
-from experiments.engine.study import load_study
 from experiments.page import spec
 from experiments.page.spec import find_study, study_names
 

@@ -13,9 +13,9 @@ from bara_pyro.data import first_rows
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import true_probabilities
 from bara_pyro.runs.system import build_system
-from experiments.engine.job import Job
+from experiments.engine.sweep import Job
 from experiments.studies.sparsity import study as sparsity
-from experiments.studies.sparsity.section import layer_figure, rank_table, sparsity_table
+from experiments.studies.sparsity.study import layer_figure, rank_table, sparsity_table
 
 ARGS = Namespace(rows=6, module="v_proj", tau=0.1)
 

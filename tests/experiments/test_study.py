@@ -8,8 +8,7 @@ from study_cases import invent, lines_of, make_record, predictions, records_of
 
 from bara_pyro.errors import DataError
 from experiments.engine.record import Record
-from experiments.engine.results import changing, results_path
-from experiments.engine.study import load_study, stored_records, write_study
+from experiments.engine.results import changing, load_study, results_path, stored_records, write_study
 
 
 def test_arms_tasks_and_seeds_come_back_in_their_order(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from bara_pyro.report.hover import spots
 from bara_pyro.report.style import INK
 from bara_pyro.report.svg import svg_file
 from experiments.engine.differences import AVERAGE, compare
-from experiments.engine.study import Study, load_study
+from experiments.engine.results import Study, load_study
 from experiments.page.figures import (
     PAGE,
     accuracy_ece_figure,

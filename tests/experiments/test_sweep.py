@@ -9,9 +9,8 @@ from study_cases import load_records
 from bara_pyro.errors import ConfigError, DataError, TrainingError
 from bara_pyro.untrusted.files import read_json
 from experiments.engine import sweep as program
-from experiments.engine.job import Job, plan
 from experiments.engine.launchers import LAUNCHERS, Lost
-from experiments.engine.sweep import sweep
+from experiments.engine.sweep import Job, plan, sweep
 
 Make = Callable[..., Job]
 # Training breaks at the second step.

@@ -10,7 +10,7 @@ from study_cases import invent, predictions, records_of, rows_of, run_rows
 
 from bara_pyro.report import Table, markdown
 from experiments.engine.differences import AVERAGE, METRICS, compare
-from experiments.engine.study import Study, load_study
+from experiments.engine.results import Study, load_study
 from experiments.page.doubt import error_table
 from experiments.page.tables import (
     comparison_by_task,

@@ -9,8 +9,7 @@ from scipy import stats
 from study_cases import invent
 
 from bara_pyro.errors import DataError
-from experiments.engine.results import Results
-from experiments.engine.study import load_study
+from experiments.engine.results import Results, load_study
 from experiments.page import report, template, values
 from experiments.page.report import typed_numerals
 from experiments.page.spec import find_study

@@ -13,12 +13,11 @@ from setting_cases import at, other_settings, value_at
 from bara_pyro.errors import ConfigError
 from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.named import setting_fields
-from experiments.engine import microworld_replies, run, search, sweep
+from experiments.engine import replies, run, search, sweep
 from experiments.engine.arguments import ARGUMENTS, experiment_parser
-from experiments.engine.job import Job
 from experiments.engine.record import identity
-from experiments.engine.reply_study import Look
-from experiments.engine.sampled import Sampling
+from experiments.engine.replies import Look, Sampling
+from experiments.engine.sweep import Job
 from experiments.page.spec import find_study, study_names
 
 # Studies whose every setting but for a few options is their own: they have no --set.
@@ -58,7 +57,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> Plan:
         for place in (sweep, run):
             monkeypatch.setattr(place, "sweep", stop)
         look = Look(Sampling([], lambda place, replies: []))
-        for place in (module, search, microworld_replies):
+        for place in (module, search, replies):
             monkeypatch.setattr(place, "chosen", lambda *_, **__: dict(CHOSEN), raising=False)
         monkeypatch.setattr(module, "look", lambda args: look, raising=False)
         monkeypatch.setattr(module, "asked", lambda: look.sampling, raising=False)

@@ -15,7 +15,7 @@ from bara_pyro.runs.evaluate import draw, true_probabilities
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.untrusted.files import read_json
 from experiments.studies.uncertainty import study as uncertainty
-from experiments.studies.uncertainty.section import table_rows
+from experiments.studies.uncertainty.study import table_rows
 
 
 def fitted(method: str) -> System:

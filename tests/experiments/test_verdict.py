@@ -16,7 +16,7 @@ from experiments.engine.rows import RunRows, write_rows
 from experiments.engine.worlds import student_range
 from experiments.page.report import page
 from experiments.studies.verdict import study
-from experiments.studies.verdict.section import WORDS, p_value
+from experiments.studies.verdict.study import WORDS, p_value
 
 GAINS = {"102": 0.10, "103": 0.30, "104": 0.15, "105": 0.22, "106": 0.28, "107": 0.05}
 ROWS = 60

@@ -12,8 +12,7 @@ from scipy.stats import ttest_1samp
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.runs.atomic import write_json
 from experiments.engine.arguments import preset
-from experiments.engine.compare import Comparisons, compare_study
-from experiments.engine.differences import Contrast, compare
+from experiments.engine.differences import Comparisons, Contrast, compare, compare_study
 from experiments.engine.rows import RunRows
 from experiments.engine.run import SEED, _settings
 from experiments.engine.search import KIND

@@ -12,9 +12,11 @@ from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import mean
 from typing import Any, get_args
 
 import torch
+from matplotlib.figure import Figure
 
 from bara_pyro.cli.terminal import say
 from bara_pyro.core.loading import load_backbone
@@ -22,6 +24,8 @@ from bara_pyro.data import Example, Task
 from bara_pyro.errors import ConfigError
 from bara_pyro.extras.active.acquire import Pool, acquire, ask_pool
 from bara_pyro.metrics import evaluate
+from bara_pyro.report import Column, Table
+from bara_pyro.report.style import dress, legend_of, line_style, new_figure
 from bara_pyro.runs.asked import ask
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.rows import load_data
@@ -29,9 +33,182 @@ from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train
 from bara_pyro.types import Acquisition
 from experiments.engine.arguments import command_line, positive
-from experiments.engine.results import results_option, resumed
+from experiments.engine.results import Results, distinct, having, results_option, resumed
+from experiments.page.figures import PAGE, marked
+from experiments.page.parts import Folded, Part, Picture
 from experiments.page.spec import entry_study
-from experiments.studies.active.section import QUESTION, parts
+from experiments.page.tables import interval_cell
+from experiments.page.values import Value, display, spread, spread_rows, student
+
+QUESTION = """\
+A training set of {task} is grown: {start} rows at random, then {count} a round, {rounds} trainings from
+scratch in all, each of {steps} steps with the default settings of its method ({seeds}). Each round chooses
+among {candidates} rows of the pool, drawn at random for that round, by what {samples} draws of the run so far
+say of them (an ensemble has its three members); a draw of BaRA's Φ has the average over four of θ. All
+acquisitions of a method and seed start from one run and choose their first batch among the same candidates.
+Scores are of the test rows, ten draws. This is small: fewer and larger batches than one would take,
+the same steps whatever the number of rows, no rehearsal, few candidates, one task.
+"""
+
+RANDOM = "random"
+METRICS = {"nll": ("NLL", "nats", 3), "acc": ("accuracy", "points", 1)}
+
+SCORES = (
+    Column("method", "method"),
+    Column("labelled", "labelled rows", format=",d"),
+    Column("by", "by"),
+    Column("nll", "NLL", "nats", ".3f"),
+    Column("acc", "accuracy", "%", ".1f"),
+)
+DIFFERENCES = (
+    Column("method", "method"),
+    Column("by", "by"),
+    Column("nll", "NLL, mean of rounds", "nats"),
+    Column("acc", "accuracy, mean", "points"),
+    Column("last_nll", "NLL, last round", "nats"),
+    Column("last_acc", "accuracy, last", "points"),
+)
+BATCHES = (
+    Column("method", "method"),
+    Column("by", "by"),
+    Column("draws", "S", format="d"),
+    Column("joint", "told together", "nats", ".2f"),
+    Column("most", "at most", "nats", ".2f"),
+    Column("used_up", "nine tenths told by choice"),
+    Column("residents", "residents asked about", format=".1f"),
+)
+
+Entries = Sequence[dict[str, Any]]
+
+
+def parts(results: Results) -> list[Part]:
+    """Return the figure and the tables."""
+    entries = list(results.entries.values())
+    caption = (
+        "NLL and accuracy on test rows against the number of labelled rows: mean over seeds, with the band "
+        "from the lowest to the highest."
+    )
+    return [
+        Picture(lambda: curve_figure(entries), "active-curves", caption),
+        "### Differences to rows at random\n\nAcquisition minus random, of the same method, seed and start, "
+        "with Student's 95 % interval over seeds. Left: the mean of all rounds but the first, which they "
+        "share.\n",
+        Table(DIFFERENCES, difference_rows(entries)),
+        "### The first batch\n\nChosen by the same run among the same candidates: what its answers tell "
+        "together of the latents, from which choice on nine tenths of what the draws have to tell are told "
+        "(seed by seed), and how many residents it asks about.\n",
+        Table(BATCHES, batch_rows(entries)),
+        Folded("Later batches, of runs that differ", later_batches(results)),
+        "### Scores\n",
+        Table(SCORES, score_rows(entries)),
+    ]
+
+
+def score_rows(entries: Entries) -> list[dict[str, Any]]:
+    """Return a row a method, number of rows and acquisition; means over seeds with their spread."""
+    flat = [
+        {
+            "method": display(e["method"]),
+            "labelled": each["labelled"],
+            "by": e["by"] if number else "at random (start)",
+            **{metric: each["scores"][metric] for metric in METRICS},
+        }
+        for e in entries
+        for number, each in enumerate(e["rounds"])
+        if number or e["by"] == RANDOM  # the start is one run
+    ]
+    rows = spread_rows(flat, ("method", "labelled", "by"), METRICS)
+    return sorted(rows, key=lambda row: (row["method"], row["labelled"]))
+
+
+def difference_rows(entries: Entries) -> list[dict[str, Any]]:
+    """Return a row a method and acquisition: what it has more than random, over seeds."""
+    return [
+        {"method": display(method), "by": by}
+        | {metric: _cell(differences(entries, method, by, metric), metric) for metric in METRICS}
+        | {f"last_{m}": _cell(differences(entries, method, by, m, last=True), m) for m in METRICS}
+        for method in distinct(entries, "method")
+        for by in distinct(entries, "by")
+        if by != RANDOM
+    ]
+
+
+def differences(entries: Entries, method: str, by: str, metric: str, *, last: bool = False) -> list[float]:
+    """Return acquisition minus random, a number a seed that both have: mean of the rounds, or the last."""
+    known = {e["seed"]: e for e in having(entries, method=method, by=RANDOM)}
+    return [
+        mean(
+            one["scores"][metric] - other["scores"][metric]
+            for one, other in list(zip(e["rounds"], known[e["seed"]]["rounds"], strict=True))[
+                -1 if last else 1 :
+            ]
+        )
+        for e in having(entries, method=method, by=by)
+        if e["seed"] in known
+    ]
+
+
+def _cell(values: Sequence[float], metric: str) -> str | None:
+    digits = METRICS[metric][2]
+    if len(values) < 2:
+        return f"{values[0]:+.{digits}f}" if values else None
+    return interval_cell(student(values), digits)
+
+
+def later_batches(results: Results) -> list[Table]:
+    """Return a table for each batch but the first."""
+    entries = list(results.entries.values())
+    tables = []
+    for number in range(1, results.about["rounds"] - 1):
+        labelled = entries[0]["rounds"][number]["labelled"]
+        caption = f"batch {number + 1}, after {labelled} rows"
+        tables.append(Table(BATCHES, batch_rows(entries, number), caption))
+    return tables
+
+
+def batch_rows(entries: Entries, number: int = 0) -> list[dict[str, Any]]:
+    """Return a row a method and acquisition on the batch that a round chooses."""
+    rows = []
+    for method in distinct(entries, "method"):
+        for by in distinct(entries, "by"):
+            batches = [e["rounds"][number]["batch"] for e in having(entries, method=method, by=by)]
+            if not batches:
+                continue
+            numbers: dict[str, Value] = {
+                key: spread([batch[key] for batch in batches]) for key in ("joint", "residents")
+            }
+            used = ", ".join(str(batch["used_up"] or "not") for batch in batches)
+            most = batches[0]["most"]
+            names = {"method": display(method), "by": by, "draws": batches[0]["draws"]}
+            rows.append({**names, "most": most, "used_up": used, **numbers})
+    return rows
+
+
+def curve_figure(entries: Entries) -> Figure:
+    """Draw NLL and accuracy against labelled rows: a column a method, a line an acquisition."""
+    methods = distinct(entries, "method")
+    figure = new_figure(PAGE, 4.8)
+    panels = figure.subplots(2, len(methods), squeeze=False, sharex=True, sharey="row")
+    for above, below, method in zip(*panels, methods, strict=True):
+        for index, by in enumerate(distinct(entries, "by")):
+            runs = [e["rounds"] for e in having(entries, method=method, by=by)]
+            if not runs:
+                continue
+            labelled = [each["labelled"] for each in runs[0]]
+            for axes, metric in ((above, "nll"), (below, "acc")):
+                seeds = [[each["scores"][metric] for each in rounds] for rounds in runs]
+                columns = list(zip(*seeds, strict=True))
+                axes.plot(labelled, [mean(c) for c in columns], label=by, **marked(index))
+                low, high = [min(c) for c in columns], [max(c) for c in columns]
+                color = line_style(index)["color"]
+                axes.fill_between(labelled, low, high, color=color, alpha=0.12, linewidth=0)
+        first = method == methods[0]
+        dress(above, "", "NLL (nats)" if first else "", display(method))
+        dress(below, "Labelled rows", "Accuracy (%)" if first else "")
+    handles, labels = panels[0][0].get_legend_handles_labels()
+    legend_of(figure, handles=handles, labels=labels, loc="outside lower center", ncols=4)
+    return figure
+
 
 TASK = "micro-obqa"
 METHODS = ("bara-gate", "ensemble")

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from bara_pyro.microworld.chat import score_reply
 from bara_pyro.microworld.replies import CHAT, chat_prompts
 from bara_pyro.microworld.world import World
-from experiments.engine.microworld_replies import run_in_microworld
-from experiments.engine.sampled import Sampling
-from experiments.page.sampled import QUESTION, parts
+from experiments.engine.replies import Sampling, run_in_microworld
+from experiments.page.replies import QUESTION, parts
 from experiments.page.spec import entry_study
 
 

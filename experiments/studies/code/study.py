@@ -10,9 +10,8 @@ from collections.abc import Sequence
 
 from bara_pyro.microworld.code import solves
 from bara_pyro.microworld.replies import CODE, code_problems
-from experiments.engine.microworld_replies import run_in_microworld
-from experiments.engine.sampled import Sampling
-from experiments.page.sampled import QUESTION, parts
+from experiments.engine.replies import Sampling, run_in_microworld
+from experiments.page.replies import QUESTION, parts
 from experiments.page.spec import entry_study
 
 

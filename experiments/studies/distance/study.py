@@ -10,8 +10,7 @@ to show what no look at a question can tell.
 
 from argparse import Namespace
 
-from experiments.engine.compare import Comparisons
-from experiments.engine.differences import Contrast
+from experiments.engine.differences import Comparisons, Contrast
 from experiments.engine.run import Arms
 from experiments.page.parts import shifts
 from experiments.page.spec import arm_study

@@ -12,10 +12,8 @@ from collections.abc import Sequence
 from bara_pyro.extras.replies.sandbox import Problem, judge
 from bara_pyro.extras.replies.sandbox.humaneval import STOP_SEQUENCES, load_humaneval
 from experiments.engine.arguments import positive
-from experiments.engine.reply_study import Look
-from experiments.engine.sampled import Sampling
-from experiments.engine.smollm2 import run_on_smollm2
-from experiments.page.sampled import parts
+from experiments.engine.replies import Look, Sampling, run_on_smollm2
+from experiments.page.replies import parts
 from experiments.page.spec import entry_study
 
 TEMPERATURES = (0.4, 1.0)

@@ -7,7 +7,7 @@ Runs trained on the large four-way task are tested under the shifts, too, which 
 `experiments.studies.out_of_distribution.study` needs.
 """
 
-from experiments.engine.compare import Comparisons
+from experiments.engine.differences import Comparisons
 from experiments.page.parts import main_table
 from experiments.page.spec import arm_study
 

@@ -27,13 +27,10 @@ from bara_pyro.errors import DataError
 from bara_pyro.extras.replies.generation.prompts import encode_prompts
 from bara_pyro.extras.replies.reward import Agreement, RewardModel, load_reward_model, score_replies
 from bara_pyro.untrusted.files import read_jsonl
-from experiments.engine.alignment_tax import harness_tax
 from experiments.engine.arguments import positive
-from experiments.engine.reply_study import Look
+from experiments.engine.replies import Look, Sampling, harness_tax, run_on_smollm2
 from experiments.engine.results import Results
-from experiments.engine.sampled import Sampling
-from experiments.engine.smollm2 import run_on_smollm2
-from experiments.page.sampled import parts
+from experiments.page.replies import parts
 from experiments.page.spec import entry_study, shared_facts
 
 # Up to 1 score and diversity rise together, in a first look: a frontier needs hotter ones.

@@ -20,10 +20,10 @@ from bara_pyro.report.style import dress, legend_of, new_figure
 from bara_pyro.runs.by_rows import MANY_ROWS
 from experiments.engine.arguments import positive
 from experiments.engine.differences import LEVEL, averaged
-from experiments.engine.rehearsal import BLOB_REHEARSED, LORA_REHEARSED, rehearsed_or_not
+from experiments.engine.methods import BLOB_REHEARSED, LORA_REHEARSED, rehearsed_or_not
+from experiments.engine.results import Study
 from experiments.engine.rows import RunRows, read_rows
 from experiments.engine.run import SEED, Arm, Arms
-from experiments.engine.study import Study
 from experiments.page.figures import marked
 from experiments.page.parts import Part, Picture, by_variant
 from experiments.page.spec import arm_study

@@ -15,10 +15,9 @@ from bara_pyro.errors import ConfigError
 from bara_pyro.report import Column, Table
 from bara_pyro.runs.assignments import assigned
 from experiments.engine.arguments import experiment_parser, preset, run_settings
-from experiments.engine.job import Job
 from experiments.engine.record import recorded
 from experiments.engine.results import Results, distinct, having, resumed
-from experiments.engine.sweep import finished_runs
+from experiments.engine.sweep import Job, finished_runs
 from experiments.page.parts import Part
 from experiments.page.spec import entry_study, shared_facts
 from experiments.page.values import over_seeds, score

@@ -18,9 +18,9 @@ from bara_pyro.report import Column, Table
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.system import System
 from experiments.engine.arguments import experiment_parser, run_settings
-from experiments.engine.job import Job
-from experiments.engine.read_off import about_runs, read_off
 from experiments.engine.results import Results, distinct, having
+from experiments.engine.run import about_runs, read_off
+from experiments.engine.sweep import Job
 from experiments.page.parts import Part
 from experiments.page.spec import entry_study, shared_facts
 from experiments.page.values import display, spread

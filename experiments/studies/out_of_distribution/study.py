@@ -6,7 +6,7 @@ Besides the scores: how well the predictive entropy, and the mutual information 
 shifted rows from the task's own. Shares its runs with `experiments.studies.in_distribution.study`.
 """
 
-from experiments.engine.compare import Comparisons
+from experiments.engine.differences import Comparisons
 from experiments.page.parts import shifts
 from experiments.page.spec import arm_study
 

@@ -35,13 +35,12 @@ from argparse import Namespace
 from pathlib import Path
 
 from experiments.engine.arguments import preset
-from experiments.engine.compare import Comparisons
-from experiments.engine.differences import Contrast
+from experiments.engine.differences import Comparisons, Contrast
+from experiments.engine.replies import UPPER
+from experiments.engine.results import Study
 from experiments.engine.rows import read_rows
 from experiments.engine.run import SEED, Arms
 from experiments.engine.search import CHOICES_SMOLLM2, chosen
-from experiments.engine.smollm2 import UPPER
-from experiments.engine.study import Study
 from experiments.page.doubt import doubt_table, error_table
 from experiments.page.parts import Part, main_table, shifted_scores
 from experiments.page.spec import arm_study

@@ -32,12 +32,11 @@ from typing import Any
 
 from bara_pyro.runs.by_rows import MANY_ROWS
 from experiments.engine.arguments import positive, preset
-from experiments.engine.compare import Comparisons
-from experiments.engine.differences import Contrast
-from experiments.engine.rehearsal import rehearsed_or_not
+from experiments.engine.differences import Comparisons, Contrast
+from experiments.engine.methods import rehearsed_or_not
+from experiments.engine.replies import UPPER
 from experiments.engine.run import SEED, Arm, Arms
 from experiments.engine.search import chosen
-from experiments.engine.smollm2 import UPPER
 from experiments.page.parts import main_table
 from experiments.page.spec import arm_study
 

@@ -11,11 +11,10 @@ from bara_pyro.report import Column, Table
 from bara_pyro.runs.assignments import assigned
 from bara_pyro.runs.config import load_config
 from experiments.engine.arguments import experiment_parser, preset, run_settings
-from experiments.engine.job import Job
 from experiments.engine.methods import tagged
 from experiments.engine.record import recorded
 from experiments.engine.results import Results, having, resumed
-from experiments.engine.sweep import finished_runs
+from experiments.engine.sweep import Job, finished_runs
 from experiments.page.parts import Part
 from experiments.page.spec import entry_study
 from experiments.page.values import over_seeds, score

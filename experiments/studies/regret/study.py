@@ -21,10 +21,10 @@ from matplotlib.lines import Line2D
 
 from bara_pyro.report import Column, Table
 from bara_pyro.report.style import INK, NORMAL, PALETTE, dress, legend_of, new_figure
+from experiments.engine.methods import rehearsed_or_not
 from experiments.engine.record import number
-from experiments.engine.rehearsal import rehearsed_or_not
+from experiments.engine.results import Study
 from experiments.engine.run import Arms
-from experiments.engine.study import Study
 from experiments.page.figures import PAGE
 from experiments.page.parts import Part, Picture
 from experiments.page.spec import arm_study

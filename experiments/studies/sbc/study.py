@@ -16,36 +16,221 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from bara_pyro.cli.terminal import progress, say, show
 from bara_pyro.core.noise import noise_seed, seeded
 from bara_pyro.data.types import Batch
 from bara_pyro.diagnostics.posterior.joint import Values, draw
-from bara_pyro.diagnostics.posterior.sbc import Sampler, fit_guide, nuts_sampler, sbc, svi_sampler, too_sure
+from bara_pyro.diagnostics.posterior.sbc import (
+    LOG_LIKELIHOOD,
+    Calibration,
+    Sampler,
+    fit_guide,
+    nuts_sampler,
+    sbc,
+    svi_sampler,
+    too_sure,
+)
+from bara_pyro.diagnostics.posterior.uniformity import band, ecdf
 from bara_pyro.guides.families import FAMILIES as GUIDES
 from bara_pyro.guides.prior import PriorGuide
-from bara_pyro.models.bara import BaRA, Latent
+from bara_pyro.models.bara import PHI, BaRA, Latent
+from bara_pyro.report import Column, Table
+from bara_pyro.report.style import GREY, INK, NORMAL, PALETTE, dress, legend_of, new_figure
 from experiments.engine.arguments import given, quick_parser, setting
 from experiments.engine.results import OUT, Results, results_option
+from experiments.page.figures import PAGE
+from experiments.page.parts import Part, Picture
 from experiments.page.spec import entry_study
 from experiments.studies.reference_posterior import study as reference_posterior
-from experiments.studies.reference_posterior.section import NUTS_ARM, WEIGHED, asked_of, programs
-from experiments.studies.reference_posterior.study import CASES, program, started
-from experiments.studies.sbc.section import (
-    ARMS,
-    FACTOR,
-    FAMILIES,
-    NAME,
-    PRIOR,
-    QUESTION,
-    TOO_SURE,
-    facts,
-    parts,
-    table,
+from experiments.studies.reference_posterior.study import (
+    CASES,
+    COUPLED,
+    NUTS_ARM,
+    WEIGHED,
+    asked_of,
+    program,
+    programs,
+    started,
 )
+
+NAME = "sbc"
+FAMILIES = ("weibull", COUPLED, "gamma", "lognormal", f"{COUPLED}{WEIGHED}")
+TOO_SURE, PRIOR = "weibull, too sure", "prior"
+ARMS = (*FAMILIES, NUTS_ARM, TOO_SURE, PRIOR)
+FACTOR = 0.3  # of the draws that are too sure: how far from their mean they stay
+LEVEL = 0.95
+LIMIT = 0.4  # where the panels are cut: the prior's log-likelihood would press all else together
+
+QUESTION = """\
+Is a posterior right on average, over data that the program itself makes? For each simulation gates are drawn
+from the prior and answers from the program, then the gates are inferred from the answers alone, and the true
+gate is ranked among {draws} draws from what was inferred: its rank is the number of draws below it. If the
+posterior is exact all ranks are equally likely. One that is too sure leaves the truth outside its draws too
+often, one that is too wide too seldom. The programs are those of the section on NUTS, adapter weights fixed;
+each guide is fitted anew to every data set ({steps:,} steps; `experiments/studies/sbc`). The log-likelihood
+of the answers at the true gates is ranked among those at the draws, too: a guide that ignores the answers
+and is the prior passes for every gate, but not there.
+
+"N": simulations. "uneven": how many gates' ranks are not uniform (ECDF test), at a joint level of {level:g} %
+for all gates of a row. "var Φ", "var θ": rank variance, mean over the gates; 1 if exact, above 1 too sure,
+below 1 too wide. Of one quantity it varies by `0.9/√N` by chance: `0.09` in 100 simulations, `0.16` in 30.
+"min p": the smallest of the gates' p-values, which is small by chance where there are many gates (being
+simulated, it is never below `0.0002`). "LL": p, mean rank and rank variance of the log-likelihood; the mean
+is `0.5` if exact, above if the draws explain the answers less well than the true gates do, below if better
+(by chance `0.29/√N`).
+"weighed": the draws are kept of 64 times as many by their importance weights. Gates of one simulation depend
+on each other, hence no test of all of them pooled.
+
+Three controls: NUTS has to pass; "too sure" (the draws of Weibull, {factor:g} times as far from their mean)
+has to fail; the prior in place of the posterior has to pass for the gates and to fail for the log-likelihood.
+"""
+
+COLUMNS = (
+    Column("program", "program"),
+    Column("arm", "posterior"),
+    Column("simulations", "N", format="d"),
+    Column("uneven", "uneven"),
+    Column("phi", "var Φ"),
+    Column("theta", "var θ"),
+    Column("least", "min p", format=".4f"),
+    Column("p", "LL p", format=".4f"),
+    Column("rank", "LL rank"),
+    Column("spread", "LL var"),
+)
+
+Arms = Mapping[str, Mapping[str, Any]]
+
+
+def in_order(arms: Arms) -> list[str]:
+    """Return the arms there are results of."""
+    return [arm for arm in ARMS if arm in arms]
+
+
+def calibration(arm: Mapping[str, Any]) -> Calibration:
+    """Return the ranks that were kept of an arm, of the gates and, last, of the log-likelihood."""
+    return Calibration(tuple(arm["names"]), torch.tensor(arm["ranks"]), arm["draws"])
+
+
+def gates_alone(found: Calibration) -> Calibration:
+    """Return the ranks of the gates, so that a joint level is theirs."""
+    return Calibration(found.names[:-1], found.ranks[:, :-1], found.draws)
+
+
+def table(latent: str, arms: Arms) -> Table:
+    """Return a row an arm of a program."""
+    rows = []
+    for arm in in_order(arms):
+        found = calibration(arms[arm])
+        *gates, likelihood = found.uniformity()
+        spread: dict[bool, list[float]] = {True: [], False: []}
+        for gate in gates:
+            spread[is_phi(gate.name)].append(gate.spread)
+        rows.append(
+            {
+                "program": latent,
+                "arm": arm,
+                "simulations": len(found.ranks),
+                "uneven": f"{len(gates_alone(found).uneven(LEVEL))} of {len(gates)}",
+                "phi": mean(spread[True]) if spread[True] else None,
+                "theta": mean(spread[False]) if spread[False] else None,
+                "least": min(gate.p for gate in gates),
+                "p": likelihood.p,
+                "rank": likelihood.rank,
+                "spread": likelihood.spread,
+            }
+        )
+    return Table(COLUMNS[1:], rows, f"Calibration of {latent}")
+
+
+def is_phi(gate: str) -> bool:
+    """Whether a gate is one of Phi, by its name."""
+    return gate.startswith(f"{PHI}[")
+
+
+def surprises(latent: str, arms: Arms) -> list[str]:
+    """Return what controls of a program did that they should not."""
+    said = []
+    for arm in in_order(arms):
+        if arm in FAMILIES:
+            continue
+        found = calibration(arms[arm])
+        gates, likelihood = gates_alone(found).uneven(LEVEL), found.uniformity()[-1].p < 1 - LEVEL
+        if bool(gates) != (arm == TOO_SURE):
+            said.append(f"{latent}, {arm}: {len(gates)} uneven gates")
+        if arm != TOO_SURE and likelihood != (arm == PRIOR):
+            said.append(f"{latent}, {arm}: log-likelihood {'uneven' if likelihood else 'even'}")
+    return said
+
+
+def facts(results: Results) -> dict[str, Any]:
+    """Return what the question names."""
+    return {**results.about, "level": 100 * LEVEL, "factor": FACTOR}
+
+
+def parts(results: Results) -> list[Part]:
+    """Return the table, what controls did that they should not, and the figure."""
+    stored = programs(results)
+    rows = [row for latent, arms in stored.items() for row in table(latent, arms).rows]
+    found: list[Part] = [Table(COLUMNS, rows)]
+    odd = [words for latent, arms in stored.items() for words in surprises(latent, arms)]
+    if odd:
+        found.append(
+            f"Controls that did something else than they have to: {'; '.join(odd)}. Of tests that have to be "
+            "passed one in twenty fails by chance; with few simulations some that have to fail pass.\n"
+        )
+    caption = (
+        f"Distribution of the ranks minus the uniform one, cut at ±{LIMIT:g}. A quantity whose posterior is "
+        f"exact stays in the band with a probability of {100 * LEVEL:g} %; lines high at the left and low at "
+        "the right are of posteriors that are too sure."
+    )
+    return [*found, Picture(lambda: figure(stored), NAME, caption)]
+
+
+def figure(programs: Mapping[str, Arms]) -> Figure:
+    """Draw the ranks' distribution functions minus the uniform one: a row an arm, a column a program."""
+    shown = [arm for arm in ARMS if any(arm in arms for arms in programs.values())]
+    result = new_figure(PAGE, 1.4 * len(shown) + 0.9)
+    grid = result.subplots(len(shown), len(programs), squeeze=False, sharex=True, sharey=True)
+    known: dict[str, Any] = {}  # what stands in the legend
+    for panels, (latent, arms) in zip(grid.T, programs.items(), strict=True):
+        for axes, arm in zip(panels, shown, strict=True):
+            label = arm.replace(", ", ",\n") if axes in grid[:, 0] else ""
+            dress(axes, "", label, latent if axes is panels[0] else "")
+            axes.set_ylim(-LIMIT, LIMIT)
+            if arm in arms:
+                _draw_ranks(axes, calibration(arms[arm]))
+                handles, labels = axes.get_legend_handles_labels()
+                known = dict(zip(labels, handles, strict=True)) | known
+            else:
+                axes.text(0.5, 0, "not run", ha="center", va="center", color=GREY, backgroundcolor="white")
+    result.supxlabel("Rank of the true value (share of the draws below it)", fontsize=NORMAL, color=INK)
+    result.supylabel("ECDF minus uniform", fontsize=NORMAL, color=INK)
+    legend_of(result, handles=[*known.values()], labels=[*known], loc="outside upper center", ncols=4)
+    return result
+
+
+def _draw_ranks(axes: Axes, found: Calibration) -> None:
+    share = torch.arange(1, found.draws + 1).double() / (found.draws + 1)
+    low, high = band(len(found.ranks), found.draws, LEVEL)
+    axes.fill_between(
+        share, low - share, high - share, color=GREY, alpha=0.25, linewidth=0, label=f"{100 * LEVEL:g} % band"
+    )
+    styles: dict[str, dict[str, Any]] = {
+        "gates Φ": {"color": PALETTE[0], "linewidth": 1.1, "zorder": 3},
+        "gates θ": {"color": PALETTE[1], "linewidth": 0.8, "linestyle": "--", "zorder": 2},
+        LOG_LIKELIHOOD: {"color": INK, "linewidth": 2.4, "zorder": 4},
+    }
+    for name, line in zip(found.names, ecdf(found.ranks, found.draws), strict=True):
+        label = name if name == LOG_LIKELIHOOD else "gates Φ" if is_phi(name) else "gates θ"
+        axes.plot(share, line - share, label=label, **styles[label])
+
 
 NOTHING: dict[str, Any] = {"ranks": [], "seconds": 0.0}
 

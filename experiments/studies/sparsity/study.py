@@ -10,9 +10,14 @@ BaRA's gates are given: one draw, the mean gate, and the expectation over draws.
 
 import math
 from argparse import Namespace
+from collections.abc import Sequence
+from operator import itemgetter
+from statistics import mean
 from typing import Any
 
 import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from bara_pyro.core.gate_draws import GateDraws
@@ -20,17 +25,165 @@ from bara_pyro.data import EncodedSplit, first_rows
 from bara_pyro.diagnostics.gates.rank import effective_rank, rank_summary, relation
 from bara_pyro.diagnostics.gates.sparsity import gate_sparsity, sparsity_curve
 from bara_pyro.metrics import posterior_predictive
+from bara_pyro.report import Column, Table
+from bara_pyro.report.style import PALETTE, dress, legend_of, new_figure
 from bara_pyro.runs.evaluate import system_gates, true_probabilities
 from bara_pyro.runs.system import System
 from experiments.engine.arguments import experiment_parser
 from experiments.engine.methods import tagged
-from experiments.engine.read_off import about_runs, read_off
+from experiments.engine.results import Results, distinct, having
+from experiments.engine.run import about_runs, read_off
 from experiments.engine.search import chosen_job
-from experiments.page.spec import entry_study
-from experiments.studies.sparsity.section import QUESTION, facts, parts
+from experiments.page.figures import PAGE, marked
+from experiments.page.parts import Part, Picture
+from experiments.page.spec import entry_study, shared_facts
+from experiments.page.values import Value, display, spread, spread_rows
+
+GATES = {"phi": "Φ", "theta": "θ", "psi": "Ψ = Φθ"}
+READINGS = {"draw": "one draw", "mean": "mean gate", "expectation": "expectation"}
+# Of the paper's table on ARC-Challenge with Qwen2.5-7B, r = 8, 16, 32, 64 (percent).
+PAPER = {
+    ("phi", "lora"): (0, 0, 0, 0),
+    ("phi", "bara"): (5.36, 4.91, 6.14, 5.52),
+    ("theta", "lora"): (4.91, 13.62, 17.14, 20.85),
+    ("theta", "bara"): (16.96, 18.12, 18.93, 20.53),
+    ("psi", "lora"): (4.91, 13.62, 17.14, 20.85),
+    ("psi", "bara"): (34.38, 35.49, 37.61, 39.56),
+}
+QUESTION = """\
+Shares of entries below τ = {tau:g} in the {module} modules at the last token of {rows} test rows
+({model}, {tasks}, {steps:,} training steps, {seeds}; scaling α / r = 2 at every rank). LoRA has no gate:
+its activations A x stand for θ and Ψ, and its Φ counts as 0. BaRA is read in three ways: one draw of the
+gates, the mean gate, and the expectation over {draws} draws. The paper's figures are for Qwen2.5-7B on
+ARC-Challenge and do not say which reading they are.
+"""
+
+Entries = Sequence[dict[str, Any]]
+
+
+def facts(results: Results) -> dict[str, Any]:
+    """Return what the question names."""
+    return {**shared_facts(results), "tasks": ", ".join(distinct(results.entries.values(), "task"))}
+
+
+def parts(results: Results) -> list[Part]:
+    """Return the tables and the figures."""
+    entries, about = list(results.entries.values()), results.about
+    layers = "Sparsity by layer, expectation over draws; one panel a rank. LoRA: its activations A x."
+    curve = (
+        f"Share of entries below a threshold, mean over layers, r = {_ranks(entries)[0]}; dotted: τ of the "
+        "table."
+    )
+    return [
+        sparsity_table(entries),
+        rank_table(entries),
+        Picture(lambda: layer_figure(entries), "sparsity-layers", layers),
+        Picture(lambda: curve_figure(entries, about["taus"], about["tau"]), "sparsity-tau", curve),
+    ]
+
+
+def sparsity_table(entries: Entries) -> Table:
+    """Return a row a gate, method and reading, a column a rank; the paper's figures beside."""
+    ranks = _ranks(entries)
+    rows: list[dict[str, object]] = []
+    for gate, name in GATES.items():
+        for method in distinct(entries, "method"):
+            readings = {"expectation": "–"} if method == "lora" else READINGS
+            for reading, words in readings.items():
+                row: dict[str, object] = {"gate": name, "method": display(method), "reading": words}
+                found = {r: _over_seeds(entries, method, r, reading, gate) for r in ranks}
+                rows.append(row | {str(r): value for r, value in found.items()})
+            if (gate, method) in PAPER and ranks == [8, 16, 32, 64]:
+                values = {str(r): v for r, v in zip(ranks, PAPER[gate, method], strict=True)}
+                rows.append({"gate": name, "method": display(method), "reading": "paper", **values})
+    columns = [Column("gate", "gate"), Column("method", "method"), Column("reading", "reading")]
+    columns += [Column(str(r), f"r = {r}", format=".1f") for r in ranks]
+    return Table(columns, rows, "Sparsity in percent")
+
+
+def rank_table(entries: Entries) -> Table:
+    """Return the effective rank: mean, spread over rows and over layers."""
+    flat = [
+        {"method": display(e["method"]), "r": e["r"], **e["rank"]}
+        for method in distinct(entries, "method")
+        for e in sorted(having(entries, method=method), key=itemgetter("r"))
+    ]
+    columns = (
+        Column("method", "method"),
+        Column("r", "r", format="d"),
+        Column("mean", "effective rank", format=".2f"),
+        Column("over_rows", "spread over rows", format=".2f"),
+        Column("over_modules", "over layers", format=".2f"),
+        Column("within_modules", "over rows in a layer", format=".2f"),
+        Column("entropy", "ρ with true entropy", format="+.2f"),
+        Column("error", "ρ with error", format="+.2f"),
+    )
+    caption = (
+        "Effective rank: units above τ, expectation; its spreads are standard deviations; ρ: Spearman's "
+        "correlation over rows with the entropy of the true answer, and with whether the answer is wrong"
+    )
+    return Table(columns, spread_rows(flat, ("method", "r"), [c.key for c in columns[2:]]), caption)
+
+
+def layer_figure(entries: Entries) -> Figure:
+    """Draw sparsity against the layer: a column of panels a rank, a row a method, lines for the gates."""
+    ranks, methods = _ranks(entries), distinct(entries, "method")
+    figure = new_figure(PAGE, 1.9 * len(methods) + 0.5)
+    grid = figure.subplots(len(methods), len(ranks), squeeze=False, sharex=True, sharey=True)
+    for row, method in enumerate(methods):
+        for column, r in enumerate(ranks):
+            axes = grid[row, column]
+            found = having(entries, method=method, r=r)
+            _draw_gates(axes, method, [e["expectation"]["by_module"] for e in found])
+            below, beside = "" if row < len(methods) - 1 else "Layer", f"{display(method)}\nsparsity (%)"
+            dress(axes, below, "" if column else beside, "" if row else f"r = {r}")
+            axes.set_ylim(0, 100)
+            axes.xaxis.get_major_locator().set_params(integer=True)
+    for row in range(len(methods)):
+        legend_of(grid[row, -1], loc="upper right")
+    return figure
+
+
+def curve_figure(entries: Entries, taus: Sequence[float], tau: float) -> Figure:
+    """Draw sparsity against the threshold, a panel a method, at the smallest rank."""
+    methods = distinct(entries, "method")
+    figure = new_figure(PAGE, 2.9)
+    r = _ranks(entries)[0]
+    for axes, method in zip(
+        figure.subplots(1, len(methods), squeeze=False, sharey=True)[0], methods, strict=True
+    ):
+        _draw_gates(axes, method, [e["curve"] for e in having(entries, method=method, r=r)], taus)
+        axes.axvline(tau, color=PALETTE[-1], linewidth=0.8, linestyle=":")
+        axes.set_xscale("log")
+        axes.set_ylim(0, 100)
+        dress(axes, "Threshold τ", "Entries below τ (%)" if axes is figure.axes[0] else "", display(method))
+        legend_of(axes, loc="upper left")
+    return figure
+
+
+def _draw_gates(
+    axes: Axes, method: str, found: Sequence[dict[str, Any]], x: Sequence[float] | None = None
+) -> None:
+    """Draw the mean over runs of what each gate has; of LoRA its activations alone."""
+    for index, (gate, name) in enumerate(GATES.items()):
+        if found and (method != "lora" or gate == "theta"):
+            values = [mean(numbers) for numbers in zip(*(run[gate] for run in found), strict=True)]
+            label = "A x" if method == "lora" else name
+            axes.plot(range(len(values)) if x is None else x, values, label=label, **marked(index, 3.5))
+
+
+def _ranks(entries: Entries) -> list[int]:
+    return sorted(distinct(entries, "r"))
+
+
+def _over_seeds(entries: Entries, method: str, r: int, reading: str, gate: str) -> Value:
+    found = [e for e in having(entries, method=method, r=r) if gate in e[reading]["overall"]]
+    seeds = distinct(found, "seed")
+    return spread([mean(e[reading]["overall"][gate] for e in having(found, seed=seed)) for seed in seeds])
+
 
 RANKS = (8, 16, 32, 64)
-READINGS = {"draw": 1, "mean": 0, "expectation": 20}
+DRAWS = {"draw": 1, "mean": 0, "expectation": 20}
 TAUS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 
 
@@ -48,7 +201,7 @@ def look(system: System, args: Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {"layers": modules}
     gates = {
         reading: system_gates(system, rows, samples, modules=modules or None)
-        for reading, samples in READINGS.items()
+        for reading, samples in DRAWS.items()
     }
     found |= {reading: _percent(draws, args.tau) for reading, draws in gates.items()}
     draws = gates["expectation"]
@@ -96,7 +249,7 @@ def main() -> None:
         for method in args.methods
         for r in args.ranks
     }
-    draws = READINGS["expectation"]
+    draws = DRAWS["expectation"]
     about = about_runs(args, "tau", "module", "rows", taus=list(TAUS), draws=draws)
     read_off("sparsity", jobs, ("method", "r", "task", "seed"), look, about, args)
 

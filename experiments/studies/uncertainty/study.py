@@ -9,17 +9,23 @@ BaRA the epistemic part is split into that of the global and of the local gates,
 """
 
 from argparse import Namespace
+from collections.abc import Sequence
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 
 from bara_pyro.cli.terminal import say
 from bara_pyro.core.loading import load_backbone
 from bara_pyro.data import first_rows
 from bara_pyro.diagnostics.gates.rank import relation
 from bara_pyro.metrics import accuracy, decompose, decompose_nested, kl_from_truth, posterior_predictive
+from bara_pyro.report import Column, Table
+from bara_pyro.report.style import dress, legend_of, new_figure
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw, true_probabilities
 from bara_pyro.runs.rows import load_data
@@ -28,10 +34,76 @@ from bara_pyro.runs.train import train
 from experiments.engine.arguments import command_line, positive
 from experiments.engine.methods import tagged
 from experiments.engine.record import on_task
-from experiments.engine.results import results_option, resumed
+from experiments.engine.results import Results, distinct, having, results_option, resumed
 from experiments.engine.search import chosen
+from experiments.page.figures import PAGE, marked
+from experiments.page.parts import Part, Picture
 from experiments.page.spec import entry_study
-from experiments.studies.uncertainty.section import QUESTION, parts
+from experiments.page.values import display, spread_rows
+
+QUESTION = """\
+Each method trained on the first rows of {task} ({steps:,} steps, settings of the search; {seeds}) and asked
+{rows} test rows of that task and of the shifted ones. Aleatoric uncertainty should follow the true entropy of
+the answers (ρ: Spearman's correlation over rows), epistemic uncertainty should fall with more training rows
+and rise under a shift. Nats; of BaRA the epistemic part is that of Φ and that of θ, by {nested} × {nested}
+nested draws.
+"""
+
+COLUMNS = (
+    Column("method", "method"),
+    Column("size", "training rows", format=",d"),
+    Column("task", "test rows of"),
+    Column("acc", "ACC", "%", ".1f"),
+    Column("kl", "KL from truth", format=".3f"),
+    Column("aleatoric", "aleatoric", format=".3f"),
+    Column("bias", "less true entropy", format="+.3f"),
+    Column("rho", "ρ", format="+.2f"),
+    Column("epistemic", "epistemic", format=".4f"),
+    Column("global", "of Φ", format=".4f"),
+    Column("local", "of θ", format=".4f"),
+)
+
+Entries = Sequence[dict[str, Any]]
+
+
+def parts(results: Results) -> list[Part]:
+    """Return the table and the figure."""
+    entries = list(results.entries.values())
+    caption = "Epistemic uncertainty (mutual information of answer and latents) against training rows."
+    picture = Picture(lambda: size_figure(entries), "uncertainty-rows", caption)
+    return [Table(COLUMNS, table_rows(entries)), picture]
+
+
+def table_rows(entries: Entries) -> list[dict[str, Any]]:
+    """Return a row a method, number of training rows and task; means over seeds with their spread."""
+    flat = [
+        {"method": display(e["method"]), "size": e["size"], "task": task, **numbers}
+        for method in distinct(entries, "method")
+        for e in sorted(having(entries, method=method), key=itemgetter("size"))
+        for task, numbers in e["tasks"].items()
+    ]
+    return spread_rows(flat, ("method", "size", "task"), [column.key for column in COLUMNS[3:]])
+
+
+def size_figure(entries: Entries) -> Figure:
+    """Draw epistemic uncertainty against the number of training rows: a panel a task, a line a method."""
+    tasks, asked = list(entries[0]["tasks"]), sorted(distinct(entries, "size"))
+    figure = new_figure(PAGE, 3.0)
+    panels = figure.subplots(1, len(tasks), squeeze=False, sharey=True)[0]
+    for axes, task in zip(panels, tasks, strict=True):
+        for index, method in enumerate(distinct(entries, "method")):
+            own = having(entries, method=method)
+            sizes = sorted(distinct(own, "size"))
+            values = [mean(e["tasks"][task]["epistemic"] for e in having(own, size=n)) for n in sizes]
+            axes.plot(sizes, values, label=display(method), **marked(index))
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xticks(asked, [f"{n:,}" for n in asked])
+        axes.minorticks_off()
+        dress(axes, "Training rows", "Epistemic uncertainty (nats)" if axes is panels[0] else "", task)
+    legend_of(panels[0], loc="best")
+    return figure
+
 
 TASK, SHIFTED = "micro-obqa", ("micro-near", "micro-far")
 SIZES = (80, 320, 1280, 4957)

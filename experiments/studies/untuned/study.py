@@ -6,7 +6,7 @@ The published protocol trains every method for a fixed number of steps at one le
 passes over the smallest data set. Default settings, three times the steps of the other experiments.
 """
 
-from experiments.engine.compare import Comparisons
+from experiments.engine.differences import Comparisons
 from experiments.engine.methods import tagged
 from experiments.page.parts import main_table
 from experiments.page.spec import arm_study

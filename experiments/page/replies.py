@@ -1,0 +1,518 @@
+"""The sections of studies of sampled replies: the best of n, diversity, frontiers, budgets, the tax."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import cache, partial
+from itertools import product
+from statistics import mean
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from bara_pyro.metrics import (
+    compare_budgets,
+    compare_frontiers,
+    crossed_interval,
+    mean_over_prompts,
+    prompt_weights,
+)
+from bara_pyro.metrics.intervals import Drawn, Interval
+from bara_pyro.report import Column, Table
+from bara_pyro.report.style import GREY, INK, dress, legend_of, line_style, new_figure
+from experiments.engine.replies import THOUSAND, read_numbers
+from experiments.engine.results import Results, distinct, having
+from experiments.page.figures import PAGE, marked
+from experiments.page.parts import Part, Picture
+from experiments.page.tables import interval_cell
+from experiments.page.values import display, spread, spread_rows, student
+
+REFERENCE = "lora"
+
+Entry = Mapping[str, Any]
+
+
+def numbers_of(entries: Sequence[Entry]) -> list[int]:
+    """Return the numbers n of replies whose best is known."""
+    return [int(n) for n in entries[0]["samples"][0]["best"]]
+
+
+def target_of(entries: Sequence[Entry]) -> int:
+    """Return how many replies of LoRA others are to equal: with all of its own a score may be at its end."""
+    return max(numbers_of(entries)) // 4
+
+
+def kinds(entries: Sequence[Entry], method: str) -> list[str]:
+    """Return which draws a method was sampled with, draws first."""
+    return distinct(having(entries, method=method)[0]["samples"], "draws")
+
+
+def arms(entries: Sequence[Entry]) -> Iterator[tuple[str, str, str]]:
+    """Yield method, kind of draws and name of everything that was sampled."""
+    for method in distinct(entries, "method"):
+        own = kinds(entries, method)
+        for kind in own:
+            yield method, kind, display(method) + (", mean" if kind == "mean" and len(own) > 1 else "")
+
+
+def samples_of(entry: Entry, kind: str, temperature: float = 1.0) -> Entry:
+    """Return what was sampled from an entry with such draws at a temperature."""
+    [found] = having(entry["samples"], draws=kind, temperature=temperature)
+    return found
+
+
+def scores_of(samples: Entry, n: int) -> np.ndarray:
+    """Return the expected best of n of each prompt, percent."""
+    return read_numbers(samples["best"][str(n)]) * 100 / THOUSAND
+
+
+def scored(entries: Sequence[Entry]) -> bool:
+    """Return whether any reply is worth anything."""
+    return any(scores_of(samples, 1).any() for entry in entries for samples in entry["samples"])
+
+
+def diversity_of(samples: Entry) -> np.ndarray:
+    """Return the diversity of each prompt's replies."""
+    return read_numbers(samples["diversity"]) / 10
+
+
+def by_seed(
+    entries: Sequence[Entry],
+    method: str,
+    kind: str,
+    read: Callable[[Entry], np.ndarray],
+    temperature: float = 1.0,
+) -> np.ndarray:
+    """Return a figure of each prompt under each seed of a method, `seeds x prompts`, seeds rising."""
+    own = sorted(having(entries, method=method), key=lambda entry: entry["seed"])
+    return np.stack([read(samples_of(entry, kind, temperature)) for entry in own])
+
+
+def temperatures_of(entries: Sequence[Entry]) -> list[float]:
+    """Return the temperatures that were sampled at."""
+    return distinct(entries[0]["samples"], "temperature")
+
+
+def sweep(entries: Sequence[Entry], method: str, kind: str, n: int) -> np.ndarray:
+    """Return score and diversity, `prompts x temperatures x 2`, means over seeds."""
+    reads = (partial(scores_of, n=n), diversity_of)
+    pairs = [
+        [by_seed(entries, method, kind, read, temperature).mean(axis=0) for read in reads]
+        for temperature in temperatures_of(entries)
+    ]
+    return np.array(pairs).transpose(2, 0, 1)
+
+
+def prompts_of(entries: Sequence[Entry]) -> list[str]:
+    """Return a name for each prompt: none has anything in common with another."""
+    return [str(i) for i in range(len(scores_of(entries[0]["samples"][0], 1)))]
+
+
+def curve(entries: Sequence[Entry], method: str, kind: str) -> np.ndarray:
+    """Return the expected best of n, `prompts x numbers`, means over seeds."""
+    by_number = [by_seed(entries, method, kind, partial(scores_of, n=n)) for n in numbers_of(entries)]
+    return np.stack([values.mean(axis=0) for values in by_number], axis=-1)
+
+
+def paired(entries: Sequence[Entry], *methods: str) -> list[Entry]:
+    """Return the entries of the seeds that all of these methods have."""
+    found = [set(distinct(having(entries, method=method), "seed")) for method in methods]
+    shared = set.intersection(*found)
+    return [entry for entry in entries if entry["seed"] in shared]
+
+
+def tax_of(entry: Entry, key: str) -> float:
+    """Return a score after minus before, mean over the tasks of questions."""
+    return mean(entry["tax"][task][key] - entry["before"][task][key] for task in entry["tax"])
+
+
+def taxes_of(entries: Sequence[Entry], method: str) -> dict[str, list[float]]:
+    """Return accuracy after minus before of each seed, seeds rising: each task's, and `mean` over tasks."""
+    own = sorted(having(entries, method=method), key=lambda entry: entry["seed"])
+    by_task = {
+        task: [e["tax"][task]["acc"] - e["before"][task]["acc"] for e in own] for task in own[0]["tax"]
+    }
+    return by_task | {"mean": [tax_of(entry, "acc") for entry in own]}
+
+
+def drawn_arms(entries: Sequence[Entry]) -> list[tuple[str, str, str]]:
+    """Return each method once, by draws where it has any."""
+    return [(method, kind, name) for method, kind, name in arms(entries) if kind == kinds(entries, method)[0]]
+
+
+_weights = cache(prompt_weights)
+
+
+def crossed(values: np.ndarray) -> Interval:
+    """Return the mean of `seeds x prompts` numbers with its interval, crossed over both."""
+    names = tuple(str(i) for i in range(values.shape[1]))
+    drawn = torch.from_numpy(_weights(names) @ values.T)
+    return crossed_interval([Drawn(torch.from_numpy(values.mean(axis=1)), drawn, frozenset(names))])
+
+
+def difference(
+    entries: Sequence[Entry],
+    arm: tuple[str, str],
+    reference: tuple[str, str],
+    read: Callable[[Entry], np.ndarray],
+) -> Interval:
+    """Return an arm minus another, by a figure of each prompt, on the seeds that both have."""
+    both = paired(entries, arm[0], reference[0])
+    return crossed(by_seed(both, *arm, read) - by_seed(both, *reference, read))
+
+
+def along_temperatures(
+    entries: Sequence[Entry], method: str, kind: str, n: int
+) -> list[tuple[Interval, Interval]]:
+    """Return diversity and the best of n of an arm at each temperature."""
+
+    def found(read: Callable[[Entry], np.ndarray], temperature: float) -> Interval:
+        return crossed(by_seed(entries, method, kind, read, temperature))
+
+    score = partial(scores_of, n=n)
+    return [(found(diversity_of, t), found(score, t)) for t in temperatures_of(entries)]
+
+
+def scores_table(entries: Sequence[Entry]) -> Table:
+    """Return what each arm gives at temperature 1, with the spread over seeds."""
+    rows, numbers = [], numbers_of(entries)
+    keys = ["nll", *(f"best {n}" for n in numbers), "diversity", "entropy", "distinct"]
+    for method, kind, name in arms(entries):
+        for entry in having(entries, method=method):
+            samples = samples_of(entry, kind)
+            best = {f"best {n}": float(scores_of(samples, n).mean()) for n in numbers}
+            rows.append(
+                {
+                    "arm": name,
+                    **best,
+                    "nll": entry["nll"],
+                    "diversity": float(diversity_of(samples).mean()),
+                    "entropy": samples["entropy"],
+                    "distinct": samples["distinct"][1],
+                }
+            )
+    columns = [
+        Column("arm", "method"),
+        Column("nll", "NLL, S = 10", "nats", ".3f"),
+        *(Column(f"best {n}", f"best of {n}", "%", ".1f") for n in numbers),
+        Column("diversity", "diversity", format=".1f"),
+        Column("entropy", "entropy", "nats", ".3f"),
+        Column("distinct", "distinct 2-grams", "%", ".1f"),
+    ]
+    return Table(
+        columns, spread_rows(rows, ("arm",), keys), "At temperature 1, mean ± standard deviation over seeds"
+    )
+
+
+def difference_table(entries: Sequence[Entry]) -> Table:
+    """Return each arm minus LoRA at temperature 1, with crossed intervals."""
+    most = max(numbers_of(entries))
+    reads: dict[str, tuple[Callable[[Entry], np.ndarray], int]] = {
+        "one": (lambda s: scores_of(s, 1), 1),
+        "most": (lambda s: scores_of(s, most), 1),
+        "diversity": (diversity_of, 1),
+    }
+    rows = []
+    for method, kind, name in arms(entries):
+        if method == REFERENCE:
+            continue
+        row: dict[str, Any] = {"arm": name}
+        for key, (read, digits) in reads.items():
+            found = asdict(difference(entries, (method, kind), (REFERENCE, "mean"), read))
+            row |= {key: interval_cell(found, digits), f"{key} interval": found}
+        rows.append(row)
+    columns = (
+        Column("arm", "method"),
+        Column("one", "one reply", "points"),
+        Column("most", f"best of {most}", "points"),
+        Column("diversity", "diversity"),
+    )
+    return Table(
+        columns, rows, "Minus LoRA at temperature 1 [interval] (standard error by seeds, by prompts)"
+    )
+
+
+def frontier_table(entries: Sequence[Entry]) -> Table:
+    """Return frontiers of score against diversity, compared at equal diversity."""
+    rows = []
+    for method, kind, name in arms(entries):
+        others = [(REFERENCE, "mean", display(REFERENCE))] if method != REFERENCE else []
+        if kind == "each":
+            others.append((method, "mean", f"{name}, mean"))
+        for other, other_kind, other_name in others:
+            row: dict[str, Any] = {"arm": name, "than": other_name, "one": "–"}
+            found = compare_frontiers(
+                mean_over_prompts(sweep(entries, method, kind, 1)),
+                mean_over_prompts(sweep(entries, other, other_kind, 1)),
+                prompts_of(entries),
+            )
+            if found.found is not None:
+                row["band"] = f"{found.found.low:.1f} to {found.found.high:.1f}"
+            if found.interval is not None:
+                told = asdict(found.interval) | {"se_seeds": None, "se_rows": None}
+                row |= {"one": interval_cell(told, 1, spread=False), "one interval": told}
+            rows.append(row)
+    columns = (
+        Column("arm", "method"),
+        Column("than", "minus"),
+        Column("one", "one reply", "points"),
+        Column("band", "between diversities of"),
+    )
+    caption = (
+        "At equal diversity, over the temperatures: the score of one reply minus that of another frontier"
+    )
+    return Table(columns, rows, caption)
+
+
+def budget_table(entries: Sequence[Entry]) -> Table:
+    """Return how many replies each arm needs for what LoRA has with `target_of`, temperature 1."""
+    numbers, target = numbers_of(entries), target_of(entries)
+    reference = curve(entries, REFERENCE, "mean")[:, : numbers.index(target) + 1]
+    rows = []
+    for method, kind, name in arms(entries):
+        if method == REFERENCE:
+            continue
+        found = compare_budgets(
+            mean_over_prompts(curve(entries, method, kind)),
+            numbers,
+            mean_over_prompts(reference),
+            numbers[: reference.shape[1]],
+            prompts_of(entries),
+        )
+        low, high = ("–" if end is None else f"{end:.2f}" for end in (found.low, found.high))
+        rows.append(
+            {
+                "arm": name,
+                "target": found.target,
+                "budget": "not reached" if found.budget is None else f"{found.budget:.1f}",
+                "ratio": "–" if found.ratio is None else f"{found.ratio:.2f} [{low}, {high}]",
+            }
+        )
+    columns = (
+        Column("arm", "method"),
+        Column("target", f"LoRA's best of {target}", "%", ".1f"),
+        Column("budget", "replies needed"),
+        Column("ratio", "share of LoRA's [interval]"),
+    )
+    return Table(columns, rows, f"Replies needed for LoRA's score with {target}, temperature 1")
+
+
+def tax_table(entries: Sequence[Entry]) -> Table:
+    """Return accuracy on tasks of questions after minus before, by method, and what LoRA's is less.
+
+    Where there are seeds to tell, rows have `mean interval` and, but for LoRA, `minus interval`.
+    """
+    with_nll = all("nll" in scores for scores in entries[0]["tax"].values())
+    rows = []
+    for method in distinct(entries, "method"):
+        taxes = taxes_of(entries, method)
+        row: dict[str, Any] = {
+            "arm": display(method),
+            **{task: spread(found) for task, found in taxes.items()},
+        }
+        if len(taxes["mean"]) > 1:
+            row["mean interval"] = student(taxes["mean"])
+        both = paired(entries, method, REFERENCE)
+        ours, theirs = (taxes_of(both, one)["mean"] for one in (method, REFERENCE))
+        if method != REFERENCE and len(ours) > 1:
+            found = student([a - b for a, b in zip(ours, theirs, strict=True)])
+            row |= {"minus": interval_cell(found, 1), "minus interval": found}
+        if with_nll:
+            row["nll"] = spread([tax_of(entry, "nll") for entry in having(entries, method=method)])
+        rows.append(row)
+    columns = [
+        Column("arm", "method"),
+        *(Column(task, task, "points", ".1f") for task in entries[0]["tax"]),
+        Column("mean", "mean", "points", ".2f"),
+        Column("minus", "mean minus LoRA's", "points"),
+        *([Column("nll", "NLL, mean", "nats", ".3f")] if with_nll else []),
+    ]
+    caption = "Tax: accuracy on questions after learning replies minus before, ± and [interval] over seeds"
+    return Table(columns, rows, caption)
+
+
+WHOLE = (0.0, 100.0)  # percent: where bands of scores end
+
+
+def curve_figure(entries: Sequence[Entry]) -> Figure:
+    """Draw the expected best of n against n, with bands over seeds and prompts."""
+    figure = new_figure(4.6, 3.4)
+    axes = figure.subplots()
+    numbers = numbers_of(entries)
+    for index, (method, kind, name) in enumerate(drawn_arms(entries)):
+        found = [crossed(by_seed(entries, method, kind, partial(scores_of, n=n))) for n in numbers]
+        _banded(axes, numbers, found, label=name, **marked(index))
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(numbers, [str(n) for n in numbers])
+    dress(axes, "Replies n", "Best of n (%)")
+    legend_of(axes, loc="lower right")
+    return figure
+
+
+def frontier_figure(entries: Sequence[Entry]) -> Figure:
+    """Draw score against diversity over temperatures: a column a method, by draws and at its mean.
+
+    The rows are one reply and the best of a few; LoRA is in every panel.
+    """
+    numbers = list(dict.fromkeys((1, target_of(entries))))
+    methods = distinct(entries, "method")
+    others = [method for method in methods if method != REFERENCE]
+    figure = new_figure(PAGE, 2.2 * len(numbers) + 0.8)
+    grid = figure.subplots(len(numbers), len(others), squeeze=False, sharex=True, sharey="row")
+    for (row, n), (column, method) in product(enumerate(numbers), enumerate(others)):
+        axes = grid[row, column]
+        _frontier(axes, entries, REFERENCE, "mean", n, color=GREY, linestyle=":")
+        for kind in kinds(entries, method):
+            colour = line_style(methods.index(method))["color"]
+            _frontier(axes, entries, method, kind, n, color=colour, **LOOKS[kind])
+        dress(axes, title="" if row else display(method))
+        if not column:
+            axes.set_ylabel(f"Best of {n} (%)" if n > 1 else "One reply (%)", color=INK)
+    figure.supxlabel("100 - Self-BLEU", fontsize="medium", color=INK)
+    handles = [
+        Line2D([], [], color=INK, markersize=4, label="by draws", **LOOKS["each"]),
+        Line2D([], [], color=INK, markersize=4, label="at the posterior mean", **LOOKS["mean"]),
+        Line2D([], [], color=GREY, linestyle=":", label=display(REFERENCE)),
+    ]
+    legend_of(figure, handles=handles, loc="outside upper center", ncols=3)
+    return figure
+
+
+LOOKS: dict[str, dict[str, Any]] = {
+    "each": {"linestyle": "-", "marker": "o"},
+    "mean": {"linestyle": "--", "marker": "o", "markerfacecolor": "white"},
+}
+
+
+def _frontier(axes: Axes, entries: Sequence[Entry], method: str, kind: str, n: int, **look: Any) -> None:
+    diversities, scores = zip(*along_temperatures(entries, method, kind, n), strict=True)
+    middles = [found.difference for found in diversities]
+    _banded(axes, middles, scores, markersize=4, linewidth=1.2, **look)
+    axes.hlines(
+        [found.difference for found in scores],
+        [found.low for found in diversities],
+        [found.high for found in diversities],
+        color=look["color"],
+        linewidth=0.7,
+    )
+
+
+def _banded(axes: Axes, places: Sequence[float], found: Sequence[Interval], **look: Any) -> None:
+    """Draw scores in percent as a line with the band of their intervals."""
+    low, high = (np.clip([getattr(one, end) for one in found], *WHOLE) for end in ("low", "high"))
+    axes.plot(places, [one.difference for one in found], **look)
+    axes.fill_between(places, low, high, alpha=0.12, linewidth=0, color=look["color"])
+
+
+def entropy_figure(entries: Sequence[Entry]) -> Figure:
+    """Draw the score of the best of a few against entropy, at temperature 1; diversity where nothing scores.
+
+    Bars are over seeds and prompts, of the entropy over seeds alone: it is not kept by prompts.
+    """
+    figure = new_figure(4.8, 3.6)
+    axes = figure.subplots()
+    methods, few = distinct(entries, "method"), target_of(entries)
+    read = partial(scores_of, n=few) if scored(entries) else diversity_of
+    for method, kind, name in arms(entries):
+        found = crossed(by_seed(entries, method, kind, read))
+        entropy = [samples_of(entry, kind)["entropy"] for entry in having(entries, method=method)]
+        style = marked(methods.index(method)) | {"linestyle": "none"}
+        face = style["color"] if kind == kinds(entries, method)[0] else "none"
+        axes.errorbar(mean(entropy), found.difference, _sides(found), _over_seeds(entropy), label=name,
+                      markerfacecolor=face, elinewidth=0.7, **style)  # fmt: skip
+    dress(axes, "Entropy of a token (nats)", f"Best of {few} (%)" if scored(entries) else "100 - Self-BLEU")
+    legend_of(figure, loc="outside right upper")
+    return figure
+
+
+def _sides(found: Interval) -> list[list[float]]:
+    return [[found.difference - found.low], [found.high - found.difference]]
+
+
+def _over_seeds(values: Sequence[float]) -> float | None:
+    """Return half of Student's interval over seeds; of one seed there is none."""
+    return student(values)["high"] - mean(values) if len(values) > 1 else None
+
+
+def tax_figure(entries: Sequence[Entry]) -> Figure:
+    """Draw the tax of each method on every task and its mean over them: a group of bars a task."""
+    methods = distinct(entries, "method")
+    figure = new_figure(PAGE, 3.6)
+    axes = figure.subplots()
+    width = 0.8 / len(methods)
+    taxes: dict[str, list[float]] = {}
+    for index, method in enumerate(methods):
+        taxes = taxes_of(entries, method)
+        places = np.arange(len(taxes)) + (index - (len(methods) - 1) / 2) * width
+        bars = [_over_seeds(values) or 0.0 for values in taxes.values()]
+        heights = [mean(values) for values in taxes.values()]
+        axes.bar(places, heights, width, yerr=bars, color=line_style(index)["color"], label=display(method),
+                 error_kw={"elinewidth": 0.7, "capsize": 1.5, "color": INK})  # fmt: skip
+    axes.axhline(0, color=GREY, linewidth=0.8)
+    axes.axvline(len(taxes) - 1.5, color=GREY, linewidth=0.8)  # the mean stands apart
+    dress(axes, "", "After minus before (points)")
+    axes.set_xticks(range(len(taxes)), taxes, rotation=20, ha="right")
+    legend_of(figure, loc="outside upper center", ncols=3)
+    return figure
+
+
+QUESTION = """\
+Models that learnt {task} ({model}, {steps:,} training steps, {seeds}) write {replies} replies to every test
+prompt, at temperatures of {temperatures}; each reply under a draw of the posterior of its own, or all at
+the posterior mean ("mean"). Score: the expected best of n replies in percent, unbiased over all subsets of
+the {replies}. Diversity: 100 - Self-BLEU of the first {few} replies of a prompt. Entropy: minus the log-
+probability of a sampled token at temperature 1, in nats. Tax: under {samples} draws. Intervals (`95 %`) are
+crossed over seeds and prompts where they are of differences at one temperature, and over prompts, seeds
+averaged, of frontiers and budgets. Settings were chosen on validation replies (by NLL, as many trials for
+every method); temperatures were not chosen.
+"""
+
+
+UNSCORED = """Every reply scores 0, at every temperature: there are no curves, frontiers or budgets to show.
+"""
+BANDS = "95 % intervals over seeds and prompts, each method by itself"
+
+
+def parts(results: Results) -> Iterable[Part]:
+    """Return the tables and figures; where nothing scores, those that do not need it."""
+    entries, name = list(results.entries.values()), results.name
+    few = f"the best of {target_of(entries)}"
+    yield scores_table(entries)
+    yield difference_table(entries)
+    if scored(entries):
+        yield frontier_table(entries)
+        yield budget_table(entries)
+    else:
+        yield UNSCORED
+    taxed = "tax" in entries[0]
+    if taxed:
+        yield tax_table(entries)
+    if scored(entries):
+        yield Picture(
+            lambda: curve_figure(entries),
+            f"{name}-best-of-n",
+            f"Expected best of n at temperature 1; bands: {BANDS}.",
+        )
+    if scored(entries) and {entry["method"] for entry in entries} != {REFERENCE}:
+        yield Picture(
+            lambda: frontier_figure(entries),
+            f"{name}-frontier",
+            f"Score of one reply and of {few} against diversity, by temperature: draws and posterior mean of "
+            f"each method, LoRA beside. Bands and bars: {BANDS}.",
+        )
+    yield Picture(
+        lambda: entropy_figure(entries),
+        f"{name}-entropy",
+        f"{f'Score of {few}' if scored(entries) else 'Diversity'} against the entropy of a token, "
+        f"temperature 1. Upright bars: {BANDS}; level bars: over seeds alone.",
+    )
+    if taxed:
+        yield Picture(
+            lambda: tax_figure(entries),
+            f"{name}-tax",
+            "Accuracy on questions after minus before, by task and on average; bars: 95 % intervals over "
+            "seeds alone. Rows are not stored, so that bars say nothing of other questions.",
+        )
