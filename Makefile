@@ -42,7 +42,7 @@ docs: venv
 # docs/notebooks, run from their first cell to their last at full length, and written: ten minutes of one core.
 # NOTEBOOKS=first_run takes one. The last section of that one takes SmolLM2, where it is (`make smollm2`).
 notebooks: venv
-	$(BIN)/python -m experiments notebooks $(NOTEBOOKS)
+	$(BIN)/python -m docs.tools.notebooks $(NOTEBOOKS)
 
 bench: venv
 	$(BIN)/python -m benchmarks.speed --size micro

@@ -7,8 +7,6 @@ python -m experiments rows in_distribution --runs DIR   # predictions of finishe
 python -m experiments power in_distribution         # how small a difference so many seeds can show
 python -m experiments intervals                     # every interval again, from the stored rows
 python -m experiments report                        # docs/results.md from the stored results
-python -m experiments notebooks                     # docs/notebooks, run and written
-python -m experiments inspected --run DIR           # figures of docs/diagnostics.md, of a run's inspection
 """
 
 import sys
@@ -26,8 +24,6 @@ COMMANDS = {
     "intervals": "experiments.page.intervals",
     "rows": "experiments.engine.rows",
     "report": "experiments.page.report",
-    "notebooks": "experiments.page.notebooks",
-    "inspected": "experiments.page.inspected",
 }
 
 

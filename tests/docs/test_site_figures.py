@@ -15,8 +15,8 @@ from mkdocs.structure.files import File
 from mkdocs.structure.pages import Page
 
 from bara_pyro.report.colours import DAY, NIGHT
+from docs.tools import site
 from experiments.engine.results import having, read_results
-from experiments.page import site
 
 DOCS = Path(__file__).parents[2] / "docs"
 PICTURE = '<p><img alt="what it shows" src="../figures/decide-coverage.svg" /></p>'

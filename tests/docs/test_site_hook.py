@@ -14,7 +14,7 @@ from mkdocs.structure.pages import Page
 import bara_pyro
 from bara_pyro.errors import DataError
 from bara_pyro.methods import METHODS
-from experiments.page import api_pages, method_list, site
+from docs.tools import api_pages, method_list, site
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -10,8 +10,8 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 pytest.importorskip("mkdocs")
 
 from bara_pyro.errors import DataError
-from experiments.page.notebook_pages import notebook_pages, on_page_markdown
-from experiments.page.notebooks import notebooks
+from docs.tools.notebook_pages import notebook_pages, on_page_markdown
+from docs.tools.notebooks import notebooks
 
 PNG = b"\x89PNG, as far as a page is concerned"
 

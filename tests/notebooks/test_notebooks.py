@@ -12,7 +12,7 @@ from nbclient.exceptions import CellExecutionError
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from PIL import Image
 
-from experiments.page.notebooks import code_of, execute, fewer_colours, notebooks
+from docs.tools.notebooks import code_of, execute, fewer_colours, notebooks
 
 KILOBYTES = 250
 # Paths, and addresses of objects.

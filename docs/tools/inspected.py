@@ -2,7 +2,7 @@
 
     bara train --task micro-wgs --method bara-gate --steps 300 --out runs/inspected
     bara inspect runs/inspected
-    python -m experiments inspected --run runs/inspected
+    python -m docs.tools.inspected --run runs/inspected
 
 Which figures, and what is said of each to those who cannot see it, stands on docs/diagnostics.md itself.
 """
@@ -15,7 +15,7 @@ from bara_pyro.diagnostics.context import FOLDER
 from bara_pyro.diagnostics.inspection import Inspection
 from bara_pyro.diagnostics.page.page import NUMBERS, figures, sections
 from bara_pyro.untrusted.files import read_json
-from experiments.engine.arguments import command_line
+from experiments.engine.arguments import command_line, start
 from experiments.page.figures import save
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -32,3 +32,7 @@ def main() -> None:
     drawn = figures(found, sections(found, report))
     for match in SHOWN.finditer((DOCS / "diagnostics.md").read_text(encoding="utf-8")):
         say(f"Written: {save(drawn[match['name']], DOCS / match['file'], match['alt'])}")
+
+
+if __name__ == "__main__":
+    start(main)

@@ -7,7 +7,7 @@ from pkgutil import iter_modules
 import bara_pyro
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.program import AdaptedLM
-from experiments.page.method_list import table
+from docs.tools.method_list import table
 
 NAMES = """# bara_pyro
 

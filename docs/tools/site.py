@@ -18,8 +18,8 @@ from bara_pyro.errors import DataError
 from bara_pyro.report.colours import DAY, NIGHT, properties
 from bara_pyro.report.html import PACKAGE, common_style, source
 from bara_pyro.report.svg import inlined
-from experiments.page.api_pages import api_pages
-from experiments.page.method_list import method_list
+from docs.tools.api_pages import api_pages
+from docs.tools.method_list import method_list
 
 ROOT = Path(__file__).parents[2]
 CODE = re.compile(r"`[^`]*`")
