@@ -43,20 +43,18 @@ class Lost:
 
 
 Work = Callable[[Any], Any]
-Started = Callable[[Any], None]
 Results = Iterator[tuple[Any, Any]]
 Begin = Callable[[Any], Future[Any]]
-Launch = Callable[[Work, Sequence[Item], int, Started], Results]
+Launch = Callable[[Work, Sequence[Item], int], Results]
 
 
-def serial(work: Work, items: Sequence[Item], workers: int, started: Started) -> Results:
+def serial(work: Work, items: Sequence[Item], workers: int) -> Results:
     """Work on one item after the other in this process, for debugging; `workers` is not looked at."""
     for item in items:
-        started(item)
         yield item, work(item)
 
 
-def processes(work: Work, items: Sequence[Item], workers: int, started: Started) -> Results:
+def processes(work: Work, items: Sequence[Item], workers: int) -> Results:
     """Work in `workers` processes of this machine, each with one torch thread.
 
     One that is lost (killed, out of memory) costs the item it was at and is replaced. All end with this
@@ -73,7 +71,7 @@ def processes(work: Work, items: Sequence[Item], workers: int, started: Started)
 
     try:
         lost = "Its process was lost: killed, or out of memory."
-        yield from _in_turn(items, workers, started, begin, BrokenProcessPool, lost)
+        yield from _in_turn(items, workers, begin, BrokenProcessPool, lost)
     finally:
         for pool in given:
             for process in (pool._processes or {}).values():
@@ -82,14 +80,13 @@ def processes(work: Work, items: Sequence[Item], workers: int, started: Started)
 
 
 def _in_turn(
-    items: Sequence[Item], workers: int, started: Started, begin: Begin, lost: type[Exception], reason: str
+    items: Sequence[Item], workers: int, begin: Begin, lost: type[Exception], reason: str
 ) -> Results:
     """Keep `workers` items at work until none is left; an item that ended in `lost` is one."""
     waiting, busy = deque(items), dict[Future[Any], Item]()
     while waiting or busy:
         while waiting and len(busy) < workers:
             item = waiting.popleft()
-            started(item)
             busy[begin(item)] = item
         for future in wait(busy, return_when=FIRST_COMPLETED).done:
             error = future.exception()
@@ -113,7 +110,7 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def on_ray(work: Work, items: Sequence[Item], workers: int, started: Started) -> Results:
+def on_ray(work: Work, items: Sequence[Item], workers: int) -> Results:
     """Work on a Ray cluster, at most `workers` items at a time.
 
     The cluster is that of the environment variable RAY_ADDRESS, or a local one of `workers` processes. All
@@ -143,7 +140,7 @@ def on_ray(work: Work, items: Sequence[Item], workers: int, started: Started) ->
             return future
 
         lost = "Its Ray worker was lost: {}"
-        yield from _in_turn(items, workers, started, begin, ray.exceptions.RayError, lost)
+        yield from _in_turn(items, workers, begin, ray.exceptions.RayError, lost)
     finally:
         if ours:
             ray.shutdown()

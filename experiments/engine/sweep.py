@@ -13,25 +13,19 @@ import gc
 import time
 import traceback
 from argparse import Namespace
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache, partial
+from itertools import compress
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any
 
-from rich.console import Console, Group
-from rich.live import Live
-from rich.text import Text
-
-from bara_pyro.cli.terminal import console as terminal
 from bara_pyro.cli.terminal import say
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.loading import DTYPES, load_backbone
 from bara_pyro.errors import BaraError, ConfigError, TrainingError, unknown
-from bara_pyro.report.table import Column, Table, rich_table
 from bara_pyro.runs.atomic import write_json, write_text
 from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.fingerprint import fingerprint
@@ -51,6 +45,11 @@ from experiments.engine.record import (
     shifted_scores,
 )
 from experiments.engine.results import LOCK, locked
+
+FAILURE = "failure.txt"
+NO_PART = (LOCK, FAILURE)
+"""Names of files that are the sweep's own in the folder of a run."""
+NOTHING: Mapping[str, Record] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -157,122 +156,24 @@ def found(runs: Mapping[str, Run], known: Mapping[str, Record]) -> dict[str, Rec
     return {key: run.record() or known.get(key) for key, run in runs.items()}
 
 
-COLUMNS = (
-    Column("run", "last finished"),
-    Column("acc", "acc", format=".1f"),
-    Column("ece", "ECE", format=".1f"),
-    Column("nll", "NLL", format=".3f"),
-)
-SHOWN = 8
-
-
-class Board:
-    """Counts the runs of a sweep, `left` of them to come, and shows where it stands."""
-
-    def __init__(self, done: int, failed: int, left: int, console: Console = terminal) -> None:
-        self.total = done + failed + left
-        self.left = left
-        self.ok, self.bad = done, failed
-        self.running: list[str] = []
-        self._finished = 0
-        self._last: deque[dict[str, Any]] = deque(maxlen=SHOWN)
-        self._started = time.perf_counter()
-        self._live = (
-            Live(get_renderable=self.render, console=console, refresh_per_second=2, transient=True)
-            if console.is_terminal
-            else None
-        )
-
-    def __enter__(self) -> Self:
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._live.stop()
-        say(self.counts())
-
-    def started(self, label: str) -> None:
-        """Note that a run is being worked on."""
-        self.running.append(label)
-
-    def finished(self, label: str, record: dict[str, Any], failures: Sequence[str]) -> None:
-        """Note that a run is done, and what failed in it."""
-        self.running.remove(label)
-        self.left -= 1
-        self._finished += 1
-        self.ok, self.bad = self.ok + (not failures), self.bad + bool(failures)
-        scores = headline(record)
-        self._last.append({"run": ("failed: " if failures else "") + label, **scores})
-        if self._live is None:
-            known = (("acc", "acc", ".1f"), ("ece", "ECE", ".1f"), ("nll", "NLL", ".3f"))
-            there = [(said, scores.get(key), form) for key, said, form in known]
-            shown = ", ".join(f"{said} {value:{form}}" for said, value, form in there if value is not None)
-            outcome = f"failed: {' '.join(failures)}" if failures else f"{label}: {shown}"
-            say(f"[{self.total - self.left}/{self.total}] {outcome} ({self.times()})")
-
-    def failed(self, lines: Sequence[str], retried: bool) -> None:
-        """List what failed, in this sweep or before it."""
-        if lines:
-            say(f"Failed{'' if retried else ' (--retry-failed tries them again)'}:")
-        for line in lines:
-            say(f"- {line}")
-
-    def counts(self) -> str:
-        """Return one line that counts the runs."""
-        waiting = self.left - len(self.running)
-        return (
-            f"{self.ok} done, {self.bad} failed, {len(self.running)} running, {waiting} left; {self.times()}"
-        )
-
-    def times(self) -> str:
-        """Return the time so far and, once a run is done, an estimate of the time left."""
-        elapsed, done = time.perf_counter() - self._started, self._finished
-        left = f", about {_clock(elapsed / done * self.left)} left" if done and self.left else ""
-        return f"{_clock(elapsed)} elapsed{left}"
-
-    def render(self) -> Group:
-        """Return the live picture."""
-        running = [Text(f"  {label}") for label in self.running]
-        return Group(Text(self.counts()), *running, rich_table(Table(COLUMNS, list(self._last))))
-
-
-def headline(record: dict[str, Any]) -> dict[str, Any]:
-    """Return the scores of the most draws; none where the run failed."""
-    metrics = record.get("metrics")
-    return metrics[max(metrics, key=int)] if metrics else {}
-
-
-def _clock(seconds: float) -> str:
-    return str(timedelta(seconds=int(seconds)))
-
-
-FAILURE = "failure.txt"
-NO_PART = (LOCK, FAILURE)
-"""Names of files that are the sweep's own in the folder of a run."""
-NOTHING: Mapping[str, Record] = MappingProxyType({})
+def only_finished(jobs: Sequence[Job], args: Namespace, known: Mapping[str, Record] = NOTHING) -> list[bool]:
+    """Return which jobs are done, shifted tasks included; a `TrainingError` where none is."""
+    hashes, runs = plan(jobs, args.runs, args.retry_failed, args.reuse)
+    there = found(runs, known)
+    done = [runs[key].done(there[key]) for key in hashes]
+    if not any(done):
+        raise TrainingError(f"No run of this study is finished in {args.runs}: leave out --finished.")
+    return done
 
 
 def finished_runs(jobs: Mapping[Any, Job], args: Namespace) -> dict[Any, Record]:
-    """Do the runs that are missing and return the records of those that did not fail.
+    """Do the runs that are missing and return the records of those that did not fail, by their places.
 
-    Args:
-        jobs: what each run is called, and its job.
-        args: of `experiments.engine.arguments.experiment_parser`.
-
-    Raises:
-        TrainingError: every run failed.
+    `args` are those of `experiments.engine.arguments.experiment_parser`; a `TrainingError` where all failed.
     """
     if args.finished:
-        hashes, runs = plan(list(jobs.values()), args.runs, args.retry_failed, args.reuse)
-        there = found(runs, NOTHING)
-        jobs = {
-            p: job for (p, job), key in zip(jobs.items(), hashes, strict=True) if runs[key].done(there[key])
-        }
-        if not jobs:
-            raise TrainingError(f"No run of this study is finished in {args.runs}: leave out --finished.")
-    records = zip(jobs, sweep(list(jobs.values()), args.runs, **sweep_options(args)), strict=True)
+        jobs = dict(compress(jobs.items(), only_finished([*jobs.values()], args)))
+    records = zip(jobs, sweep([*jobs.values()], args.runs, **sweep_options(args)), strict=True)
     done = {place: record for place, record in records if "failed" not in record}
     if not done:
         raise TrainingError("Every run failed: see the list of failures above.")
@@ -291,7 +192,7 @@ def sweep(
     known: Mapping[str, Record] = NOTHING,
     stored: Callable[[], Mapping[str, Record]] = dict,
 ) -> list[Record]:
-    """Bring every job's run to its end and return their records.
+    """Bring every job's run to its end and return their records, in the order of the jobs.
 
     Args:
         jobs: what is asked for.
@@ -307,9 +208,6 @@ def sweep(
             machine's, whose folder is gone).
         stored: returns, where runs are left to do, hash -> record of runs that are not taken, but have to be
             of the same language models.
-
-    Returns:
-        One record a job, in the order of the jobs; those that share a run get the same one.
 
     Raises:
         ConfigError: a setting of a job is wrong, there is no such launcher, runs are there that other code
@@ -331,20 +229,40 @@ def sweep(
     if left:
         others = {key: record for key, record in stored().items() if key in runs}
         check_language_models(runs, {**others, **records})
-    rest = [run for run in runs.values() if run not in left]
-    old = sum(bool(run.failures(records[run.config.hash])) for run in rest)
-    with Board(done=len(rest) - old, failed=old, left=len(left)) as board:
-        for run, result in LAUNCHERS[launcher](work, left, workers, lambda run: board.started(run.label)):
-            record = record_loss(run, result.reason) if isinstance(result, Lost) else result
-            records[run.config.hash] = record
-            board.finished(run.label, record, run.failures(record))
-    lines = [line for key, run in runs.items() for line in run.failures(records[key])]
-    board.failed(lines, retry_failed)
+    begun = time.perf_counter()
+    for number, (run, result) in enumerate(LAUNCHERS[launcher](work, left, workers), 1):
+        record = record_loss(run, result.reason) if isinstance(result, Lost) else result
+        records[run.config.hash] = record
+        elapsed = time.perf_counter() - begun
+        times = [f"{_clock(elapsed)} elapsed"]
+        times += [f"about {_clock(elapsed / number * more)} left"] if (more := len(left) - number) else []
+        say(f"[{number}/{len(left)}] {outcome(run, record)} ({', '.join(times)})")
+    failures = [lines for key, run in runs.items() if (lines := run.failures(records[key]))]
+    lines = [line for one in failures for line in one]
+    say(f"{len(runs) - len(failures)} done, {len(failures)} failed")
+    if lines:
+        say(f"Failed{'' if retry_failed else ' (--retry-failed tries them again)'}:")
+    for line in lines:
+        say(f"- {line}")
     if strict and lines:
         raise TrainingError(
             f"{len(lines)} of {len(runs)} runs or their evaluations failed: see the list above."
         )
     return [records[key] for key in hashes]
+
+
+def outcome(run: Run, record: Record) -> str:
+    """Return what is said of a run when it is done: its scores under the most draws, or why it failed."""
+    if failures := run.failures(record):
+        return f"failed: {' '.join(failures)}"
+    scores = record["metrics"][max(record["metrics"], key=int)]
+    shown = (("acc", "acc", ".1f"), ("ece", "ECE", ".1f"), ("nll", "NLL", ".3f"))
+    known = (f"{said} {scores[key]:{form}}" for key, said, form in shown if scores.get(key) is not None)
+    return f"{run.label}: {', '.join(known)}"
+
+
+def _clock(seconds: float) -> str:
+    return str(timedelta(seconds=int(seconds)))
 
 
 def check_code(records: Sequence[Record], folder: Path) -> None:

@@ -1,7 +1,6 @@
-"""The command line of the experiments, and what a sweep shows while it runs."""
+"""The command line of the experiments."""
 
 import pytest
-from rich.console import Console
 
 from bara_pyro.errors import ConfigError, DataError
 from experiments.engine.arguments import (
@@ -12,7 +11,6 @@ from experiments.engine.arguments import (
     typed_settings,
 )
 from experiments.engine.methods import searched
-from experiments.engine.sweep import Board
 
 
 def test_defaults_are_made_for_the_microworld() -> None:
@@ -46,20 +44,3 @@ def test_a_mistake_is_one_sentence(error: Exception, code: int, capsys: pytest.C
         start(main)
     assert ended.value.code == code
     assert capsys.readouterr().err == f"Error: {error}\n"
-
-
-def test_the_live_picture_counts_and_shows_what_runs_and_what_is_done() -> None:
-    console = Console(force_terminal=True, width=100, record=True)
-    with Board(done=3, failed=1, left=4, console=console) as board:
-        for label in ("one", "two", "three"):
-            board.started(label)
-        board.finished("one", {"metrics": {"0": {}, "10": {"acc": 71.2, "ece": 4.0, "nll": None}}}, [])
-        board.finished("two", {"failed": "It broke."}, ["two: It broke."])
-        shown = Console(width=100, record=True)
-        shown.print(board.render())
-    text = shown.export_text()
-    assert "4 done, 2 failed, 1 running, 1 left" in text
-    assert "  three" in text
-    assert "71.2" in text
-    assert "failed: two" in text
-    assert "about" in text

@@ -88,7 +88,7 @@ def test_a_failing_run_is_recorded_and_does_not_stop_the_others(
     assert "failed" not in records[1]
     assert load_records(tmp_path / "records") == sorted(records, key=lambda r: r["config_hash"])
     printed = " ".join(capsys.readouterr().out.split())
-    assert "1 done, 1 failed, 0 running, 0 left" in printed
+    assert "1 done, 1 failed" in printed
     assert "Failed (--retry-failed tries them again): - lora on colours.jsonl" in printed
     assert "TrainingError" in (tmp_path / records[0]["config_hash"] / "failure.txt").read_text()
 
@@ -145,9 +145,8 @@ def test_a_run_evaluated_on_validation_rows_is_not_compared_with_a_shifted_task(
 def test_a_lost_process_is_a_failure_of_what_the_run_still_lacked(
     job: Make, shifted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def losing(work, items, workers, started) -> Iterator[tuple]:
+    def losing(work, items, workers) -> Iterator[tuple]:
         for item in items:
-            started(item)
             yield item, Lost("Its process was killed by signal 9.")
 
     run([job(seed=1)], tmp_path)
