@@ -2,8 +2,6 @@
 
 python -m experiments in_distribution --seeds 3     # a study: a folder of experiments/studies
 python -m experiments search                        # settings for every method, on validation rows
-python -m experiments other_split                   # scores of finished runs on the other split
-python -m experiments rows in_distribution --runs DIR   # predictions of finished runs, to be committed
 python -m experiments power in_distribution         # how small a difference so many seeds can show
 python -m experiments intervals                     # every interval again, from the stored rows
 python -m experiments report                        # docs/results.md from the stored results
@@ -19,10 +17,8 @@ from experiments.page.spec import find_study
 
 COMMANDS = {
     "search": "experiments.engine.search",
-    "other_split": "experiments.engine.other_split",
     "power": "experiments.engine.worlds",
     "intervals": "experiments.page.intervals",
-    "rows": "experiments.engine.rows",
     "report": "experiments.page.report",
 }
 

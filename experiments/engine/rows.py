@@ -1,9 +1,7 @@
 """Predictions row by row of a study's runs: one Parquet file a study, small enough to be committed.
 
-    python -m experiments rows in_distribution --runs runs/study --commit a7bac7a
-
-adds what the folder of a sweep holds to `results/in_distribution.parquet` and says which runs still lack
-their rows. A line of the file is one prediction, for `pandas.read_parquet` as for `read_rows`:
+`run_study` adds what the folder of its runs holds (`--finished`: without running any). A line of the file is
+one prediction, for `pandas.read_parquet` as for `read_rows`:
 
     results              the set of results (`experiments.engine.results`)
     arm, hash, commit    the arm of the study, its run, the code of that (+: with changes; empty: not known)
@@ -31,7 +29,6 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from bara_pyro.cli.terminal import say
 from bara_pyro.data import is_file_name
 from bara_pyro.errors import DataError
 from bara_pyro.metrics import evaluate
@@ -40,9 +37,8 @@ from bara_pyro.microworld.world import WORLD_SEED
 from bara_pyro.runs.atomic import atomic_write
 from bara_pyro.runs.manifest import PREDICTIONS
 from bara_pyro.untrusted.files import read_jsonl
-from experiments.engine.arguments import command_line, start
 from experiments.engine.record import Record, load_predictions, read_record, record_path
-from experiments.engine.results import RESULTS, find_results, load_study, locked, results_option, study_of
+from experiments.engine.results import RESULTS, find_results, load_study, locked, study_of
 
 SET = "results"
 KEYS = ("arm", "hash", "commit", "task", "seed", "tested_on")
@@ -113,27 +109,19 @@ def write_rows(name: str, runs: Iterable[RunRows], results: Path = RESULTS) -> N
     path = rows_path(name, results)
     own = sorted(runs, key=lambda run: run.place)
     with locked(results):
-        others = [
-            pq.read_table(path, filters=[(SET, "==", one)])
-            for one in sets_with_rows(name, results)
-            if one != name
-        ]
+        known = sets_with_rows(name, results)
+        tables = [pq.read_table(path, filters=[(SET, "==", one)]) for one in known if one != name]
         parts = [_table(name, run, samples) for run in own for samples in run.log_probs]
-        tables = [*others, pa.concat_tables(parts, promote_options="default")]
-        _write(
-            pa.concat_tables(
-                sorted(tables, key=lambda part: part[SET][0].as_py()), promote_options="default"
-            ),
-            path,
-        )
+        tables.append(pa.concat_tables(parts, promote_options="default"))
+        tables.sort(key=lambda part: part[SET][0].as_py())
+        _write(pa.concat_tables(tables, promote_options="default"), path)
 
 
 def _write(table: pa.Table, path: Path) -> None:
-    table = table.select(
-        [*(name for name in table.column_names if not name.startswith(CLASS)), *_classes(table)]
-    ).unify_dictionaries()
+    texts = [name for name in table.column_names if not name.startswith(CLASS)]
+    table = table.select([*texts, *_classes(table)]).unify_dictionaries()
     options: dict[str, Any] = {
-        "use_dictionary": [name for name in table.column_names if not name.startswith(CLASS)],
+        "use_dictionary": texts,
         # The bytes of a number apart: those of sign and exponent hardly change.
         "column_encoding": dict.fromkeys(_classes(table), "BYTE_STREAM_SPLIT"),
         "compression": "zstd",
@@ -161,11 +149,7 @@ def _classes(table: pa.Table) -> list[str]:
 
 
 def read_rows(name: str, results: Path = RESULTS) -> list[RunRows]:
-    """Read the rows of a set of results, none where they are not stored.
-
-    Raises:
-        DataError: the file holds something else.
-    """
+    """Read the rows of a set of results, none where they are not stored; a `DataError` for another file."""
     path = rows_path(name, results)
     if not path.exists():
         return []
@@ -189,18 +173,15 @@ def _run(about: Mapping[str, Any], lines: pd.DataFrame) -> RunRows:
     )
 
 
-def collect(study: str, folder: Path, commit: str = "", results: Path = RESULTS) -> tuple[int, list[str]]:
+def collect(study: str, folder: Path, results: Path = RESULTS) -> tuple[int, list[str]]:
     """Add to the stored rows of a study those that the folder of a sweep holds; what is there stays.
 
-    `commit` is that of the code that made the runs, for those whose records do not say. Returns the number of
-    sets of rows that are stored now, and the runs of the study that lack theirs.
-
-    Raises:
-        DataError: a run of the folder has other scores than its record in the results.
+    Returns the number of sets of rows that are stored now, and the runs of the study that lack theirs. A
+    `DataError` where a run of the folder has other scores than its record in the results.
     """
-    stored = _stored(study, results)
+    stored = {run.place: run for run in _of_finished(read_rows(study, results), study, results)}
     for arm, record in _finished(study, results):
-        stored |= {run.place: run for run in _found(arm, record, folder, commit)}
+        stored |= {run.place: run for run in _found(arm, record, folder)}
     if stored:
         write_rows(study, stored.values(), results)
     return len(stored), lacking(study, results)
@@ -208,40 +189,31 @@ def collect(study: str, folder: Path, commit: str = "", results: Path = RESULTS)
 
 def lacking(study: str, results: Path = RESULTS) -> list[str]:
     """Return the finished runs of a study whose rows are not stored, all of them where there is no file."""
-    stored = _stored(study, results)
     return [
         f"{arm} on {record['task']}, seed {record['seed']}"
-        for arm, record in _finished(study, results)
-        if not all((on, arm, record["seed"], record["task"]) in stored for on in _tested_on(record))
+        for arm, record, whole in _with_rows(study, results)
+        if not whole
     ]
 
 
 def whole_records(study: str, results: Path = RESULTS) -> dict[str, Record]:
     """Return by hash the records of a study that need no run folder any more: their rows are stored, too."""
-    stored = _stored(study, results) if find_results(study, results) else {}
-    if not stored:
+    if not rows_path(study, results).exists() or not find_results(study, results):
         return {}
-    return {
-        record["config_hash"]: record
-        for arm, record in _finished(study, results)
-        if all((on, arm, record["seed"], record["task"]) in stored for on in _tested_on(record))
-    }
+    return {record["config_hash"]: record for _, record, whole in _with_rows(study, results) if whole}
 
 
 def rows_of_study(study: str, results: Path = RESULTS) -> list[RunRows]:
-    """Return the stored rows of a study's finished runs.
+    """Return the stored rows of a study's finished runs; a `DataError` where there are none.
 
     Those of a run that failed since, of an arm that is no longer there or of other settings are left out;
     where the study's results are not there, nothing is known of that.
-
-    Raises:
-        DataError: there are none, or the file holds something else.
     """
     found = read_rows(study, results)
     if not found:
         raise DataError(
             f"{rows_path(study, results)} has no rows of {study!r}: they are not stored until its next run "
-            "(python -m experiments rows)."
+            "(or --finished, where its runs are)."
         )
     return _of_finished(found, study, results)
 
@@ -253,11 +225,6 @@ def _of_finished(found: list[RunRows], study: str, results: Path) -> list[RunRow
     return [run for run in found if (run.arm, run.task, run.seed, run.hash) in known]
 
 
-def _stored(study: str, results: Path) -> dict[tuple[str, str, int, str], RunRows]:
-    """Return the same by place; none where none are stored."""
-    return {run.place: run for run in _of_finished(read_rows(study, results), study, results)}
-
-
 def _finished(study: str, results: Path) -> Iterator[tuple[str, Record]]:
     """Yield arm and record of each run that did not fail."""
     for arm, tasks in load_study(study, results).arms.items():
@@ -265,12 +232,20 @@ def _finished(study: str, results: Path) -> Iterator[tuple[str, Record]]:
             yield from ((arm, record) for record in seeds.values() if "failed" not in record)
 
 
+def _with_rows(study: str, results: Path) -> Iterator[tuple[str, Record, bool]]:
+    """Yield arm and record of each finished run, and whether all of its rows are stored."""
+    stored = {run.place for run in _of_finished(read_rows(study, results), study, results)}
+    for arm, record in _finished(study, results):
+        places = {(on, arm, record["seed"], record["task"]) for on in _tested_on(record)}
+        yield arm, record, places <= stored
+
+
 def _tested_on(record: Record) -> list[str]:
     """Return the tasks whose test rows a run was scored on: its own, and those it was shifted to."""
     return [record["task"], *(name for name, scores in record["shifted"].items() if "failed" not in scores)]
 
 
-def _found(arm: str, record: Record, folder: Path, commit: str) -> list[RunRows]:
+def _found(arm: str, record: Record, folder: Path) -> list[RunRows]:
     """Return the rows that a sweep's folder holds of a run; none unless it has the whole run."""
     out, made = folder / record["config_hash"], record_path(folder / "records", record["config_hash"])
     # A file's task is called by the file's name without its ending.
@@ -280,7 +255,7 @@ def _found(arm: str, record: Record, folder: Path, commit: str) -> list[RunRows]
     if not made.exists() or not all((place / PREDICTIONS).exists() for place in places.values()):
         return []
     code = read_record(made).get("code")
-    commit = f"{code['commit']}{'+' if code['dirty'] else ''}" if code and code["commit"] else commit
+    commit = f"{code['commit']}{'+' if code['dirty'] else ''}" if code and code["commit"] else ""
     runs = []
     for name in _tested_on(record):
         labels, log_probs = load_predictions(places[name])
@@ -317,23 +292,3 @@ def _clusters(record: Record, tested_on: str, ids: Sequence[str]) -> tuple[str, 
 def _microworld_clusters(name: str, seed: int, world: int) -> dict[str, str]:
     task = load_task(name, seed, world)
     return {row.id: row.cluster for row in (*task.test, *task.validation)}
-
-
-def main() -> None:
-    """Collect the rows of a study, and say which are still to come."""
-    parser = command_line(__doc__)
-    parser.add_argument("study", help="name of the study")
-    parser.add_argument("--runs", metavar="DIR", type=Path, required=True, help="folder of the sweep")
-    parser.add_argument("--commit", default="", help="of the code that made the runs, if records do not say")
-    results_option(parser)
-    args = parser.parse_args()
-    stored, lacking = collect(args.study, args.runs, args.commit, args.out)
-    path = rows_path(args.study, args.out)
-    size = f"{path.stat().st_size / 1e6:.2f} MB" if path.exists() else "not written"
-    say(f"{stored} sets of rows are in {path} ({size}); {len(lacking)} runs lack theirs.")
-    for line in lacking:
-        say(f"  {line}")
-
-
-if __name__ == "__main__":
-    start(main)
