@@ -29,6 +29,9 @@ ARGUMENTS = {
 }
 
 
+RUNS = "folder of the runs; those that it holds are not repeated"
+
+
 @dataclass(frozen=True)
 class Preset:
     """A value of a setting that the runs of a study have unless somebody types another."""
@@ -99,7 +102,7 @@ def experiment_parser(
         f"default: {'by rows' if steps is None else steps}",
     )
     add("--runs", metavar="DIR", type=Path, default=Path(runs),
-        help="folder of the runs; those that it holds are not repeated; default: %(default)s")  # fmt: skip
+        help=f"{RUNS}; default: %(default)s")  # fmt: skip
     add("--workers", metavar="N", type=positive, default=2,
         help="runs worked on at a time, each on one core; default: %(default)s")  # fmt: skip
     add("--launcher", choices=tuple(LAUNCHERS), default="processes",
@@ -132,6 +135,20 @@ def positive(text: str) -> int:
 def length(text: str) -> int | None:
     """Return a number of steps, for argparse; None for "default"."""
     return None if text == "default" else positive(text)
+
+
+def option(default: Any, words: str, **more: Any) -> dict[str, Any]:
+    """Return the keyword arguments of `add_argument` for an option with a default.
+
+    Whole numbers are above 0; several values are taken where the default is several.
+
+    >>> option([2, 3], "sizes")["nargs"], option(0.1, "a rate")["help"]
+    ('+', 'a rate; default: %(default)s')
+    """
+    several = isinstance(default, list | tuple)
+    kind = {int: positive, float: float, str: str}.get(type(default[0] if several else default))
+    found = {"default": list(default) if several else default, "help": f"{words}; default: %(default)s"}
+    return found | ({"type": kind} if kind else {}) | ({"nargs": "+"} if several else {}) | more
 
 
 def setting(default: int, quick: int, said: str) -> Any:

@@ -3,12 +3,12 @@
     results/<study>.jsonl.gz
     {"schema": 3, "results": name, "about": {..}, "comparisons": [..]}    a set of results
     {"results": name, "key": key, "entry": {..}}                          an entry of it
-    {"record": {..}}                                                      of a run (`experiments.engine`)
+    {"record": {..}}                                                      of a run (`record.py`)
 
 A study may have several sets of results (`real`, `real_few`): all are in the file of its folder. `about` is
 what all entries of a set share and depend on. An entry is one thing that was done, with what names it (arm,
-task, seed ..) and what was found; `code` in it says which code did it. A study whose entries are runs has
-their hashes there, and their scores in the records (`experiments.engine.results`).
+task, seed ..) and what was found; `code` in it says which code did it. Of a study of arms the entries are
+runs: arm, task and seed, and the hash of the record that holds the scores (`Study`).
 """
 
 import fcntl
@@ -32,8 +32,12 @@ STUDIES = Path(__file__).parents[1] / "studies"
 OUT = Path("runs/results")
 LOCK = ".lock"
 SCHEMA = 3
+OTHER_SPLIT = "other_split"
+RUN = ("hash", "arm", "task", "seed")
 
 Entry = dict[str, Any]
+Seeds = dict[int, Record]
+Arms = dict[str, dict[str, Seeds]]
 
 
 @dataclass
@@ -77,7 +81,7 @@ class Store:
 
     folder: Path
     sets: dict[str, Results] = field(default_factory=dict)
-    records: dict[str, dict[str, Any]] = field(default_factory=dict)
+    records: dict[str, Record] = field(default_factory=dict)
 
     def take(self, line: Mapping[str, Any]) -> None:
         """Add what a line of the file says; a `KeyError` or `ValueError` where it is none."""
@@ -94,14 +98,9 @@ class Store:
     def lines(self) -> Iterator[dict[str, Any]]:
         """Yield the lines of the file; the same content is the same lines."""
         for name, found in sorted(self.sets.items()):
-            yield {
-                "schema": SCHEMA,
-                "results": name,
-                "about": found.about,
-                "comparisons": found.comparisons,
-            }
-            for key, entry in found.entries.items():
-                yield {"results": name, "key": key, "entry": entry}
+            head = {"schema": SCHEMA, "results": name}
+            yield head | {"about": found.about, "comparisons": found.comparisons}
+            yield from ({"results": name, "key": key, "entry": e} for key, e in found.entries.items())
         yield from ({"record": record} for _, record in sorted(self.records.items()))
 
 
@@ -112,9 +111,8 @@ def study_names(folder: Path = STUDIES) -> list[str]:
 
 def study_of(name: str) -> str:
     """Return the study that a set of results is of: the longest whose name it goes on from, or its own."""
-    return max(
-        (one for one in study_names() if name == one or name.startswith(f"{one}_")), key=len, default=name
-    )
+    known = (one for one in study_names() if name == one or name.startswith(f"{one}_"))
+    return max(known, key=len, default=name)
 
 
 def results_path(name: str, folder: Path = RESULTS) -> Path:
@@ -187,15 +185,14 @@ def stored_names(folder: Path = RESULTS) -> list[str]:
 def resumed(name: str, folder: Path, about: Mapping[str, Any]) -> Results:
     """Return a stored set of results, to be gone on with, or the beginning of one.
 
-    Raises:
-        ConfigError: what is stored depends on something else than `about`.
+    A `ConfigError` where what is stored depends on something else than `about`.
     """
     found = find_results(name, folder)
     if found is None:
         return Results(name, folder, dict(about))
     for key, value in about.items():
-        # What was typed is not known of files from before it was kept.
-        if found.about.get(key, value if key == "set" else None) != value:
+        # Files from before these were kept do not say what they were.
+        if found.about.get(key, value if key in ("model", "set", "steps") else None) != value:
             raise ConfigError(
                 f"{found.path} holds results with {key}={found.about.get(key)}, not {value}: give another "
                 "folder with --out."
@@ -210,16 +207,12 @@ def results_option(parser: ArgumentParser, folder: Path = OUT) -> None:
         "experiments/results); default: %(default)s")  # fmt: skip
 
 
-OTHER_SPLIT = "other_split"
-RUN = ("hash", "arm", "task", "seed")
-
-Seeds = dict[int, Record]
-Arms = dict[str, dict[str, Seeds]]
+# Studies of arms -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Study:
-    """A study of arms as it was written down.
+    """A study of arms as it was written down; an arm is a row of its table: a method, or a variant of one.
 
     Attributes:
         arms: arm -> task -> seed -> record, in the order in which they were written.
@@ -262,21 +255,16 @@ def write_study(
 ) -> Path:
     """Write down a study of arms and return the path; records that are stored and not given stay.
 
-    A run has `hash`, `arm`, `task` and `seed`; two arms may share one.
-
-    Raises:
-        DataError: a run lacks one of these, or an arm has two runs of one task and seed.
+    A run has `hash`, `arm`, `task` and `seed`; two arms may share one. A `DataError` where a run lacks one of
+    these, or an arm has two runs of one task and seed.
     """
     check_runs(name, runs)
     entries = {f"{run['arm']} {run['task']} {run['seed']}": {key: run[key] for key in RUN} for run in runs}
     path = results_path(name, folder)
     with changing(path) as store:
-        compared = [dict(entry) for entry in comparisons]
-        store.sets[name] = Results(name, folder, dict(settings), entries, compared)
+        store.sets[name] = Results(name, folder, dict(settings), entries, [dict(one) for one in comparisons])
         known = store.records | {record["config_hash"]: committed(record) for record in records}
-        wanted = {
-            run["hash"] for found in store.sets.values() for run in found.entries.values() if "hash" in run
-        }
+        wanted = {run.get("hash") for found in store.sets.values() for run in found.entries.values()}
         store.records = {key: record for key, record in known.items() if key in wanted}
     return path
 
@@ -309,15 +297,13 @@ def load_study(name: str, folder: Path = RESULTS) -> Study:
     others = load_other_split(folder)
     for run in runs:
         seeds = arms.setdefault(run["arm"], {}).setdefault(run["task"], {})
-        record = _record(name, run, store.records)
-        # Known where `experiments.engine.other_split` has asked for it.
         known = {"other_split": others[run["hash"]]} if run["hash"] in others else {}
-        seeds[run["seed"]] = record | known
+        seeds[run["seed"]] = _record(name, run, store.records) | known
     return Study(name, arms, found.about, found.comparisons, folder)
 
 
 def load_other_split(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return scores on the other split by hash (`experiments.engine.other_split`); none without a file."""
+    """Return scores on the split that runs were not evaluated on, where they were asked for, by hash."""
     found = find_results(OTHER_SPLIT, folder)
     return found.entries if found else {}
 

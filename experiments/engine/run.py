@@ -1,4 +1,4 @@
-"""What every study of arms does: arms on tasks with seeds, recorded, compared, written down."""
+"""The two loops of a study: arms on tasks with seeds, and something read off finished runs."""
 
 import platform
 from argparse import Namespace
@@ -17,67 +17,18 @@ from bara_pyro.runs.system import System
 from experiments.engine.arguments import run_settings, sweep_options
 from experiments.engine.differences import Comparisons, write_comparisons
 from experiments.engine.methods import tagged
-from experiments.engine.record import Record, recorded
+from experiments.engine.record import recorded
 from experiments.engine.results import find_results, resumed, stored_records, write_study
 from experiments.engine.rows import collect, whole_records
-from experiments.engine.sweep import Job, finished_runs, found, plan, sweep
-
-
-def about_runs(args: Namespace, *names: str, **more: Any) -> dict[str, Any]:
-    """Return what results depend on: the model, the steps, what was --set, and named arguments."""
-    model = Path(args.model or "microworld").name
-    about = {"model": model, "steps": args.steps, "set": recorded(assigned(args.assignments))}
-    return {**about, **{name: getattr(args, name) for name in names}, **more}
-
-
-def read_off(
-    name: str,
-    jobs: Mapping[tuple[Any, ...], Job],
-    fields: Sequence[str],
-    look: Callable[[System, Namespace], dict[str, Any]],
-    about: Mapping[str, Any],
-    args: Namespace,
-    *,
-    by_hash: bool = False,
-) -> None:
-    """Do the runs that are missing, look at those that have not been looked at, write after each.
-
-    Args:
-        name: of the results.
-        jobs: place -> run.
-        fields: what the parts of a place are called in an entry.
-        look: a fitted system and the arguments -> what is kept of it.
-        about: what the results depend on.
-        args: of `experiment_parser`.
-        by_hash: entries are kept by the hash of their run, by their place otherwise.
-
-    Raises:
-        ConfigError: the file holds results of other settings.
-        TrainingError: every run failed.
-    """
-    done, results = finished_runs(jobs, args), resumed(name, args.out, about)
-    with progress("look at the runs", len(done)) as advance:
-        for place, record in done.items():
-            run = record["config_hash"]
-            key = run if by_hash else " ".join(map(str, place))
-            # A new default or a new search makes another run of a place.
-            if results.entries.get(key, {}).get("hash") != run:
-                found = look(load_system(args.runs / run), args)
-                results.add(key, {**dict(zip(fields, place, strict=True)), "hash": run, **found})
-            advance(1)
-    say(
-        f"{len(done)} of {len(jobs)} runs are in {results.path}: "
-        f"python -m experiments report --out {args.out}"
-    )
-
+from experiments.engine.sweep import Job, finished_runs, only_finished, sweep
 
 Arm = Mapping[str, Any] | Callable[[str], Mapping[str, Any]]
 """Its dotted settings, or those of a task."""
 Arms = Mapping[str, Arm]
 SEED = object()
 """Stands for the seed of the run where a setting of an arm is to change with it."""
-Place = tuple[str, str, int]
-"""Arm, task and seed of a run."""
+Look = Callable[[System, Namespace], dict[str, Any]]
+"""A fitted system and the arguments -> what is kept of it."""
 
 
 def run_study(
@@ -101,7 +52,7 @@ def run_study(
         TrainingError: every run failed.
     """
     results = args.out
-    stored = _stored(name, args, results)
+    stored = _stored_runs(name, args)
     # By seeds: what is done of an interrupted experiment is a whole table of fewer seeds.
     places = [(arm, task, seed) for seed in range(args.seeds) for task in args.tasks for arm in arms]
     jobs = [
@@ -114,25 +65,26 @@ def run_study(
     # What was committed is done, also where the folder of its runs is gone.
     known = whole_records(name, results)
     if args.finished:
-        places, jobs = _finished(places, jobs, args, known)
-    others = partial(stored_records, results)
-    records = sweep(jobs, args.runs, **sweep_options(args), known=known, stored=others)
+        done = only_finished(jobs, args, known)
+        places, jobs = list(compress(places, done)), list(compress(jobs, done))
+    records = sweep(
+        jobs, args.runs, **sweep_options(args), known=known, stored=partial(stored_records, results)
+    )
     runs = [
         {"hash": record["config_hash"], "arm": arm, "task": record["task"], "seed": seed}
         for (arm, _, seed), record in zip(places, records, strict=True)
     ]
-    done = [run for run, record in zip(runs, records, strict=True) if "failed" not in record]
-    if not done:
+    arms_done = [place[0] for place, record in zip(places, records, strict=True) if "failed" not in record]
+    if not arms_done:
         raise TrainingError(f"Every run of {name} failed: see the list of failures above.")
     asked = {(run["arm"], run["task"], run["seed"]) for run in runs}
-    kept = [run for run in stored if (run["arm"], run["task"], run["seed"]) not in asked]
+    runs = [*(run for run in stored if (run["arm"], run["task"], run["seed"]) not in asked), *runs]
     # Also the failed ones: a table says how many there are.
-    path = write_study(name, [*kept, *runs], records, _about(args, [*kept, *runs]), folder=results)
+    path = write_study(name, runs, records, _about(args, runs), folder=results)
     collect(name, args.runs, results=results)
-    arms_done = {run["arm"] for run in done}
-    if comparisons and arms_done.intersection((*tagged("reference"), comparisons.primary.reference)):
+    if comparisons and {*arms_done}.intersection((*tagged("reference"), comparisons.primary.reference)):
         write_comparisons(name, comparisons, results)
-    say(f"{len(done)} of {len(places)} runs are in {path}: python -m experiments report --out {results}")
+    say(f"{len(arms_done)} of {len(places)} runs are in {path}: python -m experiments report --out {results}")
 
 
 def _settings(arm: Arm, task: str, seed: int) -> dict[str, Any]:
@@ -140,21 +92,9 @@ def _settings(arm: Arm, task: str, seed: int) -> dict[str, Any]:
     return {key: seed if value is SEED else value for key, value in own.items()}
 
 
-def _finished(
-    places: Sequence[Place], jobs: Sequence[Job], args: Namespace, known: Mapping[str, Record]
-) -> tuple[list[Place], list[Job]]:
-    """Return what is done of a study, shifted tasks included."""
-    hashes, runs = plan(jobs, args.runs, args.retry_failed, args.reuse)
-    there = found(runs, known)
-    done = [runs[key].done(there[key]) for key in hashes]
-    if not any(done):
-        raise TrainingError(f"No run of this study is finished in {args.runs}: leave out --finished.")
-    return list(compress(places, done)), list(compress(jobs, done))
-
-
-def _stored(name: str, args: Namespace, results: Path) -> list[dict[str, Any]]:
+def _stored_runs(name: str, args: Namespace) -> list[dict[str, Any]]:
     """Return the runs that are stored of a study; a `ConfigError` where they have other steps than asked."""
-    found = find_results(name, results)
+    found = find_results(name, args.out)
     if found is None:
         return []
     if found.about.get("steps") != args.steps:
@@ -180,3 +120,56 @@ def _about(args: Namespace, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]
         "machine": platform.machine(),
         "device": args.device or "cpu",
     }
+
+
+def about_runs(args: Namespace, *names: str, **more: Any) -> dict[str, Any]:
+    """Return what results depend on: the model, the steps, what was --set, and named arguments."""
+    shared = {"steps": args.steps, "set": recorded(assigned(args.assignments))}
+    return {
+        "model": Path(args.model or "microworld").name,
+        **shared,
+        **{name: getattr(args, name) for name in names},
+        **more,
+    }
+
+
+def read_off(
+    name: str,
+    jobs: Mapping[tuple[Any, ...], Job],
+    fields: Sequence[str],
+    look: Look | None,
+    about: Mapping[str, Any],
+    args: Namespace,
+    *,
+    by_hash: bool = False,
+) -> None:
+    """Do the runs that are missing, look at those that have not been looked at, write after each.
+
+    Args:
+        name: of the results.
+        jobs: place -> run.
+        fields: what the parts of a place are called in an entry.
+        look: what is kept of a run; its record where it is None.
+        about: what the results depend on.
+        args: of `experiment_parser`.
+        by_hash: entries are kept by the hash of their run, by their place otherwise.
+
+    Raises:
+        ConfigError: the file holds results of other settings.
+        TrainingError: every run failed.
+    """
+    done, results = finished_runs(jobs, args), resumed(name, args.out, about)
+    with progress("look at the runs", len(done)) as advance:
+        for place, record in done.items():
+            run = record["config_hash"]
+            key = run if by_hash else " ".join(map(str, place))
+            # A new default or a new search makes another run of a place.
+            known = results.entries.get(key, {})
+            if run not in (known.get("hash"), known.get("config_hash")):
+                found = {"hash": run, **look(load_system(args.runs / run), args)} if look else record
+                results.add(key, {**dict(zip(fields, place, strict=True)), **found})
+            advance(1)
+    say(
+        f"{len(done)} of {len(jobs)} runs are in {results.path}: "
+        f"python -m experiments report --out {args.out}"
+    )

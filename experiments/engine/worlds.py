@@ -101,7 +101,8 @@ def _difference(runs: Sequence[RunRows], arm: str, reference: str, metric: str) 
     return found
 
 
-ABOUT = """How small a difference a study of so many worlds, seeds and rows can show, from the runs of a stored one.
+ABOUT = """\
+How small a difference a study of so many worlds, seeds and rows can show, from the runs of a stored one.
 
     python -m experiments power in_distribution --arm bara-gate --reference temperature
 

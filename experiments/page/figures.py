@@ -153,6 +153,12 @@ def panels(number: int, height: float) -> tuple[Figure, list[Axes]]:
     return figure, list(grid.flatten()[:number])
 
 
+def legend_below(figure: Figure, ncols: int = 3, loc: str = "outside lower center") -> None:
+    """Write what stands in the first panel once for all of them."""
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    legend_of(figure, handles=handles, labels=labels, loc=loc, ncols=ncols)
+
+
 def marked(index: int, size: float = 4.0) -> dict[str, Any]:
     """Return colour, dashes and marker of the `index`-th line."""
     return {"marker": "osDv^"[index % 5], "markersize": size, **line_style(index)}

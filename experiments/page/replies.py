@@ -1,5 +1,6 @@
 """The sections of studies of sampled replies: the best of n, diversity, frontiers, budgets, the tax."""
 
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache, partial
@@ -13,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from bara_pyro.errors import ConfigError
 from bara_pyro.metrics import (
     compare_budgets,
     compare_frontiers,
@@ -23,14 +25,29 @@ from bara_pyro.metrics import (
 from bara_pyro.metrics.intervals import Drawn, Interval
 from bara_pyro.report import Column, Table
 from bara_pyro.report.style import GREY, INK, dress, legend_of, line_style, new_figure
-from experiments.engine.replies import THOUSAND, read_numbers
+from experiments.engine.arguments import option, preset, run_settings
+from experiments.engine.replies import (
+    FEW,
+    NUMBERS,
+    SAMPLES,
+    THOUSAND,
+    Look,
+    Sampling,
+    questions_tax,
+    read_numbers,
+    sampled,
+)
 from experiments.engine.results import Results, distinct, having
+from experiments.engine.run import about_runs, read_off
+from experiments.engine.search import CHOICES_REPLIES, UPPER, chosen
+from experiments.engine.sweep import Job
 from experiments.page.figures import PAGE, marked
 from experiments.page.parts import Part, Picture
+from experiments.page.spec import Options, StudySpec, parsed, shared_facts
 from experiments.page.tables import interval_cell
 from experiments.page.values import display, spread, spread_rows, student
 
-REFERENCE = "lora"
+REFERENCE, METHODS = "lora", ("lora", "blob", "scalabl", "bara", "bara-gate")
 
 Entry = Mapping[str, Any]
 
@@ -516,3 +533,120 @@ def parts(results: Results) -> Iterable[Part]:
             "Accuracy on questions after minus before, by task and on average; bars: 95 % intervals over "
             "seeds alone. Rows are not stored, so that bars say nothing of other questions.",
         )
+
+
+def reply_study(
+    name: str,
+    about: str | None,
+    title: str,
+    question: str,
+    task: str,
+    look: Callable[[Namespace], Look],
+    settings: Callable[[str], Mapping[str, Any]],
+    *,
+    steps: int,
+    replies: int,
+    runs: str = "runs/replies",
+    options: Options,
+    facts: Callable[[Results], Mapping[str, Any]] = shared_facts,
+    order: int,
+) -> StudySpec:
+    """Return a study of replies: models that learnt them, trained once, sampled from once, and kept.
+
+    `task` is learnt by every method with its `settings`; `look` says what is looked at in every model.
+    Defaults of the command are `steps`, `replies` (to a prompt) and `runs`; all else is as in `look_study`.
+    """
+
+    def main() -> None:
+        more = {**options, "--replies": option(replies, "replies a prompt")}
+        args = parsed(about, more, runs=runs, methods=METHODS, tasks=None, steps=steps)
+        asked = look(args)
+        shared = {"task.likelihood": "completion", "task.name": task}
+        jobs = {
+            (method, seed): Job(
+                run_settings(args, {**shared, "method": method, "seed": seed, **preset(settings(method))})
+            )
+            for seed in range(args.seeds)
+            for method in args.methods
+        }
+        depends = {
+            "task": task,
+            "samples": SAMPLES,
+            "few": FEW,
+            "temperatures": [*asked.sampling.temperatures],
+        }
+        read_off(
+            name,
+            jobs,
+            ("method", "seed"),
+            lambda system, args: sampled(system, asked.sampling, args.replies, asked.tax),
+            about_runs(args, "replies", **depends),
+            args,
+            by_hash=True,
+        )
+
+    return StudySpec(title, question, main, parts, facts=facts, order=order)
+
+
+def microworld_study(
+    name: str, about: str | None, title: str, task: str, asked: Callable[[], Sampling], *, order: int
+) -> StudySpec:
+    """Return a study of replies in the microworld: chosen settings, and a tax on its questions."""
+
+    def look(args: Namespace) -> Look:
+        return Look(asked(), questions_tax(args.rows), {"rows": args.rows})
+
+    options = {"--rows": option(300, "test rows of each task of questions")}
+    return reply_study(
+        name,
+        about,
+        title,
+        QUESTION,
+        task,
+        look,
+        lambda method: chosen(method, CHOICES_REPLIES),
+        steps=400,
+        replies=max(NUMBERS),
+        options=options,
+        order=order,
+    )
+
+
+def smollm2_study(
+    name: str,
+    about: str | None,
+    title: str,
+    question: str,
+    look: Callable[[Namespace], Look],
+    *,
+    replies: int,
+    options: Options,
+    order: int,
+    facts: Callable[[Results], Mapping[str, Any]] = shared_facts,
+) -> StudySpec:
+    """Return a study of replies of SmolLM2, which learnt UltraFeedback's chosen ones: they share models."""
+
+    def checked(args: Namespace) -> Look:
+        if args.model is None or args.data_dir is None:
+            raise ConfigError(
+                "Give --model and --data-dir: this study is of a real language model on real rows."
+            )
+        return look(args)
+
+    settings = {"adapter.target_modules": UPPER, "task.max_length": 256, "task.too_long": "drop"}
+    # Two epochs of the 118 replies of at most 256 tokens, prompt included.
+    return reply_study(
+        name,
+        about,
+        title,
+        question,
+        "ultrafeedback",
+        checked,
+        lambda method: settings,
+        steps=60,
+        replies=replies,
+        runs="runs/instructions",
+        options=options,
+        facts=facts,
+        order=order,
+    )

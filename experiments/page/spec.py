@@ -1,10 +1,12 @@
 """What a study is, for the command line and for the pages: one object in the `study.py` of its folder.
 
-    studies/<name>/study.py     STUDY, a `StudySpec`, and the command behind it
+    studies/<name>/study.py     STUDY, a `StudySpec`: what is compared, the loop, the table
     studies/<name>/answer.md    what was learnt, a template (`experiments.page.template`); may be missing;
                                 `answer_<more>.md` is of the results `<name>_<more>`
 
-A folder is all that a study needs: commands and pages are found by what is there.
+A folder is all that a study needs: commands and pages are found by what is there. There are three kinds: arms
+on tasks with seeds (`arm_study`), something read off finished runs (`look_study`), and a command of its own
+(`entry_study`).
 """
 
 from argparse import Namespace
@@ -16,26 +18,34 @@ from types import MappingProxyType
 from typing import Any
 
 from bara_pyro.cli.terminal import show
-from experiments.engine.arguments import experiment_parser
+from experiments.engine.arguments import experiment_parser, preset, run_settings
 from experiments.engine.differences import Comparisons
 from experiments.engine.results import (
     Results,
     Study,
+    distinct,
     load_study,
     read_results,
     stored_names,
     study_names,
     study_of,
 )
-from experiments.engine.run import Arms, run_study
-from experiments.engine.search import crossed
+from experiments.engine.run import Arms, Look, about_runs, read_off, run_study
+from experiments.engine.search import chosen, crossed
+from experiments.engine.sweep import Job
 from experiments.page.parts import Part, tables_of
+
+Options = Mapping[str, Mapping[str, Any]]
+"""Further arguments of a command: name -> keyword arguments of `add_argument`."""
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def shared_facts(results: Results) -> dict[str, Any]:
-    """Return what a question may name: what all entries share, and the number of seeds in words."""
-    seeds = len({entry.get("seed") for entry in results.entries.values()})
-    return {**results.about, "seeds": f"{seeds} seed{'s' if seeds > 1 else ''}"}
+    """Return what a question may name: what all entries share, their tasks, the number of seeds in words."""
+    entries = results.entries.values()
+    seeds = len({entry.get("seed") for entry in entries})
+    tasks = distinct((entry for entry in entries if "task" in entry), "task")
+    return {"tasks": " and ".join(tasks), **results.about, "seeds": f"{seeds} seed{'s' if seeds > 1 else ''}"}
 
 
 @dataclass(frozen=True)
@@ -58,8 +68,8 @@ class StudySpec:
     question: str
     main: Callable[[], None]
     parts: Callable[[Any], Iterable[Part]]
-    load: Callable[[str, Path], Any]
-    facts: Callable[[Any], Mapping[str, Any]]
+    load: Callable[[str, Path], Any] = read_results
+    facts: Callable[[Any], Mapping[str, Any]] = shared_facts
     order: int = 100
     comparisons: Comparisons | None = None
     read_by: str | None = None
@@ -70,12 +80,81 @@ def entry_study(
     question: str,
     main: Callable[[], None],
     parts: Callable[[Results], Iterable[Part]],
+    **more: Any,
+) -> StudySpec:
+    """Return a study with a command of its own, whose entries hold what was found."""
+    return StudySpec(title, question, main, parts, **more)
+
+
+def jobs_of(
+    args: Namespace, more: Mapping[str, Any] = NOTHING, own: Callable[[str], Mapping[str, Any]] | None = None
+) -> dict[tuple[Any, ...], Job]:
+    """Return each method on each task with each seed: with its own settings (the chosen ones), and `more`."""
+
+    def settings(method: str, task: str, seed: int) -> dict[str, Any]:
+        return {"method": method, **preset((own or chosen)(method)), "task.name": task, "seed": seed, **more}
+
+    return {
+        (method, task, seed): Job(run_settings(args, settings(method, task, seed)))
+        for seed in range(args.seeds)
+        for task in args.tasks
+        for method in args.methods
+    }
+
+
+def look_study(
+    name: str,
+    about: str | None,
+    title: str,
+    question: str,
+    look: Look | None,
+    parts: Callable[[Results], Iterable[Part]],
     *,
+    jobs: Callable[[Namespace], Mapping[tuple[Any, ...], Job]] = jobs_of,
+    place: Sequence[str] = ("method", "task", "seed"),
+    runs: str = "runs/study",
+    kept: Sequence[str] = (),
+    constants: Mapping[str, Any] = NOTHING,
+    by_hash: bool = False,
+    options: Options = NOTHING,
     facts: Callable[[Results], Mapping[str, Any]] = shared_facts,
     order: int = 100,
+    **defaults: Any,
 ) -> StudySpec:
-    """Return a study whose entries hold what was found."""
-    return StudySpec(title, question, main, parts, read_results, facts, order)
+    """Return a study that reads something off finished runs: each is trained once and looked at once.
+
+    Args:
+        name: of the study and of its results.
+        about: what its command says of itself: the `__doc__` of its module.
+        title: as `question`, `parts`, `facts` and `order` one of `StudySpec`.
+        question: what was asked.
+        look: a fitted system and the arguments -> what is kept of it; the record of the run if None.
+        parts: its tables and figures.
+        jobs: arguments -> place and run; methods on tasks with seeds and their chosen settings by default.
+        place: what the parts of a place are called in an entry.
+        runs: default of its --runs.
+        kept: the arguments that its results depend on.
+        constants: what they depend on besides.
+        by_hash: entries are kept by the hash of their run, by their place otherwise.
+        options: further arguments.
+        facts: what the question names.
+        order: of its page.
+        **defaults: of the arguments of `experiment_parser`.
+    """
+
+    def main() -> None:
+        args = parsed(about, options, runs=runs, **defaults)
+        read_off(name, jobs(args), place, look, about_runs(args, *kept, **constants), args, by_hash=by_hash)
+
+    return StudySpec(title, question, main, parts, facts=facts, order=order)
+
+
+def parsed(about: str | None, options: Options, **defaults: Any) -> Namespace:
+    """Return the arguments of a command: those of every experiment, and its further options."""
+    parser = experiment_parser(about, **defaults)
+    for option, more in options.items():
+        parser.add_argument(option, **more)
+    return parser.parse_args()
 
 
 def arm_study(
@@ -89,8 +168,8 @@ def arm_study(
     methods: Sequence[str] | None = None,
     tasks: Sequence[str] = ("micro-wgs", "micro-arcc"),
     steps: int | None = 1000,
-    options: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
-    shifted: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    options: Options = NOTHING,
+    shifted: Mapping[str, Sequence[str]] = NOTHING,
     comparisons: Comparisons | None = None,
     order: int = 100,
     read_by: str | None = None,
@@ -100,25 +179,22 @@ def arm_study(
     Args:
         name: of the study and of its results; `--name`, where it is an option, gives the results another.
         about: what its command says of itself: the `__doc__` of its module.
-        title: as `parts`, `comparisons` and `order` one of `StudySpec`.
+        title: as `parts`, `comparisons`, `order` and `read_by` one of `StudySpec`.
         question: what all runs share is added to it.
         parts: its tables and figures.
         arms: arguments -> arms (see `run_study`); each method with its chosen settings by default.
         methods: default of its --methods, as `tasks` and `steps` are of theirs.
         tasks: default of its --tasks.
         steps: default of its --steps.
-        options: further arguments: name -> keyword arguments of `add_argument`.
+        options: further arguments.
         shifted: task -> further tasks that its runs are tested on, `--shifted` for all where it is an option.
         comparisons: how its arms are compared; on the tasks of `--shifted`.
         order: of its page.
-        read_by: one of `StudySpec`, too.
+        read_by: the study whose page its results stand on.
     """
 
     def main() -> None:
-        parser = experiment_parser(about, runs="runs/study", methods=methods, tasks=tasks, steps=steps)
-        for option, more in options.items():
-            parser.add_argument(option, **more)
-        args = parser.parse_args()
+        args = parsed(about, options, runs="runs/study", methods=methods, tasks=tasks, steps=steps)
         on, how = shifted, comparisons
         if hasattr(args, "shifted"):
             on, how = dict.fromkeys(args.tasks, args.shifted), Comparisons(tested_on=tuple(args.shifted))
@@ -149,17 +225,17 @@ def run_facts(study: Study) -> dict[str, str]:
     steps = sorted(
         {int(record.get("fitted", {}).get("calibrated_steps", record["steps"])) for record in records}
     )
+    # Arms may share a run.
+    unique = {record["config_hash"]: record for record in records}.values()
+    seconds = sum((r["wall_clock_train_s"] or 0) + (r["wall_clock_evaluate_s"] or 0) for r in unique)
     parts = [
         f"Language model: {', '.join(models)}",
         f"tasks: {', '.join(study.tasks)}",
         f"{' to '.join(f'{n:,}' for n in dict.fromkeys((steps[0], steps[-1])))} training steps",
         f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''}",
         f"S = {' and '.join(map(str, samples))}",
+        f"{seconds / 3600:.2g} core-hours",
     ]
-    # Arms may share a run.
-    unique = {record["config_hash"]: record for record in records}.values()
-    seconds = sum((r["wall_clock_train_s"] or 0) + (r["wall_clock_evaluate_s"] or 0) for r in unique)
-    parts.append(f"{seconds / 3600:.2g} core-hours")
     return {"facts": f"{'; '.join(parts)}."}
 
 

@@ -3,7 +3,7 @@
 Best values are bold and second best italic, as the paper marks them bold and underlined.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from experiments.page.values import (
     over_tasks,
     parameters_of,
     score,
+    spread_rows,
 )
 
 SCORES = {
@@ -77,6 +78,19 @@ def score_table(study: Study, metric: str, average: Sequence[str]) -> Table:
 def about_columns(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
     """Return the columns before the scores: name, parameters, and S only where it says something."""
     return [column for column in ABOUT if column.key != "S" or any(row["S"] is not None for row in rows)]
+
+
+def spread_table(
+    entries: Iterable[Mapping[str, Any]], columns: Sequence[Column], by: Sequence[str], caption: str = ""
+) -> Table:
+    """Return a row for each combination of the values `by`; other columns are spreads over its entries."""
+    keys = [column.key for column in columns if column.key not in by]
+    return Table(columns, spread_rows(entries, by, keys), caption)
+
+
+def sorted_by(table: Table, place: Callable[[Any], Any]) -> Table:
+    """Return a table with its rows in another order."""
+    return replace(table, rows=sorted(table.rows, key=place))
 
 
 # Shifts ----------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """The study of decisions with a promise: what is measured, the section, the figure."""
 
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,30 +9,34 @@ import torch
 from scipy.stats import beta
 from study_cases import page_of
 
-from bara_pyro.core.loading import load_backbone
 from bara_pyro.metrics import expected_coverage, prediction_sets
 from bara_pyro.runs.asked import ask
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.system import build_system
+from bara_pyro.runs.train import train
+from experiments.engine.sweep import Job
 from experiments.studies.decide import study as decide
-from experiments.studies.decide.study import abstention_rows, alarm_rows, distribution_range, kept, set_rows
+from experiments.studies.decide.study import (
+    abstention_table,
+    alarm_table,
+    distribution_range,
+    kept,
+    set_table,
+)
 
-SMALL = {"task.limit": 60}
-
-
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decide, "chosen", lambda method: SMALL)
+SMALL = {"task.name": "micro-arcc", "task.limit": 60, "train.steps": 2}
+ARGS = Namespace(rows=12, samples=2)
 
 
 @pytest.mark.parametrize("method", ["lora", "bara-gate"])
-def test_what_is_measured(method: str, tmp_path: Path, small: None) -> None:
-    args = Namespace(steps=2, rows=12, samples=2, runs=tmp_path)
-    found = decide.one(method, "micro-arcc", 0, args, load_backbone("microworld"))
+def test_what_is_measured(method: str, tmp_path: Path) -> None:
+    settings = {**SMALL, "method": method, "adapter.distance_aware": True}
+    train(build_system(load_config(overrides=settings)), tmp_path / "run")
+    found = decide.look(load_system(tmp_path / "run"), ARGS)
     assert (found["calibration_rows"], found["test_rows"]) == (60, 60)
     # Read back and asked without the noise of foreign rows: the same sets.
-    system = load_system(tmp_path / f"{method}-micro-arcc-0")
+    system = load_system(tmp_path / "run")
     assert system.model.distance is not None
     system.model.distance.scale.zero_()
     known, asked = (ask(system, rows, "", samples=2) for rows in (system.task.validation, system.task.test))
@@ -44,9 +49,15 @@ def test_what_is_measured(method: str, tmp_path: Path, small: None) -> None:
     assert all("refused" in told or told["bound"] <= 30 for told in found["abstention"].values())
 
 
-def test_sets_and_abstention_are_without_the_noise_of_foreign_rows(small: None) -> None:
+def test_every_run_is_distance_aware(jobs_of: Callable[..., list[Job]]) -> None:
+    jobs = jobs_of("decide")
+    assert len(jobs) == 3 * 2
+    assert all(job.settings["adapter.distance_aware"] is True for job in jobs)
+
+
+def test_sets_and_abstention_are_without_the_noise_of_foreign_rows() -> None:
     aware, plain = (
-        build_system(load_config(overrides={**SMALL, "method": "lora", "task.name": "micro-arcc", **more}))
+        build_system(load_config(overrides={**SMALL, "method": "lora", **more}))
         for more in ({"adapter.distance_aware": True}, {})
     )
     distance = aware.model.distance
@@ -55,7 +66,7 @@ def test_sets_and_abstention_are_without_the_noise_of_foreign_rows(small: None) 
         distance.scale.fill_(3.0)
         distance.radius.fill_(0.0)
         distance.whitening.copy_(torch.eye(len(distance.mean)))
-    found = decide.measure(aware, rows=5, samples=2)
+    found = decide.look(aware, Namespace(rows=5, samples=2))
     known, others = decide.asked_rows(plain, 5, 2)
     assert found["sets"] == decide.sets_of(plain, known, others)
     assert found["alarms"]["plain"] == decide.alarms_of(plain, known, others, ("total",))
@@ -87,18 +98,21 @@ def test_section(tmp_path: Path) -> None:
     assert "Words." in text
     assert (tmp_path / "decide-coverage.svg").exists()
     entries = list(stored()["entries"].values())
-    rows = set_rows(entries)
+    rows = set_table(entries).rows
     assert len(rows) == 2 * 2 * 2 * 3
     assert rows[0]["range"] == "{:.1f} to {:.1f}".format(*distribution_range(400, 0.05))
-    assert [row["answered"] for row in abstention_rows(entries)] == [None, None, 40.0, 40.0] * 2
-    alarms = alarm_rows(entries)
+    assert [row["answered"] for row in abstention_table(entries).rows] == [None, None, 40.0, 40.0] * 2
+    alarms = alarm_table(entries).rows
     assert [row["by"] for row in alarms if row["task"] == "micro-arcc"] == [
         *("distance", "entropy", "entropy", "entropy, aware", "entropy, aware")
     ]
     assert alarms[0]["own"] == 4.0
     # 89 % lies within the range of 0.1 alone: two scores, four runs.
     assert f"Of {5 * 2 * 4} coverages (runs, scores and levels) {2 * 4} lie within" in kept(entries)
-    assert set_rows(list(stored((0, 1))["entries"].values()))[0]["size"] == (2.0, pytest.approx(0.5**0.5))
+    assert set_table(list(stored((0, 1))["entries"].values())).rows[0]["size"] == (
+        2.0,
+        pytest.approx(0.5**0.5),
+    )
 
 
 def test_the_range_is_where_the_distribution_lies() -> None:

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,19 +14,29 @@ from setting_cases import at, other_settings, value_at
 from bara_pyro.errors import ConfigError
 from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.named import setting_fields
-from experiments.engine import replies, run, search, sweep
+from experiments.engine import run, search, sweep
 from experiments.engine.arguments import ARGUMENTS, experiment_parser
 from experiments.engine.record import identity
-from experiments.engine.replies import Look, Sampling
+from experiments.engine.replies import Sampling
+from experiments.engine.results import study_names
 from experiments.engine.sweep import Job
-from experiments.page.spec import find_study, study_names
+from experiments.page import replies, spec
+from experiments.page.spec import find_study
 
 # Studies whose every setting but for a few options is their own: they have no --set.
-BY_OPTIONS = {
-    *("active", "decide", "demo", "efficiency", "pac_bayes", "reference_posterior", "sbc", "uncertainty"),
-    "verdict",
-}
+BY_OPTIONS = {"active", "demo", "efficiency", "pac_bayes", "reference_posterior", "sbc", "verdict"}
 STUDIES = [name for name in study_names() if name not in BY_OPTIONS]
+# One of each way to plan runs: arms, a command of its own, runs that are looked at, replies.
+PLANNERS = (
+    "in_distribution",
+    "real",
+    "remedies",
+    "lr_sweep",
+    "decide",
+    "real_rows",
+    "leave_one_out",
+    "instructions",
+)
 ON_SMOLLM2 = ("--model", "some/lm", "--data-dir", "rows")
 NEEDED: dict[str, tuple[str, ...]] = {
     "confirmatory": ("--name", "confirmatory_101", "--choices", "101-{task}.json"),
@@ -33,6 +44,16 @@ NEEDED: dict[str, tuple[str, ...]] = {
     "instructions": (*ON_SMOLLM2, "--judge", "judge"),
 }
 CHOSEN = {"train.lr": 1.2e-3, "train.steps": 77, "train.clip_norm": 0.5}
+
+
+# What studies of SmolLM2 read before anything is run.
+PARTS: dict[str, Any] = {
+    "load_humaneval": lambda path: [],
+    "load_tokenizer": lambda name: None,
+    "load_reward_model": lambda folder: SimpleNamespace(held_out={}),
+    "short_rows": lambda *_: [],
+    "sampling": lambda *_: Sampling([], lambda place, replies: []),
+}
 
 
 class Reached(Exception):
@@ -56,11 +77,10 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> Plan:
         module = import_module(f"experiments.studies.{name}.study")
         for place in (sweep, run):
             monkeypatch.setattr(place, "sweep", stop)
-        look = Look(Sampling([], lambda place, replies: []))
-        for place in (module, search, replies):
+        for place in (module, search, spec, replies):
             monkeypatch.setattr(place, "chosen", lambda *_, **__: dict(CHOSEN), raising=False)
-        monkeypatch.setattr(module, "look", lambda args: look, raising=False)
-        monkeypatch.setattr(module, "asked", lambda: look.sampling, raising=False)
+        for name_of_part, value in PARTS.items():
+            monkeypatch.setattr(module, name_of_part, value, raising=False)
         monkeypatch.setattr(sys, "argv", [name, "--seeds", "1", *NEEDED.get(name, ()), *typed])
         with pytest.raises(Reached):
             find_study(name).main()
@@ -100,7 +120,7 @@ def kept_or_refused(planned: Plan, study: str, key: str, value: Any, small: tupl
 WITHOUT_EFFECT = ("backbone.states_folder", "task.streaming", "train.process_timeout")
 
 
-@pytest.mark.parametrize("study", STUDIES)
+@pytest.mark.parametrize("study", PLANNERS)
 def test_every_setting_is_kept_or_refused_by_its_name(study: str, planned: Plan) -> None:
     method, small = smallest(planned, study)
     values = other_settings(method)
@@ -111,6 +131,13 @@ def test_every_setting_is_kept_or_refused_by_its_name(study: str, planned: Plan)
 
 
 @pytest.mark.parametrize("study", STUDIES)
+def test_every_study_hands_on_what_is_typed(study: str, planned: Plan) -> None:
+    configs = configs_or_refusal(planned, study, *smallest(planned, study)[1], "--set", "train.batch_size=3")
+    assert not isinstance(configs, str)
+    assert {config.train.batch_size for config in configs} == {3}
+
+
+@pytest.mark.parametrize("study", PLANNERS)
 def test_null_and_the_default_are_values_that_somebody_types(study: str, planned: Plan) -> None:
     """Both take the place of what the study presets."""
     typed = {}

@@ -1,21 +1,21 @@
 """The study of what the uncertainties mean: what is measured, the section, the runs it shares."""
 
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from study_cases import page_of
 
-from bara_pyro.core.loading import load_backbone
 from bara_pyro.data import first_rows
 from bara_pyro.metrics import decompose
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw, true_probabilities
 from bara_pyro.runs.system import System, build_system
-from bara_pyro.untrusted.files import read_json
+from experiments.engine.sweep import Job
 from experiments.studies.uncertainty import study as uncertainty
-from experiments.studies.uncertainty.study import table_rows
+from experiments.studies.uncertainty.study import size_table
 
 
 def fitted(method: str) -> System:
@@ -48,13 +48,14 @@ def test_what_is_measured(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert "global" not in found
 
 
-def test_a_run_has_the_rows_that_it_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_has_the_rows_that_it_is_given(
+    jobs_of: Callable[..., list[Job]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = jobs_of("uncertainty", "--sizes", "16", "80", "--methods", "bara")
+    assert [load_config(overrides=dict(job.settings)).task.train_rows for job in jobs] == [16, 80]
     monkeypatch.setattr(uncertainty, "NESTED", 2)
-    monkeypatch.setattr(uncertainty, "chosen", lambda method: {"train.lr": 0.001})
-    args = Namespace(steps=3, rows=6, runs=tmp_path)
-    found = uncertainty.one("bara", 16, 0, args, load_backbone("microworld"))
-    assert set(found) == {"micro-obqa", "micro-near", "micro-far"}
-    assert read_json(tmp_path / "bara-16-0" / "bara_config.json")["num_data"] == 16
+    found = uncertainty.look(fitted("bara"), Namespace(rows=6))
+    assert set(found["tasks"]) == {"micro-obqa", "micro-near", "micro-far"}
 
 
 def stored(seeds: tuple[int, ...] = (0, 1)) -> dict:
@@ -79,7 +80,7 @@ def test_section(tmp_path: Path) -> None:
     assert "2 seeds" in text
     assert "Words." in text
     assert (tmp_path / "uncertainty-rows.svg").exists()
-    rows = table_rows(list(stored()["entries"].values()))
+    rows = size_table(list(stored()["entries"].values())).rows
     assert len(rows) == 2 * 2 * 2
     assert rows[0]["epistemic"] == pytest.approx((0.11, 0.02 / 2**0.5))
     assert rows[0]["global"] is None

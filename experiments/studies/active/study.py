@@ -25,16 +25,16 @@ from bara_pyro.errors import ConfigError
 from bara_pyro.extras.active.acquire import Pool, acquire, ask_pool
 from bara_pyro.metrics import evaluate
 from bara_pyro.report import Column, Table
-from bara_pyro.report.style import dress, legend_of, line_style, new_figure
+from bara_pyro.report.style import dress, line_style, new_figure
 from bara_pyro.runs.asked import ask
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.rows import load_data
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train
 from bara_pyro.types import Acquisition
-from experiments.engine.arguments import command_line, positive
+from experiments.engine.arguments import RUNS, command_line, option
 from experiments.engine.results import Results, distinct, having, results_option, resumed
-from experiments.page.figures import PAGE, marked
+from experiments.page.figures import PAGE, legend_below, marked
 from experiments.page.parts import Folded, Part, Picture
 from experiments.page.spec import entry_study
 from experiments.page.tables import interval_cell
@@ -205,8 +205,7 @@ def curve_figure(entries: Entries) -> Figure:
         first = method == methods[0]
         dress(above, "", "NLL (nats)" if first else "", display(method))
         dress(below, "Labelled rows", "Accuracy (%)" if first else "")
-    handles, labels = panels[0][0].get_legend_handles_labels()
-    legend_of(figure, handles=handles, labels=labels, loc="outside lower center", ncols=4)
+    legend_below(figure, 4)
     return figure
 
 
@@ -283,20 +282,16 @@ def main() -> None:
     """Run what is missing and write the results."""
     parser = command_line(__doc__)
     add = parser.add_argument
-    add("--methods", nargs="+", metavar="NAME", default=list(METHODS), help="default: %(default)s")
-    add("--by", nargs="+", metavar="NAME", choices=ACQUISITIONS, default=list(ACQUISITIONS),
-        help="acquisitions; default: %(default)s")  # fmt: skip
-    add("--seeds", type=positive, default=3, help="repeat with the seeds 0 to N - 1; default: %(default)s")
-    add("--start", type=positive, default=40, help="rows to start from; default: %(default)s")
-    add("--count", type=positive, default=80, help="rows a batch; default: %(default)s")
-    add("--rounds", type=positive, default=4, help="trainings in a row; default: %(default)s")
-    add("--candidates", type=positive, default=300,
-        help="rows of the pool to choose a batch among; default: %(default)s")  # fmt: skip
-    add("--steps", type=positive, default=400, help="training steps a round; default: %(default)s")
-    add("--samples", type=positive, default=16,
-        help="draws S that rows are chosen by; default: %(default)s")  # fmt: skip
-    add("--runs", metavar="DIR", type=Path, default=Path("runs/active"),
-        help="folder of the runs; those that it holds are not repeated; default: %(default)s")  # fmt: skip
+    add("--methods", **option(METHODS, "to train", metavar="NAME"))
+    add("--by", **option(ACQUISITIONS, "acquisitions", metavar="NAME", choices=ACQUISITIONS))
+    add("--seeds", **option(3, "repeat with the seeds 0 to N - 1"))
+    add("--start", **option(40, "rows to start from"))
+    add("--count", **option(80, "rows a batch"))
+    add("--rounds", **option(4, "trainings in a row"))
+    add("--candidates", **option(300, "rows of the pool to choose a batch among"))
+    add("--steps", **option(400, "training steps a round"))
+    add("--samples", **option(16, "draws S that rows are chosen by"))
+    add("--runs", **option(Path("runs/active"), RUNS, metavar="DIR", type=Path))
     results_option(parser)
     run(parser.parse_args())
 

@@ -8,17 +8,12 @@ Any folder or hub name will do. Settings are those chosen on the first backbone:
 
 from pathlib import Path
 
+from experiments.engine.arguments import option
 from experiments.engine.methods import tagged
 from experiments.engine.search import crossed
 from experiments.page.parts import by_variant
 from experiments.page.spec import arm_study
 
-OPTION = {
-    "metavar": "NAME",
-    "nargs": "+",
-    "default": ["microworld", "runs/backbones/small"],
-    "help": "language models: hub names or local folders; default: %(default)s",
-}
 STUDY = arm_study(
     "backbones",
     __doc__,
@@ -27,6 +22,12 @@ STUDY = arm_study(
     by_variant,
     lambda args: crossed(args.methods, {Path(name).name: {"backbone.name": name} for name in args.backbones}),
     methods=tagged("main"),
-    options={"--backbones": OPTION},
+    options={
+        "--backbones": option(
+            ("microworld", "runs/backbones/small"),
+            "language models: hub names or local folders",
+            metavar="NAME",
+        )
+    },
     order=14,
 )

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from bara_pyro.microworld.chat import score_reply
 from bara_pyro.microworld.replies import CHAT, chat_prompts
 from bara_pyro.microworld.world import World
-from experiments.engine.replies import Sampling, run_in_microworld
-from experiments.page.replies import QUESTION, parts
-from experiments.page.spec import entry_study
+from experiments.engine.replies import Sampling
+from experiments.page.replies import microworld_study
 
 
 def asked() -> Sampling:
@@ -26,9 +25,4 @@ def asked() -> Sampling:
     return Sampling([prompt.text for prompt in prompts], score)
 
 
-def main() -> None:
-    """Run the study."""
-    run_in_microworld("chat", __doc__, CHAT, asked)
-
-
-STUDY = entry_study("Chat: best of n, diversity, tax", QUESTION, main, parts, order=40)
+STUDY = microworld_study("chat", __doc__, "Chat: best of n, diversity, tax", CHAT, asked, order=40)

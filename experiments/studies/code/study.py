@@ -10,9 +10,8 @@ from collections.abc import Sequence
 
 from bara_pyro.microworld.code import solves
 from bara_pyro.microworld.replies import CODE, code_problems
-from experiments.engine.replies import Sampling, run_in_microworld
-from experiments.page.replies import QUESTION, parts
-from experiments.page.spec import entry_study
+from experiments.engine.replies import Sampling
+from experiments.page.replies import microworld_study
 
 
 def asked() -> Sampling:
@@ -25,9 +24,4 @@ def asked() -> Sampling:
     return Sampling([problem.text for problem in problems], score)
 
 
-def main() -> None:
-    """Run the study."""
-    run_in_microworld("code", __doc__, CODE, asked)
-
-
-STUDY = entry_study("Code: pass@k, diversity, tax", QUESTION, main, parts, order=41)
+STUDY = microworld_study("code", __doc__, "Code: pass@k, diversity, tax", CODE, asked, order=41)

@@ -11,220 +11,32 @@ and on rows of shifted tasks. One training serves with and without the noise of 
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
-import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.stats import beta
 
-from bara_pyro.cli.terminal import say
-from bara_pyro.core.loading import load_backbone
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.metrics import accuracy
 from bara_pyro.metrics.conformal import allowed
 from bara_pyro.report import Column, Table
 from bara_pyro.report.style import GREY, INK, dress, legend_of, new_figure
 from bara_pyro.runs.asked import ScoredRows, ask
-from bara_pyro.runs.config import load_config
 from bara_pyro.runs.decide import decide_abstention, decide_detection, decide_sets
-from bara_pyro.runs.system import System, build_system
-from bara_pyro.runs.train import train
+from bara_pyro.runs.system import System
 from bara_pyro.types import Measure, SetScore
-from experiments.engine.arguments import command_line, positive
+from experiments.engine.arguments import option
 from experiments.engine.record import on_task
-from experiments.engine.results import Results, distinct, having, results_option, resumed
-from experiments.engine.search import chosen
+from experiments.engine.results import Results, distinct, having
 from experiments.page.figures import PAGE, marked
 from experiments.page.parts import Part, Picture
-from experiments.page.spec import entry_study
-from experiments.page.values import display, spread_rows
+from experiments.page.spec import jobs_of, look_study
+from experiments.page.tables import sorted_by, spread_table
+from experiments.page.values import display
 
-QUESTION = """\
-Each method trained for {steps:,} steps with the settings of the search (which saw other tasks; {seeds}),
-calibrated on the validation rows of its task and asked its test rows, S = {samples}. Coverage and error rates
-are of the test rows under the true distribution of their answers (*truth*) and by their drawn answers
-(*drawn*). What is promised holds over calibration rows, too: with those at hand the coverage of independent
-rows to come lies within the range of the table in `95 %` of the cases. Rows about one resident are not
-independent, which makes it wider. Abstention: delta `{delta}`; alarms at alpha `{alpha}`; {rows} rows of each
-shifted task.
-"""
-
-SETS = (
-    Column("method", "method"),
-    Column("task", "task"),
-    Column("score", "score"),
-    Column("promised", "promised", "%", ".0f"),
-    Column("range", "range", "%"),
-    Column("truth", "coverage, truth", "%", ".1f"),
-    Column("drawn", "drawn", "%", ".1f"),
-    Column("size", "answers a set", format=".2f"),
-    Column("near", "coverage, near", "%", ".1f"),
-    Column("far", "far", "%", ".1f"),
-)
-ABSTENTION = (
-    Column("method", "method"),
-    Column("task", "task"),
-    Column("risk", "risk", "%", ".0f"),
-    Column("answered", "answered", "%", ".1f"),
-    Column("truth", "errors, truth", "%", ".1f"),
-    Column("drawn", "drawn", "%", ".1f"),
-)
-ALARMS = (
-    Column("method", "method"),
-    Column("task", "task"),
-    Column("by", "by"),
-    Column("own", "own rows", "%", ".1f"),
-    Column("near", "near", "%", ".1f"),
-    Column("far", "far", "%", ".1f"),
-)
-SHOWN = ("0.05", "0.1", "0.2")
-BY = {"total": "entropy", "epistemic": "mutual information", "distance": "distance"}
-
-Entries = Sequence[dict[str, Any]]
-
-
-def parts(results: Results) -> list[Part]:
-    """Return the figure and the tables."""
-    entries = list(results.entries.values())
-    caption = (
-        "Coverage of sets (score lac) under the true distribution of answers, and answers a set, against the "
-        "coverage promised. Grey: where it lies in 95 % of the cases if rows are independent."
-    )
-    return [
-        Picture(lambda: coverage_figure(entries), "decide-coverage", caption),
-        f"### Sets of answers\n\n{kept(entries)}\n",
-        Table(SETS, set_rows(entries)),
-        "### Abstention\n\nNothing stands where no share of the rows can be promised the risk.\n",
-        Table(ABSTENTION, abstention_rows(entries)),
-        "### Rows from elsewhere\n\nRows called foreign: of the task's own these are false alarms. *Aware*: "
-        "the predictions have the noise of foreign rows (`--distance-aware`).\n",
-        Table(ALARMS, alarm_rows(entries)),
-    ]
-
-
-def distribution_range(rows: int, alpha: float) -> tuple[float, float]:
-    """Return where the coverage of independent rows to come lies in 95 % of the cases (percent)."""
-    missed = allowed(rows, alpha)
-    low, high = beta(rows + 1 - missed, missed).interval(0.95)
-    return 100 * float(low), 100 * float(high)
-
-
-def kept(entries: Entries) -> str:
-    """Return a sentence on how many coverages of own rows are in their range, of all runs, scores, levels."""
-    inside = [
-        low <= found["own"]["expected_coverage"] <= high
-        for e in entries
-        for by_alpha in e["sets"].values()
-        for alpha, found in by_alpha.items()
-        for low, high in [distribution_range(e["calibration_rows"], float(alpha))]
-    ]
-    return f"Of {len(inside)} coverages (runs, scores and levels) {sum(inside)} lie within their range."
-
-
-def set_rows(entries: Entries) -> list[dict[str, Any]]:
-    """Return a row a method, task, score and alpha; means over seeds with their spread."""
-    flat = []
-    for e in entries:
-        for score, by_alpha in e["sets"].items():
-            for alpha in SHOWN:
-                found = by_alpha[alpha]
-                low, high = distribution_range(e["calibration_rows"], float(alpha))
-                flat.append(
-                    {
-                        "method": display(e["method"]),
-                        "task": e["task"],
-                        "score": score,
-                        "promised": 100 * (1 - float(alpha)),
-                        "range": f"{low:.1f} to {high:.1f}",
-                        "truth": found["own"]["expected_coverage"],
-                        "drawn": found["own"]["coverage"],
-                        "size": found["own"]["mean_size"],
-                        "near": found["micro-near"]["expected_coverage"],
-                        "far": found["micro-far"]["expected_coverage"],
-                    }
-                )
-    by = ("method", "task", "score", "promised", "range")
-    rows = spread_rows(flat, by, ("truth", "drawn", "size", "near", "far"))
-    return sorted(rows, key=lambda row: (row["task"], row["score"] != "lac", -row["promised"]))
-
-
-def abstention_rows(entries: Entries) -> list[dict[str, Any]]:
-    """Return a row a method, task and risk."""
-    flat = [
-        {
-            "method": display(e["method"]),
-            "task": e["task"],
-            "risk": 100 * float(risk),
-            "answered": found.get("answered"),
-            "truth": found.get("expected_error_rate"),
-            "drawn": found.get("error_rate"),
-        }
-        for e in entries
-        for risk, found in e["abstention"].items()
-    ]
-    rows = spread_rows(flat, ("method", "task", "risk"), ("answered", "truth", "drawn"))
-    return sorted(rows, key=lambda row: (row["task"], row["risk"]))
-
-
-def alarm_rows(entries: Entries) -> list[dict[str, Any]]:
-    """Return a row a method, task and measure; distances, which no method changes, once a task."""
-    flat = []
-    first = entries[0]["method"]
-    for e in entries:
-        for kind, measures in e["alarms"].items():
-            for by, found in measures.items():
-                same = by == "distance"
-                if same and e["method"] != first:
-                    continue
-                flat.append(
-                    {
-                        "method": "any" if same else display(e["method"]),
-                        "task": e["task"],
-                        "by": BY[by] if same or kind == "plain" else f"{BY[by]}, aware",
-                        "own": found["own"],
-                        "near": found["micro-near"],
-                        "far": found["micro-far"],
-                    }
-                )
-    rows = spread_rows(flat, ("method", "task", "by"), ("own", "near", "far"))
-    return sorted(rows, key=lambda row: (row["task"], row["by"]))
-
-
-def coverage_figure(entries: Entries) -> Figure:
-    """Draw coverage and size against the promise: a column a task, a line a method."""
-    tasks = distinct(entries, "task")
-    figure = new_figure(PAGE, 4.6)
-    panels = figure.subplots(2, len(tasks), squeeze=False, sharex=True, sharey="row")
-    for above, below, task in zip(*panels, tasks, strict=True):
-        own = having(entries, task=task)
-        alphas = [float(alpha) for alpha in own[0]["sets"]["lac"]]
-        promised = [100 * (1 - alpha) for alpha in alphas]
-        _distribution(above, own[0]["calibration_rows"], alphas)
-        for index, method in enumerate(distinct(entries, "method")):
-            runs = having(own, method=method)
-            for axes, key in ((above, "expected_coverage"), (below, "mean_size")):
-                values = [mean(e["sets"]["lac"][str(a)]["own"][key] for e in runs) for a in alphas]
-                axes.plot(promised, values, label=display(method), **marked(index))
-        dress(above, "", "Coverage (%)" if task == tasks[0] else "", task)
-        dress(below, "Coverage promised (%)", "Answers a set" if task == tasks[0] else "")
-        below.set_ylim(bottom=0)
-    legend_of(panels[0][0], loc="best")
-    return figure
-
-
-def _distribution(axes: Axes, rows: int, alphas: Sequence[float]) -> None:
-    """Draw the promise and the distribution of independent rows."""
-    promised = [100 * (1 - alpha) for alpha in alphas]
-    low, high = zip(*(distribution_range(rows, alpha) for alpha in alphas), strict=True)
-    axes.fill_between(promised, low, high, color=GREY, alpha=0.25, linewidth=0)
-    axes.plot(promised, promised, color=INK, linewidth=0.9, linestyle="--")
-
-
-TASKS, SHIFTED = ("micro-arcc", "micro-obqa"), ("micro-near", "micro-far")
-METHODS = ("lora", "ensemble", "bara-gate")
+SHIFTED = ("micro-near", "micro-far")
 SCORES: tuple[SetScore, ...] = ("lac", "aps")
 ALPHAS = (0.05, 0.1, 0.15, 0.2, 0.3)
 RISKS, DELTA = (0.1, 0.2, 0.3), 0.05
@@ -233,6 +45,27 @@ MEASURES: tuple[Measure, ...] = ("total", "epistemic", "distance")
 OWN = "own"
 
 Rows = Mapping[str, ScoredRows]
+Entries = Sequence[dict[str, Any]]
+
+
+def look(system: System, args: Namespace) -> dict[str, Any]:
+    """Return all that is known of one fitted system; its noise of foreign rows is switched off in between."""
+    known, others = asked_rows(system, args.rows, args.samples)
+    aware = alarms_of(system, known, others, MEASURES)
+    distance = system.model.distance
+    if distance is None:
+        raise ConfigError("This system is not distance-aware: make it with adapter.distance_aware=true.")
+    distance.scale.zero_()
+    known, others = asked_rows(system, args.rows, args.samples)
+    own = others[OWN]
+    return {
+        "calibration_rows": len(known.examples),
+        "test_rows": len(own.examples),
+        "acc": accuracy(own.log_probs, own.labels),
+        "sets": sets_of(system, known, others),
+        "abstention": abstention_of(system, known, own),
+        "alarms": {"plain": alarms_of(system, known, others, MEASURES[:2]), "aware": aware},
+    }
 
 
 def asked_rows(system: System, rows: int, samples: int) -> tuple[ScoredRows, dict[str, ScoredRows]]:
@@ -245,20 +78,18 @@ def asked_rows(system: System, rows: int, samples: int) -> tuple[ScoredRows, dic
 
 def sets_of(system: System, known: ScoredRows, others: Rows) -> dict[str, Any]:
     """Return coverage (percent) and mean size of sets, by score, alpha and task."""
+
+    def numbers(asked: ScoredRows, alpha: float, score: SetScore) -> dict[str, float]:
+        summary = decide_sets(known, asked, system.task, alpha=alpha, score=score).summary
+        return {key: summary[key] for key in ("mean_size", "coverage", "expected_coverage")}
+
     return {
         score: {
-            str(alpha): {
-                name: _numbers(decide_sets(known, asked, system.task, alpha=alpha, score=score).summary)
-                for name, asked in others.items()
-            }
+            str(alpha): {name: numbers(asked, alpha, score) for name, asked in others.items()}
             for alpha in ALPHAS
         }
         for score in SCORES
     }
-
-
-def _numbers(summary: Mapping[str, Any]) -> dict[str, float]:
-    return {key: summary[key] for key in ("mean_size", "coverage", "expected_coverage")}
 
 
 def abstention_of(system: System, known: ScoredRows, asked: ScoredRows) -> dict[str, Any]:
@@ -297,76 +128,193 @@ def alarms_of(
     return found
 
 
-def measure(system: System, rows: int, samples: int) -> dict[str, Any]:
-    """Return all that is known of one fitted system; its noise of foreign rows is switched off in between."""
-    known, others = asked_rows(system, rows, samples)
-    aware = alarms_of(system, known, others, MEASURES)
-    distance = system.model.distance
-    if distance is None:
-        raise ConfigError("This system is not distance-aware: make it with adapter.distance_aware=true.")
-    distance.scale.zero_()
-    known, others = asked_rows(system, rows, samples)
-    own = others[OWN]
-    plain: tuple[Measure, ...] = ("total", "epistemic")
-    return {
-        "calibration_rows": len(known.examples),
-        "test_rows": len(own.examples),
-        "acc": accuracy(own.log_probs, own.labels),
-        "sets": sets_of(system, known, others),
-        "abstention": abstention_of(system, known, own),
-        "alarms": {"plain": alarms_of(system, known, others, plain), "aware": aware},
-    }
+# The page --------------------------------------------------------------------------------------------------
+
+QUESTION = """\
+Each method trained for {steps:,} steps with the settings of the search (which saw other tasks; {seeds}),
+calibrated on the validation rows of its task and asked its test rows, S = {samples}. Coverage and error rates
+are of the test rows under the true distribution of their answers (*truth*) and by their drawn answers
+(*drawn*). What is promised holds over calibration rows, too: with those at hand the coverage of independent
+rows to come lies within the range of the table in `95 %` of the cases. Rows about one resident are not
+independent, which makes it wider. Abstention: delta `{delta}`; alarms at alpha `{alpha}`; {rows} rows of each
+shifted task.
+"""
+NAMED = (Column("method", "method"), Column("task", "task"))
+SETS = (
+    *NAMED,
+    Column("score", "score"),
+    Column("promised", "promised", "%", ".0f"),
+    Column("range", "range", "%"),
+    Column("truth", "coverage, truth", "%", ".1f"),
+    Column("drawn", "drawn", "%", ".1f"),
+    Column("size", "answers a set", format=".2f"),
+    Column("near", "coverage, near", "%", ".1f"),
+    Column("far", "far", "%", ".1f"),
+)
+ABSTENTION = (
+    *NAMED,
+    Column("risk", "risk", "%", ".0f"),
+    Column("answered", "answered", "%", ".1f"),
+    Column("truth", "errors, truth", "%", ".1f"),
+    Column("drawn", "drawn", "%", ".1f"),
+)
+ALARMS = (
+    *NAMED,
+    Column("by", "by"),
+    Column("own", "own rows", "%", ".1f"),
+    Column("near", "near", "%", ".1f"),
+    Column("far", "far", "%", ".1f"),
+)
+SHOWN = ("0.05", "0.1", "0.2")
+BY = {"total": "entropy", "epistemic": "mutual information", "distance": "distance"}
 
 
-def one(method: str, task: str, seed: int, args: Namespace, backbone: Any) -> dict[str, Any]:
-    """Train a method on a task, or go on with it, and measure it."""
-    settings = {
-        "method": method,
-        **chosen(method),
-        "task.name": task,
-        "seed": seed,
-        "train.steps": args.steps,
-        "adapter.distance_aware": True,
-    }
-    system = build_system(load_config(overrides=settings), backbone)
-    train(system, args.runs / f"{method}-{task}-{seed}", resume=True)
-    return measure(system, args.rows, args.samples)
+def parts(results: Results) -> list[Part]:
+    """Return the figure and the tables."""
+    entries = list(results.entries.values())
+    caption = (
+        "Coverage of sets (score lac) under the true distribution of answers, and answers a set, against the "
+        "coverage promised. Grey: where it lies in 95 % of the cases if rows are independent."
+    )
+    return [
+        Picture(lambda: coverage_figure(entries), "decide-coverage", caption),
+        f"### Sets of answers\n\n{kept(entries)}\n",
+        set_table(entries),
+        "### Abstention\n\nNothing stands where no share of the rows can be promised the risk.\n",
+        abstention_table(entries),
+        "### Rows from elsewhere\n\nRows called foreign: of the task's own these are false alarms. *Aware*: "
+        "the predictions have the noise of foreign rows (`--distance-aware`).\n",
+        alarm_table(entries),
+    ]
 
 
-def main() -> None:
-    """Run what is missing and write the results."""
-    parser = command_line(__doc__)
-    add = parser.add_argument
-    add("--methods", nargs="+", metavar="NAME", default=list(METHODS), help="default: %(default)s")
-    add("--tasks", nargs="+", metavar="NAME", default=list(TASKS), help="default: %(default)s")
-    add("--seeds", type=positive, default=1, help="repeat with the seeds 0 to N - 1; default: %(default)s")
-    add("--steps", type=positive, default=1000, help="training steps; default: %(default)s")
-    add("--samples", type=positive, default=10, help="posterior draws S; default: %(default)s")
-    add("--rows", type=positive, default=500, help="rows of each shifted task; default: %(default)s")
-    add("--runs", metavar="DIR", type=Path, default=Path("runs/decide"),
-        help="folder of the runs; those that it holds are not repeated; default: %(default)s")  # fmt: skip
-    results_option(parser)
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    backbone = load_backbone("microworld")
-    about = {
-        "steps": args.steps,
-        "samples": args.samples,
-        "rows": args.rows,
-        "delta": DELTA,
-        "alpha": FALSE_ALARMS,
-    }
-    results = resumed("decide", args.out, about)
-    places = [(m, t, s) for s in range(args.seeds) for t in args.tasks for m in args.methods]
-    for number, (method, task, seed) in enumerate(places, start=1):
-        key = f"{method} {task} {seed}"
-        if key not in results.entries:
-            found = one(method, task, seed, args, backbone)
-            results.add(key, {"method": method, "task": task, "seed": seed, **found})
-        own = results.entries[key]["sets"]["lac"]["0.1"][OWN]
-        said = f"coverage {own['expected_coverage']:.1f} %, {own['mean_size']:.2f} answers a set"
-        say(f"[{number}/{len(places)}] {key}: {said}")
-    say(f"Written to {results.path}: python -m experiments report --out {args.out}")
+def distribution_range(rows: int, alpha: float) -> tuple[float, float]:
+    """Return where the coverage of independent rows to come lies in 95 % of the cases (percent)."""
+    missed = allowed(rows, alpha)
+    low, high = beta(rows + 1 - missed, missed).interval(0.95)
+    return 100 * float(low), 100 * float(high)
 
 
-STUDY = entry_study("Decisions with a promise", QUESTION, main, parts, order=24)
+def kept(entries: Entries) -> str:
+    """Return a sentence on how many coverages of own rows are in their range, of all runs, scores, levels."""
+    inside = [
+        low <= found[OWN]["expected_coverage"] <= high
+        for e in entries
+        for by_alpha in e["sets"].values()
+        for alpha, found in by_alpha.items()
+        for low, high in [distribution_range(e["calibration_rows"], float(alpha))]
+    ]
+    return f"Of {len(inside)} coverages (runs, scores and levels) {sum(inside)} lie within their range."
+
+
+def set_table(entries: Entries) -> Table:
+    """Return a row a method, task, score and alpha; means over seeds with their spread."""
+    flat = [
+        {
+            "method": display(e["method"]),
+            "task": e["task"],
+            "score": score,
+            "promised": 100 * (1 - float(alpha)),
+            "range": "{:.1f} to {:.1f}".format(*distribution_range(e["calibration_rows"], float(alpha))),
+            "truth": found[OWN]["expected_coverage"],
+            "drawn": found[OWN]["coverage"],
+            "size": found[OWN]["mean_size"],
+            "near": found["micro-near"]["expected_coverage"],
+            "far": found["micro-far"]["expected_coverage"],
+        }
+        for e in entries
+        for score, by_alpha in e["sets"].items()
+        for alpha, found in ((alpha, by_alpha[alpha]) for alpha in SHOWN)
+    ]
+    table = spread_table(flat, SETS, ("method", "task", "score", "promised", "range"))
+    return sorted_by(table, lambda row: (row["task"], row["score"] != "lac", -row["promised"]))
+
+
+def abstention_table(entries: Entries) -> Table:
+    """Return a row a method, task and risk."""
+    flat = [
+        {
+            "method": display(e["method"]),
+            "task": e["task"],
+            "risk": 100 * float(risk),
+            "answered": found.get("answered"),
+            "truth": found.get("expected_error_rate"),
+            "drawn": found.get("error_rate"),
+        }
+        for e in entries
+        for risk, found in e["abstention"].items()
+    ]
+    table = spread_table(flat, ABSTENTION, ("method", "task", "risk"))
+    return sorted_by(table, lambda row: (row["task"], row["risk"]))
+
+
+def alarm_table(entries: Entries) -> Table:
+    """Return a row a method, task and measure; distances, which no method changes, once a task."""
+    flat = [
+        {
+            "method": "any" if by == "distance" else display(e["method"]),
+            "task": e["task"],
+            "by": BY[by] if by == "distance" or kind == "plain" else f"{BY[by]}, aware",
+            "own": found[OWN],
+            "near": found["micro-near"],
+            "far": found["micro-far"],
+        }
+        for e in entries
+        for kind, measures in e["alarms"].items()
+        for by, found in measures.items()
+        if by != "distance" or e["method"] == entries[0]["method"]
+    ]
+    table = spread_table(flat, ALARMS, ("method", "task", "by"))
+    return sorted_by(table, lambda row: (row["task"], row["by"]))
+
+
+def coverage_figure(entries: Entries) -> Figure:
+    """Draw coverage and size against the promise: a column a task, a line a method."""
+    tasks = distinct(entries, "task")
+    figure = new_figure(PAGE, 4.6)
+    panels = figure.subplots(2, len(tasks), squeeze=False, sharex=True, sharey="row")
+    for above, below, task in zip(*panels, tasks, strict=True):
+        own = having(entries, task=task)
+        alphas = [float(alpha) for alpha in own[0]["sets"]["lac"]]
+        promised = [100 * (1 - alpha) for alpha in alphas]
+        _distribution(above, own[0]["calibration_rows"], alphas)
+        for index, method in enumerate(distinct(entries, "method")):
+            runs = having(own, method=method)
+            for axes, key in ((above, "expected_coverage"), (below, "mean_size")):
+                values = [mean(e["sets"]["lac"][str(a)][OWN][key] for e in runs) for a in alphas]
+                axes.plot(promised, values, label=display(method), **marked(index))
+        dress(above, "", "Coverage (%)" if task == tasks[0] else "", task)
+        dress(below, "Coverage promised (%)", "Answers a set" if task == tasks[0] else "")
+        below.set_ylim(bottom=0)
+    legend_of(panels[0][0], loc="best")
+    return figure
+
+
+def _distribution(axes: Axes, rows: int, alphas: Sequence[float]) -> None:
+    """Draw the promise and the distribution of independent rows."""
+    promised = [100 * (1 - alpha) for alpha in alphas]
+    low, high = zip(*(distribution_range(rows, alpha) for alpha in alphas), strict=True)
+    axes.fill_between(promised, low, high, color=GREY, alpha=0.25, linewidth=0)
+    axes.plot(promised, promised, color=INK, linewidth=0.9, linestyle="--")
+
+
+STUDY = look_study(
+    "decide",
+    __doc__,
+    "Decisions with a promise",
+    QUESTION,
+    look,
+    parts,
+    jobs=lambda args: jobs_of(args, {"adapter.distance_aware": True}),
+    runs="runs/decide",
+    methods=("lora", "ensemble", "bara-gate"),
+    tasks=("micro-arcc", "micro-obqa"),
+    seeds=1,
+    options={
+        "--samples": option(10, "posterior draws S"),
+        "--rows": option(500, "rows of each shifted task"),
+    },
+    kept=("samples", "rows"),
+    constants={"delta": DELTA, "alpha": FALSE_ALARMS},
+    order=24,
+)

@@ -33,7 +33,7 @@ from bara_pyro.runs.system import System, adapter_options, count_parameters
 from bara_pyro.runs.train import what_is_fitted
 from benchmarks.speed import device_clock, interleaved, peak_memory, peak_of_gpu
 from benchmarks.systems import NUM_DATA, SIZES, TARGETS, Size, labels_of, make_batch, make_lm
-from experiments.engine.arguments import command_line, positive
+from experiments.engine.arguments import command_line, option
 from experiments.engine.results import Entry, Results, having, results_option, resumed
 from experiments.page.parts import Part
 from experiments.page.spec import entry_study
@@ -188,11 +188,11 @@ def main() -> None:
     """Measure, print and keep."""
     parser = command_line(__doc__)
     add = parser.add_argument
-    add("--sizes", nargs="+", choices=SIZES, default=["micro", "896"], help="shapes; default: %(default)s")
-    add("--methods", nargs="+", choices=sorted(METHODS), default=list(METHODS), help="default: all")
-    add("--device", default="cpu", help="cpu or cuda; default: %(default)s")
-    add("--dtype", choices=DTYPES, default="float32", help="of the frozen weights; default: %(default)s")
-    add("--rounds", type=positive, default=20, help="timed calls of each; default: %(default)s")
+    add("--sizes", **option(["micro", "896"], "shapes", choices=SIZES))
+    add("--methods", **option([*METHODS], "to measure", choices=sorted(METHODS)))
+    add("--device", **option("cpu", "cpu or cuda"))
+    add("--dtype", **option("float32", "of the frozen weights", choices=DTYPES))
+    add("--rounds", **option(20, "timed calls of each"))
     results_option(parser)
     args = parser.parse_args()
     torch.set_num_threads(1)

@@ -11,16 +11,11 @@ from collections.abc import Sequence
 
 from bara_pyro.extras.replies.sandbox import Problem, judge
 from bara_pyro.extras.replies.sandbox.humaneval import STOP_SEQUENCES, load_humaneval
-from experiments.engine.arguments import positive
-from experiments.engine.replies import Look, Sampling, run_on_smollm2
-from experiments.page.replies import parts
-from experiments.page.spec import entry_study
+from experiments.engine.arguments import option
+from experiments.engine.replies import Look, Sampling
+from experiments.page.replies import smollm2_study
 
 TEMPERATURES = (0.4, 1.0)
-OPTIONS = {
-    "--problems": {"type": positive, "default": 40, "metavar": "N", "help": "default: %(default)s"},
-    "--max-new-tokens": {"type": positive, "default": 128, "metavar": "N", "help": "default: %(default)s"},
-}
 
 
 def look(args: Namespace) -> Look:
@@ -48,11 +43,6 @@ def passes(problem: Problem, replies: Sequence[str]) -> list[float]:
     return [outcomes[i] for i in range(len(replies))]
 
 
-def main() -> None:
-    """Run the study."""
-    run_on_smollm2("humaneval", __doc__, look, replies=4, options=OPTIONS)
-
-
 QUESTION = """\
 The models of [Instructions](instructions.md) ({model}, {steps:,} training steps of four, {seeds}) complete
 the first {problems} of HumanEval's 164 problems, {replies} times at temperatures of {temperatures}, with at
@@ -62,4 +52,16 @@ most {tokens} tokens; each completion under a draw of the posterior of its own, 
 %`) are crossed over seeds and problems where they are of differences at one temperature, and over problems,
 seeds averaged, of frontiers and budgets.
 """
-STUDY = entry_study("HumanEval: a real language model", QUESTION, main, parts, order=43)
+STUDY = smollm2_study(
+    "humaneval",
+    __doc__,
+    "HumanEval: a real language model",
+    QUESTION,
+    look,
+    replies=4,
+    options={
+        "--problems": option(40, "how many", metavar="N"),
+        "--max-new-tokens": option(128, "where a program is cut", metavar="N"),
+    },
+    order=43,
+)

@@ -27,11 +27,11 @@ from bara_pyro.errors import DataError
 from bara_pyro.extras.replies.generation.prompts import encode_prompts
 from bara_pyro.extras.replies.reward import Agreement, RewardModel, load_reward_model, score_replies
 from bara_pyro.untrusted.files import read_jsonl
-from experiments.engine.arguments import positive
-from experiments.engine.replies import Look, Sampling, harness_tax, run_on_smollm2
+from experiments.engine.arguments import option
+from experiments.engine.replies import Look, Sampling, harness_tax
 from experiments.engine.results import Results
-from experiments.page.replies import parts
-from experiments.page.spec import entry_study, shared_facts
+from experiments.page.replies import smollm2_study
+from experiments.page.spec import shared_facts
 
 # Up to 1 score and diversity rise together, in a first look: a frontier needs hotter ones.
 TEMPERATURES = (0.7, 1.0, 1.3)
@@ -43,35 +43,6 @@ TAXED = (
     "truthfulqa_mc1",
     "winogrande",
 )
-OPTIONS: dict[str, dict[str, Any]] = {
-    "--judge": {"type": Path, "required": True, "metavar": "DIR", "help": "reward model"},
-    "--prompts": {"type": positive, "default": 32, "metavar": "N", "help": "default: %(default)s"},
-    "--max-new-tokens": {
-        "type": positive,
-        "default": 64,
-        "metavar": "N",
-        "help": "where a reply is cut, and the most that an instruction and its reference may take; "
-        "default: %(default)s",
-    },
-    "--taxed": {
-        "nargs": "+",
-        "default": TAXED,
-        "metavar": "TASK",
-        "help": "tasks that the tax is of; default: %(default)s",
-    },
-    "--taxed-rows": {
-        "type": positive,
-        "default": 50,
-        "metavar": "N",
-        "help": "rows of each task that the tax is of; default: %(default)s",
-    },
-    "--taxed-samples": {
-        "type": positive,
-        "default": 4,
-        "metavar": "S",
-        "help": "draws; default: %(default)s",
-    },
-}
 
 
 def look(args: Namespace) -> Look:
@@ -123,11 +94,6 @@ def sampling(
     return Sampling(encode_prompts(asked, tokenizer, chat=True), score, TEMPERATURES, longest)
 
 
-def main() -> None:
-    """Run the study."""
-    run_on_smollm2("instructions", __doc__, look, replies=8, options=OPTIONS)
-
-
 QUESTION = """\
 SmolLM2-135M learnt those of UltraFeedback's chosen replies that, with their prompts, take at most 256
 tokens ({steps:,} training steps of four, {seeds}, every method with its default settings, adapters in the
@@ -167,4 +133,25 @@ def facts(results: Results) -> dict[str, Any]:
     }
 
 
-STUDY = entry_study("Instructions: a real language model", QUESTION, main, parts, facts=facts, order=42)
+STUDY = smollm2_study(
+    "instructions",
+    __doc__,
+    "Instructions: a real language model",
+    QUESTION,
+    look,
+    replies=8,
+    options={
+        "--judge": {"type": Path, "required": True, "metavar": "DIR", "help": "reward model"},
+        "--prompts": option(32, "how many", metavar="N"),
+        "--max-new-tokens": option(
+            64,
+            "where a reply is cut, and the most that an instruction and its reference may take",
+            metavar="N",
+        ),
+        "--taxed": option(TAXED, "tasks that the tax is of", metavar="TASK"),
+        "--taxed-rows": option(50, "rows of each task that the tax is of", metavar="N"),
+        "--taxed-samples": option(4, "draws", metavar="S"),
+    },
+    facts=facts,
+    order=42,
+)

@@ -18,7 +18,7 @@ from bara_pyro.metrics import holm
 from bara_pyro.report import Column, Table
 from bara_pyro.report.style import dress, legend_of, new_figure
 from bara_pyro.runs.by_rows import MANY_ROWS
-from experiments.engine.arguments import positive
+from experiments.engine.arguments import option
 from experiments.engine.differences import LEVEL, averaged
 from experiments.engine.methods import BLOB_REHEARSED, LORA_REHEARSED, rehearsed_or_not
 from experiments.engine.results import Study
@@ -141,14 +141,8 @@ STUDY = arm_study(
     tasks=("micro-obqa",),
     steps=None,
     options={
-        "--rows": {
-            "type": positive,
-            "nargs": "+",
-            "default": ROWS,
-            "metavar": "N",
-            "help": "numbers of training rows; default: %(default)s",
-        },
-        "--name": {"default": "learning_curves", "help": "of the results; default: %(default)s"},
+        "--rows": option(ROWS, "numbers of training rows", metavar="N"),
+        "--name": option("learning_curves", "of the results"),
     },
     order=17,
 )

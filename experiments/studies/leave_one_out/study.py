@@ -10,6 +10,7 @@ is in the results is not made again.
 
 from argparse import Namespace
 from collections.abc import Sequence
+from itertools import product
 from statistics import mean
 from typing import Any
 
@@ -22,18 +23,17 @@ from bara_pyro.diagnostics.arviz.inference_data import to_inference_data
 from bara_pyro.diagnostics.arviz.loo import compare
 from bara_pyro.errors import TrainingError
 from bara_pyro.report import Column, Table
-from bara_pyro.report.style import GREY, PALETTE, dress, legend_of, new_figure
+from bara_pyro.report.style import GREY, PALETTE, dress, new_figure
 from bara_pyro.runs.folder import load_system
-from experiments.engine.arguments import experiment_parser, positive
+from experiments.engine.arguments import experiment_parser, option
 from experiments.engine.methods import tagged
 from experiments.engine.record import Record
 from experiments.engine.results import Results, distinct, having, resumed
 from experiments.engine.run import about_runs
-from experiments.engine.search import chosen_job
 from experiments.engine.sweep import finished_runs
-from experiments.page.figures import PAGE
+from experiments.page.figures import PAGE, legend_below
 from experiments.page.parts import Part, Picture
-from experiments.page.spec import entry_study
+from experiments.page.spec import entry_study, jobs_of
 from experiments.page.values import display, spread_rows
 
 QUESTION = """\
@@ -106,8 +106,7 @@ def loo_figure(entries: Entries) -> Figure:
         ends = [*axes.get_xlim(), *axes.get_ylim()]
         axes.plot([min(ends), max(ends)], [min(ends), max(ends)], ":", color=GREY, linewidth=1.0)
         dress(axes, "PSIS-LOO (nats)", "Unseen rows (nats)", task)
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    legend_of(figure, handles=handles, labels=labels, loc="outside lower center", ncols=3)
+    legend_below(figure)
     return figure
 
 
@@ -141,22 +140,15 @@ def main() -> None:
     """Train what is missing, rank what has not been ranked, write after each task and seed."""
     tasks = ("micro-wgs", "micro-arcc")
     parser = experiment_parser(__doc__, runs="runs/study", methods=tagged("spread"), tasks=tasks)
-    add = parser.add_argument
-    add("--rows", type=positive, default=128, help="training rows to leave out; default: %(default)s")
-    add("--samples", type=positive, default=100, help="posterior draws; default: %(default)s")
+    parser.add_argument("--rows", **option(128, "training rows to leave out"))
+    parser.add_argument("--samples", **option(100, "posterior draws"))
     args = parser.parse_args()
-    jobs = {
-        (task, seed, method): chosen_job(args, method, task, seed)
-        for task in args.tasks
-        for seed in range(args.seeds)
-        for method in args.methods
-    }
-    records = finished_runs(jobs, args)
+    records = finished_runs(jobs_of(args), args)
     results = resumed("leave_one_out", args.out, about_runs(args, "rows", "samples", "methods"))
-    places = list(dict.fromkeys((task, seed) for task, seed, _ in jobs))
+    places = list(product(args.tasks, range(args.seeds)))
     with progress("leave one out", len(places)) as advance:
         for task, seed in places:
-            own = {m: r for (t, s, m), r in records.items() if (t, s) == (task, seed)}
+            own = {m: r for (m, t, s), r in records.items() if (t, s) == (task, seed)}
             if len(own) < 2:
                 raise TrainingError(
                     f"Fewer than two runs on {task} with seed {seed}: see the failures above."

@@ -13,11 +13,10 @@ from typing import Any
 
 from bara_pyro.errors import ConfigError
 from bara_pyro.report import Column, Table
-from bara_pyro.runs.assignments import assigned
-from experiments.engine.arguments import experiment_parser, preset, run_settings
-from experiments.engine.record import recorded
-from experiments.engine.results import Results, distinct, having, resumed
-from experiments.engine.sweep import Job, finished_runs
+from experiments.engine.arguments import experiment_parser, option, preset, run_settings
+from experiments.engine.results import Results, distinct, having
+from experiments.engine.run import about_runs, read_off
+from experiments.engine.sweep import Job
 from experiments.page.parts import Part
 from experiments.page.spec import entry_study, shared_facts
 from experiments.page.values import over_seeds, score
@@ -44,7 +43,7 @@ def main() -> None:
     """Run the sweep: a file of results a task."""
     methods = tuple(dict.fromkeys(arm["method"] for arm in ARMS.values()))
     parser = experiment_parser(__doc__, runs="runs/study", methods=methods, tasks=("micro-wgs",))
-    parser.add_argument("--rates", type=float, nargs="+", default=RATES, help="default: %(default)s")
+    parser.add_argument("--rates", **option(RATES, "learning rates"))
     args = parser.parse_args()
     if others := sorted({*args.methods}.difference(methods)):
         raise ConfigError(f"--methods {others[0]}: this study has arms of {', '.join(methods)}.")
@@ -59,11 +58,7 @@ def main() -> None:
             for arm, settings in ARMS.items()
             if settings["method"] in args.methods
         }
-        results = resumed(f"lr_sweep_{task}", args.out, {"set": recorded(assigned(args.assignments))})
-        for (arm, rate, seed), record in finished_runs(jobs, args).items():
-            key = f"{arm} {rate:g} {seed}"
-            if results.entries.get(key, {}).get("config_hash") != record["config_hash"]:
-                results.add(key, {"arm": arm, "lr": rate, "seed": seed, **record})
+        read_off(f"lr_sweep_{task}", jobs, ("arm", "lr", "seed"), None, about_runs(args), args)
 
 
 def parts(results: Results) -> list[Part]:
@@ -82,12 +77,6 @@ def parts(results: Results) -> list[Part]:
     return tables
 
 
-def facts(results: Results) -> dict[str, Any]:
-    """Return what the question names."""
-    first = next(iter(results.entries.values()))
-    return {**shared_facts(results), "task": first["task"], "steps": first["settings"]["train.steps"]}
-
-
 STUDY = entry_study(
     "Learning rates, before and after the mend",
     """\
@@ -97,6 +86,10 @@ input as it is), "after" are the defaults (docs/decisions.md, record 5).
 """,
     main,
     parts,
-    facts=facts,
+    facts=lambda results: {
+        **shared_facts(results),
+        "task": next(iter(results.entries.values()))["task"],
+        "steps": next(iter(results.entries.values()))["settings"]["train.steps"],
+    },
     order=28,
 )

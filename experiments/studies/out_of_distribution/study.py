@@ -6,17 +6,12 @@ Besides the scores: how well the predictive entropy, and the mutual information 
 shifted rows from the task's own. Shares its runs with `experiments.studies.in_distribution.study`.
 """
 
+from experiments.engine.arguments import option
 from experiments.engine.differences import Comparisons
 from experiments.page.parts import shifts
 from experiments.page.spec import arm_study
 
 SHIFTED = ("micro-near", "micro-far")
-OPTION = {
-    "metavar": "NAME",
-    "nargs": "+",
-    "default": list(SHIFTED),
-    "help": "tasks to test on, with the same kind of answers; default: %(default)s",
-}
 STUDY = arm_study(
     "out_of_distribution",
     __doc__,
@@ -24,7 +19,7 @@ STUDY = arm_study(
     "Trained on one task, tested there and on shifted ones.",
     shifts,
     tasks=("micro-obqa",),
-    options={"--shifted": OPTION},
+    options={"--shifted": option(SHIFTED, "tasks to test on, with the same kind of answers", metavar="NAME")},
     comparisons=Comparisons(tested_on=SHIFTED),
     order=11,
 )

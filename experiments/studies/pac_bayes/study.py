@@ -41,17 +41,17 @@ from bara_pyro.extras.bounds.pac_bayes import LOSSES, GibbsBound, gibbs_bound, h
 from bara_pyro.metrics import posterior_predictive
 from bara_pyro.models.bara import PHI, BaRA
 from bara_pyro.report import Column, Table
-from bara_pyro.report.style import GREY, INK, PALETTE, SMALL, dress, legend_of, new_figure
+from bara_pyro.report.style import GREY, INK, PALETTE, SMALL, dress, new_figure
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import true_probabilities
 from bara_pyro.runs.rows import encode_split, load_data
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train
-from experiments.engine.arguments import command_line, positive
+from experiments.engine.arguments import RUNS, command_line, option
 from experiments.engine.methods import tagged
 from experiments.engine.results import Results, distinct, having, results_option, resumed
 from experiments.engine.search import chosen
-from experiments.page.figures import PAGE
+from experiments.page.figures import PAGE, legend_below
 from experiments.page.parts import Folded, Part, Picture
 from experiments.page.spec import entry_study, shared_facts
 from experiments.page.values import display, spread_rows
@@ -229,14 +229,7 @@ def figure(entries: Entries, about: Mapping[str, Any]) -> Figure:
     # What hollow markers and bars are, whatever the arm.
     panels[0].plot([], [], "o", color=GREY, markersize=5, markerfacecolor="none", label="measured")
     panels[0].errorbar([], [], [], fmt="_", color=INK, markersize=7, label="true")
-    handles, labels = panels[0].get_legend_handles_labels()
-    legend_of(
-        result,
-        handles=handles,
-        labels=labels,
-        loc="outside lower center",
-        ncols=3,
-    )
+    legend_below(result)
     return result
 
 
@@ -447,24 +440,14 @@ def main() -> None:
     """Run what is missing and write the results."""
     parser = command_line(__doc__)
     add = parser.add_argument
-    add(
-        "--forms",
-        nargs="+",
-        metavar="NAME",
-        choices=tagged("ours"),
-        default=tagged("ours"),
-        help="default: %(default)s",
-    )
-    add("--sizes", nargs="+", metavar="N", type=positive, default=list(SIZES),
-        help="numbers of rows of the bound; default: %(default)s")  # fmt: skip
-    add("--seeds", type=positive, default=1, help="repeat with the seeds 0 to N - 1; default: %(default)s")
-    add("--steps", type=positive, default=1000, help="of training; default: %(default)s")
-    add("--fit-steps", type=positive, default=300, help="of fitting Φ; default: %(default)s")
-    add("--draws", type=positive, default=20_000, help="of Φ, for each bound; default: %(default)s")
-    add("--rows", type=positive, default=400,
-        help="rows of known truth: of the second part, and of test; default: %(default)s")  # fmt: skip
-    add("--runs", metavar="DIR", type=Path, default=Path("runs") / NAME,
-        help="folder of the runs; those that it holds are not repeated; default: %(default)s")  # fmt: skip
+    add("--forms", **option(tagged("ours"), "of BaRA", metavar="NAME", choices=tagged("ours")))
+    add("--sizes", **option(SIZES, "numbers of rows of the bound", metavar="N"))
+    add("--seeds", **option(1, "repeat with the seeds 0 to N - 1"))
+    add("--steps", **option(1000, "of training"))
+    add("--fit-steps", **option(300, "of fitting Φ"))
+    add("--draws", **option(20_000, "of Φ, for each bound"))
+    add("--rows", **option(400, "rows of known truth: of the second part, and of test"))
+    add("--runs", **option(Path("runs") / NAME, RUNS, metavar="DIR", type=Path))
     results_option(parser)
     run(parser.parse_args())
 

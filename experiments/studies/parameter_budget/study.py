@@ -5,7 +5,7 @@ python -m experiments parameter_budget
 
 from argparse import Namespace
 
-from experiments.engine.arguments import preset
+from experiments.engine.arguments import option, preset
 from experiments.engine.methods import tagged
 from experiments.engine.run import Arms
 from experiments.engine.search import chosen
@@ -35,6 +35,6 @@ STUDY = arm_study(
     arms,
     methods=tagged("ranked", "ours"),
     tasks=("micro-wgs", "micro-arcc", "micro-arce"),
-    options={"--rank": {"type": int, "default": 16, "help": "of the baselines; default: %(default)s"}},
+    options={"--rank": option(16, "of the baselines")},
     order=13,
 )

@@ -9,6 +9,7 @@ The prior acts through the KL terms, and theta's has a small weight by default: 
 from argparse import Namespace
 from typing import Any
 
+from experiments.engine.arguments import option
 from experiments.engine.methods import tagged
 from experiments.engine.run import Arms
 from experiments.engine.search import crossed
@@ -43,7 +44,7 @@ STUDY = arm_study(
     methods=tagged("ours"),
     options={
         "--beta-theta": {"type": float, "help": "weight of KL(theta); default: that of the method"},
-        "--name": {"default": "prior_sensitivity", "help": "of the results; default: %(default)s"},
+        "--name": option("prior_sensitivity", "of the results"),
     },
     order=16,
 )

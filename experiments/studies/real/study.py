@@ -34,13 +34,12 @@ What is stored as real_attention is one seed with adapters at query and value of
 from argparse import Namespace
 from pathlib import Path
 
-from experiments.engine.arguments import preset
+from experiments.engine.arguments import option, preset
 from experiments.engine.differences import Comparisons, Contrast
-from experiments.engine.replies import UPPER
 from experiments.engine.results import Study
 from experiments.engine.rows import read_rows
 from experiments.engine.run import SEED, Arms
-from experiments.engine.search import CHOICES_SMOLLM2, chosen
+from experiments.engine.search import CHOICES_SMOLLM2, UPPER, chosen
 from experiments.page.doubt import doubt_table, error_table
 from experiments.page.parts import Part, main_table, shifted_scores
 from experiments.page.spec import arm_study
@@ -87,13 +86,8 @@ STUDY = arm_study(
     tasks=("ag_news",),
     steps=400,
     options={
-        "--name": {"default": "real", "metavar": "NAME", "help": "of the results; default: %(default)s"},
-        "--train-rows": {
-            "type": int,
-            "default": 320,
-            "metavar": "N",
-            "help": "training rows, those set aside for a temperature included; default: %(default)s",
-        },
+        "--name": option("real", "of the results", metavar="NAME"),
+        "--train-rows": option(320, "training rows, those set aside for a temperature included", metavar="N"),
         "--rows-by-seed": {
             "action": "store_true",
             "help": "draw the training rows by the seed; by default all seeds have the first ones",

@@ -31,12 +31,11 @@ from pathlib import Path
 from typing import Any
 
 from bara_pyro.runs.by_rows import MANY_ROWS
-from experiments.engine.arguments import positive, preset
+from experiments.engine.arguments import option, preset
 from experiments.engine.differences import Comparisons, Contrast
 from experiments.engine.methods import rehearsed_or_not
-from experiments.engine.replies import UPPER
 from experiments.engine.run import SEED, Arm, Arms
-from experiments.engine.search import chosen
+from experiments.engine.search import UPPER, chosen
 from experiments.page.parts import main_table
 from experiments.page.spec import arm_study
 
@@ -84,17 +83,8 @@ STUDY = arm_study(
     tasks=TASKS,
     steps=None,
     options={
-        "--name": {
-            "default": "real_contrast",
-            "metavar": "NAME",
-            "help": "of the results; default: %(default)s",
-        },
-        "--rows": {
-            "type": positive,
-            "default": ROWS,
-            "metavar": "N",
-            "help": "that are trained on, each seed its own; default: %(default)s",
-        },
+        "--name": option("real_contrast", "of the results", metavar="NAME"),
+        "--rows": option(ROWS, "that are trained on, each seed its own", metavar="N"),
         "--rehearsed-or-not": {
             "action": "store_true",
             "help": "the gate form and LoRA each with a rehearsal and without",

@@ -8,18 +8,13 @@ Settings are the defaults for every method; nothing is tuned on these sets.
 from typing import Any
 
 from bara_pyro.report import Column, Table
-from bara_pyro.runs.assignments import assigned
 from bara_pyro.runs.config import load_config
-from experiments.engine.arguments import experiment_parser, preset, run_settings
 from experiments.engine.methods import tagged
-from experiments.engine.record import recorded
-from experiments.engine.results import Results, having, resumed
-from experiments.engine.sweep import Job, finished_runs
+from experiments.engine.results import Results, having
 from experiments.page.parts import Part
-from experiments.page.spec import entry_study
+from experiments.page.spec import jobs_of, look_study
 from experiments.page.values import over_seeds, score
 
-TASKS = ("ag_news", "winogrande_s", "openbookqa", "arc_easy")
 COLUMNS = (
     Column("task", "task"),
     Column("method", "method"),
@@ -31,28 +26,6 @@ COLUMNS = (
     Column("nll", "NLL", format=".3f"),
     Column("brier", "Brier", format=".3f"),
 )
-
-
-def main() -> None:
-    """Run all."""
-    parser = experiment_parser(
-        __doc__, runs="runs/real_rows", methods=tagged("reference", "ours"), tasks=TASKS
-    )
-    args = parser.parse_args()
-    shared = preset({"task.max_length": 512})
-    jobs = {
-        (task, method, seed): Job(
-            run_settings(args, {**shared, "method": method, "task.name": task, "seed": seed})
-        )
-        for seed in range(args.seeds)
-        for task in args.tasks
-        for method in args.methods
-    }
-    results = resumed("real_rows", args.out, {"set": recorded(assigned(args.assignments))})
-    for (task, method, seed), record in finished_runs(jobs, args).items():
-        key = f"{task} {method} {seed}"
-        if results.entries.get(key, {}).get("config_hash") != record["config_hash"]:
-            results.add(key, {"arm": method, **record})
 
 
 def parts(results: Results) -> list[Part]:
@@ -70,12 +43,9 @@ def parts(results: Results) -> list[Part]:
     return [Table(COLUMNS, rows)]
 
 
-def facts(results: Results) -> dict[str, Any]:
-    """Return what the question names."""
-    return {"steps": next(iter(results.entries.values()))["settings"]["train.steps"]}
-
-
-STUDY = entry_study(
+STUDY = look_study(
+    "real_rows",
+    __doc__,
     "Real rows, a real language model",
     """\
 A Llama of 260 thousand parameters trained on children's stories (5 layers, width 64), {steps} steps of 4 rows
@@ -84,8 +54,12 @@ the paper's sets the fair answer is "I do not know", and a good method says so (
 ag_news it can learn in part, and there BaRA learns more slowly than LoRA: noise of the order of the gates
 themselves has to be averaged out. Nothing was tuned here.
 """,
-    main,
+    None,
     parts,
-    facts=facts,
+    jobs=lambda args: jobs_of(args, own=lambda method: {"task.max_length": 512}),
+    runs="runs/real_rows",
+    methods=tagged("reference", "ours"),
+    tasks=("ag_news", "winogrande_s", "openbookqa", "arc_easy"),
+    facts=lambda results: {"steps": next(iter(results.entries.values()))["settings"]["train.steps"]},
     order=29,
 )

@@ -36,12 +36,12 @@ from bara_pyro.diagnostics.posterior.weighing import weighed_draws
 from bara_pyro.guides.families import FAMILIES
 from bara_pyro.models.bara import BaRA, Latent
 from bara_pyro.report import Column, Table, save
-from bara_pyro.report.style import GREY, INK, dress, legend_of, line_style, new_figure
+from bara_pyro.report.style import GREY, INK, dress, line_style, new_figure
 from bara_pyro.runs.evaluate import environment
 from bara_pyro.runs.store import read_tensors, write_tensors
 from experiments.engine.arguments import given, quick_parser, setting
 from experiments.engine.results import OUT, Results, results_option, resumed
-from experiments.page.figures import PAGE
+from experiments.page.figures import PAGE, legend_below
 from experiments.page.parts import Part, Picture
 from experiments.page.spec import entry_study
 
@@ -158,8 +158,7 @@ def figure(programs: Mapping[str, Any]) -> Figure:
                 axes.set_ylabel("" if i % BESIDE else f"Posterior of {latent}\nCumulative probability")
             else:
                 axes.remove()
-    handles, labels = grid[0][0].get_legend_handles_labels()
-    legend_of(result, handles=handles, labels=labels, loc="outside lower center", ncols=3)
+    legend_below(result)
     return result
 
 

@@ -21,6 +21,7 @@ from matplotlib.lines import Line2D
 
 from bara_pyro.report import Column, Table
 from bara_pyro.report.style import INK, NORMAL, PALETTE, dress, legend_of, new_figure
+from experiments.engine.arguments import option
 from experiments.engine.methods import rehearsed_or_not
 from experiments.engine.record import number
 from experiments.engine.results import Study
@@ -195,6 +196,6 @@ STUDY = arm_study(
     arms,
     methods=("bara-gate", "bara", "lora", "temperature", "blob"),
     tasks=("micro-wgs", "micro-arcc", "micro-obqa"),
-    options={"--name": {"default": "regret", "help": "of the results; default: %(default)s"}},
+    options={"--name": option("regret", "of the results")},
     order=18,
 )

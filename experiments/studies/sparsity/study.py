@@ -29,18 +29,21 @@ from bara_pyro.report import Column, Table
 from bara_pyro.report.style import PALETTE, dress, legend_of, new_figure
 from bara_pyro.runs.evaluate import system_gates, true_probabilities
 from bara_pyro.runs.system import System
-from experiments.engine.arguments import experiment_parser
+from experiments.engine.arguments import option
 from experiments.engine.methods import tagged
 from experiments.engine.results import Results, distinct, having
-from experiments.engine.run import about_runs, read_off
 from experiments.engine.search import chosen_job
+from experiments.engine.sweep import Job
 from experiments.page.figures import PAGE, marked
 from experiments.page.parts import Part, Picture
-from experiments.page.spec import entry_study, shared_facts
-from experiments.page.values import Value, display, spread, spread_rows
+from experiments.page.spec import look_study
+from experiments.page.tables import spread_table
+from experiments.page.values import Value, display, spread
 
+RANKS, TAUS = (8, 16, 32, 64), (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 GATES = {"phi": "Φ", "theta": "θ", "psi": "Ψ = Φθ"}
-READINGS = {"draw": "one draw", "mean": "mean gate", "expectation": "expectation"}
+READINGS = {"draw": ("one draw", 1), "mean": ("mean gate", 0), "expectation": ("expectation", 20)}
+"""What each is called, and its number of draws."""
 # Of the paper's table on ARC-Challenge with Qwen2.5-7B, r = 8, 16, 32, 64 (percent).
 PAPER = {
     ("phi", "lora"): (0, 0, 0, 0),
@@ -57,13 +60,75 @@ its activations A x stand for θ and Ψ, and its Φ counts as 0. BaRA is read in
 gates, the mean gate, and the expectation over {draws} draws. The paper's figures are for Qwen2.5-7B on
 ARC-Challenge and do not say which reading they are.
 """
+RANK = (
+    Column("method", "method"),
+    Column("r", "r", format="d"),
+    Column("mean", "effective rank", format=".2f"),
+    Column("over_rows", "spread over rows", format=".2f"),
+    Column("over_modules", "over layers", format=".2f"),
+    Column("within_modules", "over rows in a layer", format=".2f"),
+    Column("entropy", "ρ with true entropy", format="+.2f"),
+    Column("error", "ρ with error", format="+.2f"),
+)
 
 Entries = Sequence[dict[str, Any]]
 
 
-def facts(results: Results) -> dict[str, Any]:
-    """Return what the question names."""
-    return {**shared_facts(results), "tasks": ", ".join(distinct(results.entries.values(), "task"))}
+def jobs(args: Namespace) -> dict[tuple[Any, ...], Job]:
+    """Return each method at each rank."""
+    return {
+        (method, r, task, seed): chosen_job(
+            args, method, task, seed, {"adapter.r": r, "adapter.lora_alpha": 2.0 * r}
+        )
+        for seed in range(args.seeds)
+        for task in args.tasks
+        for method in args.methods
+        for r in args.ranks
+    }
+
+
+def look(system: System, args: Namespace) -> dict[str, Any]:
+    """Return what the gates of a fitted system do on test rows.
+
+    Returns:
+        `layers`: paths of the modules looked at; per reading `overall` and `by_module` percentages of phi,
+        theta and psi; `curve`: those of the expectation at each of `TAUS`; `rank`: mean and spreads of the
+        effective rank (units), and its rank correlation over rows with `entropy` (true, of the answer) and
+        `error`.
+    """
+    rows = first_rows(system.split("test"), args.rows)
+    modules = [t.path for t in system.model.targets if t.path.rsplit(".", 1)[-1] == args.module]
+    gates = {
+        reading: system_gates(system, rows, samples, modules=modules or None)
+        for reading, (_, samples) in READINGS.items()
+    }
+    draws = gates["expectation"]
+    rank = effective_rank(draws, args.tau)
+    return {
+        "layers": modules,
+        **{reading: _percent(found, args.tau) for reading, found in gates.items()},
+        "curve": {k: v.tolist() for k, v in sparsity_curve(draws, TAUS).items()},
+        "rank": {**vars(rank_summary(rank)), **_relations(system, rows, draws, rank)},
+    }
+
+
+def _relations(system: System, rows: EncodedSplit, draws: GateDraws, rank: Tensor) -> dict[str, float | None]:
+    """Return Spearman's correlation of the effective rank of rows with how hard they are; None if unknown."""
+    averaged = posterior_predictive(draws.log_probs)
+    entropy = torch.special.entr(true_probabilities(system, rows, "test")).sum(-1)
+    wrong = (averaged.argmax(-1) != torch.tensor(rows.labels)).double()
+    found = {}
+    for name, values in (("entropy", entropy), ("error", wrong)):
+        known = int((~values.isnan()).sum()) > 2
+        rho = relation(rank, values, name).rho if known else math.nan
+        found[name] = None if math.isnan(rho) else rho
+    return found
+
+
+def _percent(draws: GateDraws, tau: float) -> dict[str, Any]:
+    found = gate_sparsity(draws, tau)
+    by_module = {name: values.tolist() for name, values in found.by_module.items()}
+    return {"overall": found.overall, "by_module": by_module}
 
 
 def parts(results: Results) -> list[Part]:
@@ -88,14 +153,14 @@ def sparsity_table(entries: Entries) -> Table:
     rows: list[dict[str, object]] = []
     for gate, name in GATES.items():
         for method in distinct(entries, "method"):
-            readings = {"expectation": "–"} if method == "lora" else READINGS
-            for reading, words in readings.items():
-                row: dict[str, object] = {"gate": name, "method": display(method), "reading": words}
-                found = {r: _over_seeds(entries, method, r, reading, gate) for r in ranks}
-                rows.append(row | {str(r): value for r, value in found.items()})
+            about = {"gate": name, "method": display(method)}
+            for reading, (words, _) in READINGS.items():
+                if method != "lora" or reading == "expectation":
+                    found = {str(r): _over_seeds(entries, method, r, reading, gate) for r in ranks}
+                    rows.append({**about, "reading": "–" if method == "lora" else words, **found})
             if (gate, method) in PAPER and ranks == [8, 16, 32, 64]:
                 values = {str(r): v for r, v in zip(ranks, PAPER[gate, method], strict=True)}
-                rows.append({"gate": name, "method": display(method), "reading": "paper", **values})
+                rows.append({**about, "reading": "paper", **values})
     columns = [Column("gate", "gate"), Column("method", "method"), Column("reading", "reading")]
     columns += [Column(str(r), f"r = {r}", format=".1f") for r in ranks]
     return Table(columns, rows, "Sparsity in percent")
@@ -108,21 +173,11 @@ def rank_table(entries: Entries) -> Table:
         for method in distinct(entries, "method")
         for e in sorted(having(entries, method=method), key=itemgetter("r"))
     ]
-    columns = (
-        Column("method", "method"),
-        Column("r", "r", format="d"),
-        Column("mean", "effective rank", format=".2f"),
-        Column("over_rows", "spread over rows", format=".2f"),
-        Column("over_modules", "over layers", format=".2f"),
-        Column("within_modules", "over rows in a layer", format=".2f"),
-        Column("entropy", "ρ with true entropy", format="+.2f"),
-        Column("error", "ρ with error", format="+.2f"),
-    )
     caption = (
         "Effective rank: units above τ, expectation; its spreads are standard deviations; ρ: Spearman's "
         "correlation over rows with the entropy of the true answer, and with whether the answer is wrong"
     )
-    return Table(columns, spread_rows(flat, ("method", "r"), [c.key for c in columns[2:]]), caption)
+    return spread_table(flat, RANK, ("method", "r"), caption)
 
 
 def layer_figure(entries: Entries) -> Figure:
@@ -148,15 +203,14 @@ def curve_figure(entries: Entries, taus: Sequence[float], tau: float) -> Figure:
     """Draw sparsity against the threshold, a panel a method, at the smallest rank."""
     methods = distinct(entries, "method")
     figure = new_figure(PAGE, 2.9)
-    r = _ranks(entries)[0]
-    for axes, method in zip(
-        figure.subplots(1, len(methods), squeeze=False, sharey=True)[0], methods, strict=True
-    ):
-        _draw_gates(axes, method, [e["curve"] for e in having(entries, method=method, r=r)], taus)
+    panels = figure.subplots(1, len(methods), squeeze=False, sharey=True)[0]
+    for axes, method in zip(panels, methods, strict=True):
+        found = having(entries, method=method, r=_ranks(entries)[0])
+        _draw_gates(axes, method, [e["curve"] for e in found], taus)
         axes.axvline(tau, color=PALETTE[-1], linewidth=0.8, linestyle=":")
         axes.set_xscale("log")
         axes.set_ylim(0, 100)
-        dress(axes, "Threshold τ", "Entries below τ (%)" if axes is figure.axes[0] else "", display(method))
+        dress(axes, "Threshold τ", "Entries below τ (%)" if axes is panels[0] else "", display(method))
         legend_of(axes, loc="upper left")
     return figure
 
@@ -182,76 +236,25 @@ def _over_seeds(entries: Entries, method: str, r: int, reading: str, gate: str) 
     return spread([mean(e[reading]["overall"][gate] for e in having(found, seed=seed)) for seed in seeds])
 
 
-RANKS = (8, 16, 32, 64)
-DRAWS = {"draw": 1, "mean": 0, "expectation": 20}
-TAUS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
-
-
-def look(system: System, args: Namespace) -> dict[str, Any]:
-    """Return what the gates of a fitted system do on test rows.
-
-    Returns:
-        `layers`: paths of the modules looked at; per reading `overall` and `by_module` percentages of phi,
-        theta and psi; `curve`: those of the expectation at each of `TAUS`; `rank`: mean and spreads of the
-        effective rank (units), and its rank correlation over rows with `entropy` (true, of the answer) and
-        `error`.
-    """
-    rows = first_rows(system.split("test"), args.rows)
-    modules = [t.path for t in system.model.targets if t.path.rsplit(".", 1)[-1] == args.module]
-    found: dict[str, Any] = {"layers": modules}
-    gates = {
-        reading: system_gates(system, rows, samples, modules=modules or None)
-        for reading, samples in DRAWS.items()
-    }
-    found |= {reading: _percent(draws, args.tau) for reading, draws in gates.items()}
-    draws = gates["expectation"]
-    found["curve"] = {k: v.tolist() for k, v in sparsity_curve(draws, TAUS).items()}
-    rank = effective_rank(draws, args.tau)
-    found["rank"] = {**vars(rank_summary(rank)), **_relations(system, rows, draws, rank)}
-    return found
-
-
-def _relations(system: System, rows: EncodedSplit, draws: GateDraws, rank: Tensor) -> dict[str, float | None]:
-    """Return Spearman's correlation of the effective rank of rows with how hard they are; None if unknown."""
-    averaged = posterior_predictive(draws.log_probs)
-    entropy = torch.special.entr(true_probabilities(system, rows, "test")).sum(-1)
-    wrong = (averaged.argmax(-1) != torch.tensor(rows.labels)).double()
-    found = {}
-    for name, values in (("entropy", entropy), ("error", wrong)):
-        known = int((~values.isnan()).sum()) > 2
-        rho = relation(rank, values, name).rho if known else math.nan
-        found[name] = None if math.isnan(rho) else rho
-    return found
-
-
-def _percent(draws: GateDraws, tau: float) -> dict[str, Any]:
-    found = gate_sparsity(draws, tau)
-    by_module = {name: values.tolist() for name, values in found.by_module.items()}
-    return {"overall": found.overall, "by_module": by_module}
-
-
-def main() -> None:
-    """Train what is missing, look, write."""
-    methods = tagged("reference", "ours")
-    parser = experiment_parser(__doc__, runs="runs/study", methods=methods, tasks=("micro-arcc",), seeds=1)
-    add = parser.add_argument
-    add("--ranks", metavar="R", type=int, nargs="+", default=list(RANKS), help="default: %(default)s")
-    add("--tau", type=float, default=0.1, help="threshold; default: %(default)s, the paper's")
-    add("--rows", type=int, default=256, help="test rows to look at; default: %(default)s")
-    add("--module", default="v_proj", help="last name of the modules to look at; default: %(default)s")
-    args = parser.parse_args()
-    jobs = {
-        (method, r, task, seed): chosen_job(
-            args, method, task, seed, {"adapter.r": r, "adapter.lora_alpha": 2.0 * r}
-        )
-        for seed in range(args.seeds)
-        for task in args.tasks
-        for method in args.methods
-        for r in args.ranks
-    }
-    draws = DRAWS["expectation"]
-    about = about_runs(args, "tau", "module", "rows", taus=list(TAUS), draws=draws)
-    read_off("sparsity", jobs, ("method", "r", "task", "seed"), look, about, args)
-
-
-STUDY = entry_study("Sparsity", QUESTION, main, parts, facts=facts, order=20)
+STUDY = look_study(
+    "sparsity",
+    __doc__,
+    "Sparsity",
+    QUESTION,
+    look,
+    parts,
+    jobs=jobs,
+    place=("method", "r", "task", "seed"),
+    methods=tagged("reference", "ours"),
+    tasks=("micro-arcc",),
+    seeds=1,
+    options={
+        "--ranks": option(RANKS, "of the adapters"),
+        "--tau": option(0.1, "threshold, the paper's"),
+        "--rows": option(256, "test rows to look at"),
+        "--module": option("v_proj", "last name of the modules to look at"),
+    },
+    kept=("tau", "module", "rows"),
+    constants={"taus": list(TAUS), "draws": READINGS["expectation"][1]},
+    order=20,
+)

@@ -6,6 +6,7 @@ The published protocol trains every method for a fixed number of steps at one le
 passes over the smallest data set. Default settings, three times the steps of the other experiments.
 """
 
+from experiments.engine.arguments import option
 from experiments.engine.differences import Comparisons
 from experiments.engine.methods import tagged
 from experiments.page.parts import main_table
@@ -22,7 +23,7 @@ STUDY = arm_study(
     lambda args: {method: {"method": method, "train.lr": args.lr} for method in args.methods},
     methods=tagged("main", "recalibrated"),
     steps=3000,
-    options={"--lr": {"type": float, "default": 1e-3, "help": "of all methods; default: %(default)s"}},
+    options={"--lr": option(1e-3, "of all methods")},
     comparisons=Comparisons(),
     order=12,
 )

@@ -8,50 +8,7 @@ are Student's, of the worlds' figures, or what other residents of these worlds w
 wider: six figures may agree by accident. With fewer worlds than the plan has there is no verdict, only what
 has been seen so far. Rows of `confirmatory_102` are of the primary contrast in world 102, those of
 `confirmatory_aware_102` and `confirmatory_few_102` of secondary ones, which count once every world has them.
-A language model that was made again for these, on another machine, is another one: `confirmatory_again_102`
-is the rival of the distance-aware form on it, with choices of its own, which the distance-aware rival has
-there, too:
-
-    choices=experiments/studies/confirmatory/choices
-    world='--model runs/worlds/102 --set task.world=102 --seeds 1'
-    run="python -m experiments confirmatory $world --methods bara-gate temperature"
-    $run --name confirmatory_aware_102 --tasks micro-obqa --set adapter.distance_aware=true
-        --choices "$choices/102-{task}.json"
-    $run --name confirmatory_again_102 --tasks micro-obqa --methods temperature
-        --choices "$choices/again-102-{task}.json"
-    python -m experiments search $world --methods temperature --tasks micro-wgs --set task.train_rows=80
-        --steps 400 --lengths 200 800 --out $choices/few-102-micro-wgs.json      # micro-arcc: the same
-    $run --name confirmatory_few_102 --tasks micro-wgs micro-arcc --set task.train_rows=80
-        --choices "$choices/few-102-{task}.json"
-
-`confirmatory_shorter_102` is the last one again, of the gate form alone and of the length that is the default
-since the benchmark is over (`--methods bara-gate --steps 200`). `confirmatory_rehearsed_102` has the defaults
-that came later still, a rehearsal (docs/calibrated.md), on language models made once more, the rival searched
-again on each; `confirmatory_lora_102` is LoRA there with a rehearsal, which is not its default, and
-`confirmatory_longer_102` the gate form by the default of since, 20 passes and halves that share no resident.
-`confirmatory_doubling_102` is the default after that, 10 passes and twice as many where the rehearsal asks:
-
-    bara microworld build --world 102 --seed 102 --out runs/worlds/102-again
-    few='--model runs/worlds/102-again --set task.world=102 --seeds 1 --set task.train_rows=80'
-    python -m experiments search $few --methods temperature --tasks micro-wgs --steps 400 --lengths 200 800
-        --out $choices/rehearsed-102-micro-wgs.json      # micro-arcc: the same
-    run="python -m experiments confirmatory $few --tasks micro-wgs micro-arcc
-        --choices $choices/rehearsed-102-{task}.json"
-    $run --name confirmatory_rehearsed_102 --methods bara-gate temperature lora bara
-    $run --name confirmatory_lora_102 --methods lora --set adapter.calibrated=true
-    $run --name confirmatory_longer_102 --methods bara-gate --steps 400
-    $run --name confirmatory_doubling_102 --methods bara-gate --steps 200 --set train.may_double=true
-
-`confirmatory_arms_102` has the plan's further arms that are by default, on all six tasks, by the code of the
-plan on language models made again; the gate form is there once more, as what they are compared with:
-
-    bara microworld build --world 102 --seed 102 --out runs/worlds/102-arms
-    python -m experiments confirmatory --model runs/worlds/102-arms --set task.world=102 --seeds 1
-        --name confirmatory_arms_102 --methods bara-gate bara lora
-        --choices "$choices/102-{task}.json"      # holds none for these methods: they have their defaults
-
-Those of 102 and 107 were run while the folders were called 102 and 107, as the first language models' were,
-and would have had the hashes of their runs: the records have the later names.
+How each further set was run: `runs.md` beside this file.
 """
 
 import re
