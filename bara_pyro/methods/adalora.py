@@ -9,9 +9,11 @@ from bara_pyro.core.svi import SVI, SVIOptions, adamw
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.methods.allocation import Budget, RankAllocator, Triplets
-from bara_pyro.methods.base import Fit, Method, MethodConfig, given, pair, register_method, setting
+from bara_pyro.methods.base import Fit, Method, MethodConfig, pair, register_method, setting
 from bara_pyro.methods.recipes import Training, common
 from bara_pyro.models.adalora import AdaLoRA
+
+MASK_INTERVAL = 10  # steps between two allocations, as in the authors' scripts for GLUE
 
 
 class AdaLoRAConfig(MethodConfig):
@@ -25,9 +27,6 @@ class AdaLoRAConfig(MethodConfig):
     )
     t_init: float = Field(0.1, ge=0, lt=1, description="share of the steps before ranks are taken away")
     t_final: float = Field(0.5, ge=0, lt=1, description="share of the steps after the last allocation")
-    mask_interval: PositiveInt = Field(10, description="steps between two allocations")
-    beta1: float = setting(RankAllocator, "beta1", "of the running mean of the sensitivity", gt=0, lt=1)
-    beta2: float = setting(RankAllocator, "beta2", "of the running mean of the uncertainty", gt=0, lt=1)
 
     @model_validator(mode="after")
     def _leaves_time(self) -> "AdaLoRAConfig":
@@ -74,9 +73,9 @@ def adalora_svi(model: AdaLoRA, guide: DeltaGuide, train: Training, config: AdaL
         last=model.target_r * len(modules),
         start=int(config.t_init * train.total_steps),
         end=train.total_steps - int(config.t_final * train.total_steps),
-        interval=config.mask_interval,
+        interval=MASK_INTERVAL,
     )
-    allocator = RankAllocator(modules, optim, budget, **given(RankAllocator, config))
+    allocator = RankAllocator(modules, optim, budget)
     return AdaLoRASVI(model, guide, optim, allocator=allocator, **common(optim, train))
 
 

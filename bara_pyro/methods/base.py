@@ -18,6 +18,7 @@ from bara_pyro.data import EncodedSplit
 from bara_pyro.errors import ConfigError
 from bara_pyro.methods.recipes import Training, default_svi
 from bara_pyro.registry import Registry
+from bara_pyro.retired import without_retired
 from bara_pyro.settings import DEFAULT_METHOD, Unread, validation_sentence
 from bara_pyro.types import Json
 
@@ -223,7 +224,7 @@ def method_config(value: Json | str) -> MethodConfig:
     """
     data = {"name": value} if isinstance(value, str) else dict(value)
     name = data.get("name", DEFAULT_METHOD)
-    method = METHODS.find(name)
+    method, data = METHODS.find(name), without_retired(f"method.{name}", data)
     try:
         return method.config.model_validate({**method.defaults, **data, "name": name})
     except ValidationError as error:

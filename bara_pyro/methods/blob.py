@@ -11,6 +11,8 @@ from bara_pyro.methods.base import Method, MethodConfig, pair, register_method, 
 from bara_pyro.methods.recipes import OF_REPRODUCTION, Recipe, Training, alternating, default_svi
 from bara_pyro.models.gaussian_lora import GaussianLoRA
 
+KL_LR = 0.01  # of the descent on the KL, as published
+
 
 class BLoBConfig(MethodConfig):
     """Settings of BLoB."""
@@ -23,12 +25,8 @@ class BLoBConfig(MethodConfig):
     init_scale: float = setting(
         NormalGuide, "init_scale", "posterior scales start between its square's half and it", gt=0
     )
-    transform: Literal["square", "softplus"] = setting(NormalGuide, "transform", "sigma = G^2 or softplus(G)")
     flipout: bool = Field(True, description="random signs a token; off: one draw of A a forward")
     beta: NonNegativeFloat = setting(GaussianLoRA, "beta", "weight of KL(A) in 'elbo'; 1 is the exact ELBO")
-    kl_lr: Annotated[float, OF_REPRODUCTION] = Field(
-        0.01, gt=0, description="'reproduction': rate of the descent on the KL"
-    )
     scale_optimizer: Annotated[Literal["sgd", "adamw"], OF_REPRODUCTION] = Field(
         "sgd", description="'reproduction': what moves G along the likelihood: both occur in published code"
     )
@@ -43,7 +41,7 @@ def blob_svi(model: GaussianLoRA, guide: NormalGuide, train: Training, config: B
         scales = {id(p) for p in guide.parameters()}
         for group in optim.param_groups:
             group["params"] = [p for p in group["params"] if id(p) not in scales]
-    return alternating(model, guide, optim, train, beta=config.beta, kl_lr=config.kl_lr)
+    return alternating(model, guide, optim, train, beta=config.beta, kl_lr=KL_LR)
 
 
 register_method(

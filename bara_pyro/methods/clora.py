@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import Field, NonNegativeFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat
 from torch.optim import AdamW
 
 from bara_pyro.core.svi import SVI
@@ -22,6 +22,8 @@ from bara_pyro.models.clora import CLoRA
 # Of the public code, whatever the backbone: a factor 1e-6, and the mean over LLaMA-2-7B's 65 modules.
 PUBLISHED_KL_WEIGHT = 1e-6 / 65
 
+KL_LR = 0.01  # of the networks; published: 0.01 to 0.02
+
 
 class CLoRAConfig(MethodConfig):
     """Settings of C-LoRA."""
@@ -32,15 +34,11 @@ class CLoRAConfig(MethodConfig):
         "descent for the networks, published weights",
     )
     prior_scale: float = setting(CLoRA, "prior_scale", "standard deviation of E's prior", gt=0)
-    hidden: PositiveInt = setting(ContextualGuide, "hidden", "width of the networks that give E's posterior")
     init_scale: float = setting(
         ContextualGuide, "init_scale", "posterior scale at the start; published: 0.25", gt=0, lt=1
     )
     beta: NonNegativeFloat = setting(
         CLoRA, "beta", "weight of KL(E), a sum over tokens, in 'elbo'; 1 is the exact ELBO"
-    )
-    kl_lr: Annotated[float, OF_REPRODUCTION] = Field(
-        0.01, gt=0, description="'reproduction': rate of the networks; published: 0.01 to 0.02"
     )
     nll_weight: Annotated[float, OF_REPRODUCTION] = Field(
         1.0,
@@ -62,7 +60,7 @@ def _svi(model: CLoRA, guide: ContextualGuide, train: Training, config: CLoRACon
         model,
         guide,
         optim,
-        kl_lr=config.kl_lr,
+        kl_lr=KL_LR,
         cycle=kl_cycle(model.num_data, train.batch_size),
         kl_weight=config.kl_weight,
         nll_weight=config.nll_weight,

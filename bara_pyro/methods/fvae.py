@@ -14,15 +14,15 @@ from bara_pyro.methods.recipes import OF_ELBO, OF_REPRODUCTION, Recipe, Training
 from bara_pyro.models.fvae import FVAE, Weights
 
 PUBLISHED_EPS = 1e-8  # Adam's, in the official script
+CE_WEIGHT = 1000.0  # of the cross-entropy there; all other parts of the loss weigh 1
 
 
 class FVAEConfig(MethodConfig):
     """Settings of FVAE-LoRA.
 
-    With 'reproduction' the loss a row is that of the official code divided by `ce_weight`:
+    With 'reproduction' the loss a row is that of the official code divided by its weight of CE, `w` = 1000:
 
-        CE + 1 / (ce_weight L) sum_l [ rec_weight (-log p(x | z)) + z2_weight mean((z2 - m)^2)
-                                       - z1_weight mean(z1^2) + kl_weight KL(q1 || N(0, I)) ]
+        CE + 1 / (w L) sum_l [ -log p(x | z) + mean((z2 - m)^2) - mean(z1^2) + KL(q1 || N(0, I)) ]
 
     L modules. CE is a mean over rows. `-log p` is summed over the entries of x, KL over the r latents, then
     both are averaged over rows and tokens; the two squares are means over rows, tokens and latents. There is
@@ -32,32 +32,12 @@ class FVAEConfig(MethodConfig):
     recipe: Recipe = Field(
         "elbo", description="'elbo': the bound, tempered by beta; 'reproduction': the official code's loss"
     )
-    encoder_width: PositiveInt | None = setting(
-        FVAEGuide, "hidden", "units of the encoders' hidden layer; null: the rank"
-    )
     decoder_layers: PositiveInt = setting(
         FVAE, "decoder_layers", "hidden layers of the decoder; arXiv 2606.29184: 1"
     )
-    decoder_width: PositiveInt = setting(FVAE, "decoder_width", "their units")
     learn_scale: bool = setting(FVAE, "learn_scale", "learn the decoder's scales; arXiv 2606.29184: false")
-    z2_mean: float = setting(FVAE, "z2_mean", "mean of z2's prior; z1's is 0")
     beta: Annotated[NonNegativeFloat, OF_ELBO] = setting(
         Weights, "kl_z1", "'elbo': weight of the autoencoders; 1 is the exact ELBO"
-    )
-    ce_weight: Annotated[float, OF_REPRODUCTION] = Field(
-        1000.0, gt=0, description="'reproduction': weight of the cross-entropy"
-    )
-    rec_weight: Annotated[NonNegativeFloat, OF_REPRODUCTION] = Field(
-        1.0, description="'reproduction': of the reconstruction"
-    )
-    z2_weight: Annotated[NonNegativeFloat, OF_REPRODUCTION] = Field(
-        1.0, description="'reproduction': of z2's distance from z2_mean"
-    )
-    z1_weight: Annotated[NonNegativeFloat, OF_REPRODUCTION] = Field(
-        1.0, description="'reproduction': of z1's distance from 0, rewarded"
-    )
-    kl_weight: Annotated[NonNegativeFloat, OF_REPRODUCTION] = Field(
-        1.0, description="'reproduction': of KL(q1)"
     )
     padding: Annotated[bool, OF_REPRODUCTION] = Field(
         True, description="'reproduction': padding tokens count, as in the official code"
@@ -72,12 +52,13 @@ class FVAEConfig(MethodConfig):
 def _weights(config: FVAEConfig) -> Weights:
     if config.recipe == "elbo":
         return Weights(config.beta, config.beta, config.beta)
+    share = 1 / CE_WEIGHT
     return Weights(
-        kl_z1=config.kl_weight / config.ce_weight,
+        kl_z1=share,
         kl_z2=0.0,
-        reconstruction=config.rec_weight / config.ce_weight,
-        spread=config.z1_weight / config.ce_weight,
-        pull=config.z2_weight / config.ce_weight,
+        reconstruction=share,
+        spread=share,
+        pull=share,
         averaged=True,
         padding=config.padding,
         detach=config.detach,
@@ -87,8 +68,7 @@ def _weights(config: FVAEConfig) -> Weights:
 def _build(
     backbone: Backbone, num_data: int, adapter: AdapterOptions, config: FVAEConfig
 ) -> tuple[FVAE, FVAEGuide]:
-    program = partial(FVAE, weights=_weights(config))
-    return pair(program, partial(FVAEGuide, hidden=config.encoder_width))(backbone, num_data, adapter, config)
+    return pair(partial(FVAE, weights=_weights(config)), FVAEGuide)(backbone, num_data, adapter, config)
 
 
 def _svi(model: FVAE, guide: FVAEGuide, train: Training, config: FVAEConfig) -> SVI:
@@ -101,7 +81,7 @@ def _svi(model: FVAE, guide: FVAEGuide, train: Training, config: FVAEConfig) -> 
         train.lr,
         local_lr_scale=train.local_lr_scale,
         weight_decay=train.weight_decay,
-        eps=PUBLISHED_EPS / config.ce_weight,
+        eps=PUBLISHED_EPS / CE_WEIGHT,
     )
     return SVI(model, guide, optim, **common(optim, train))
 

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from ivon import IVON
 
 
+BETA1, BETA2 = 0.9, 0.99999  # decay of the running gradient and of the running curvature, as published
+
+
 class IVONConfig(MethodConfig):
     """Settings of IVON-LoRA; the rate (0.03) and delta are `train.lr` and `train.weight_decay`.
 
@@ -40,12 +43,9 @@ class IVONConfig(MethodConfig):
         1e6, gt=0, description="effective sample size: the higher, the less noise and regularisation"
     )
     hess_init: float = Field(1e-3, gt=0, description="h at the start; noise starts at 1 / sqrt(ess h)")
-    beta1: float = Field(0.9, ge=0, lt=1, description="decay of the running gradient")
-    beta2: float = Field(0.99999, ge=0, lt=1, description="decay of the running curvature")
     clip_radius: float | None = Field(
         1e-3, gt=0, description="largest Newton step of a weight, before the rate; null: none"
     )
-    rescale_lr: bool = Field(False, description="multiply the rate by hess_init + delta")
 
 
 class IVONSVI(SVI[PosthocLoRA, PosthocGuide]):
@@ -120,11 +120,11 @@ def ivon_svi(model: PosthocLoRA, guide: PosthocGuide, train: Training, config: I
         lr=train.lr,
         ess=config.ess,
         hess_init=config.hess_init,
-        beta1=config.beta1,
-        beta2=config.beta2,
+        beta1=BETA1,
+        beta2=BETA2,
         weight_decay=train.weight_decay,
         clip_radius=float("inf") if config.clip_radius is None else config.clip_radius,
-        rescale_lr=config.rescale_lr,
+        rescale_lr=False,
     )
     return IVONSVI(model, guide, optim, **common(optim, train))
 

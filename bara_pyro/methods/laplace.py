@@ -42,9 +42,6 @@ class LaplaceConfig(MethodConfig):
     predictive: Predictive = setting(
         LaplaceGuide, "mode", "'glm': linearised; 'probit': without draws; 'sampled': draws of the weights"
     )
-    logit_samples: Annotated[PositiveInt, Unread("predictive", ("probit", "sampled"))] = setting(
-        LaplaceGuide, "logit_samples", "'glm': draws of the logits a row; as published 100000"
-    )
     prior_precision: PositiveFloat | None = Field(
         100.0, description="precision of the prior in the fit; 'evidence' or null: that of greatest evidence"
     )

@@ -13,16 +13,15 @@ from functools import partial
 from typing import Annotated, Literal
 
 import torch
-from pydantic import Field, NonNegativeFloat, PositiveInt
+from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
 from bara_pyro.data import EncodedSplit
-from bara_pyro.errors import TrainingError
 from bara_pyro.guides.posthoc import PosthocGuide
 from bara_pyro.methods.base import Fit, Method, MethodConfig, pair, register_method
 from bara_pyro.methods.bisection import largest_feasible
-from bara_pyro.methods.recipes import OF_ELBO, OF_REPRODUCTION, Recipe
+from bara_pyro.methods.recipes import OF_REPRODUCTION, Recipe
 from bara_pyro.metrics import nll, posterior_predictive
 from bara_pyro.models.lora import LowRankAdapter
 from bara_pyro.models.posthoc import PosthocLoRA
@@ -31,14 +30,17 @@ from bara_pyro.models.posthoc import PosthocLoRA
 SEARCH = 2**32
 # Singular values below this share of the largest are rounding errors of float32 weights.
 NEGLIGIBLE = torch.finfo(torch.float32).eps
+NLL_FLOOR = 0.1  # nats: the tolerance is a share of this where NLL(0) is smaller
+ANCHOR_ROWS, SEARCH_SAMPLES = 500, 10  # rows that the NLL is measured on; draws that are averaged for it
+LOW, HALVINGS = 0.001, 5  # where the search for sigma begins, and the steps of the published one
 
 
 class TFBConfig(MethodConfig):
     """Settings of TFB.
 
     Where LoRA knows the anchor rows by heart, NLL(0) is nearly 0 and a share of it allows no noise at all, so
-    that the method would do least where it is needed most. `nll_floor` therefore stands in for a smaller
-    NLL(0); 0 is the published definition. `anchor: validation` is the other way out.
+    that the method would do least where it is needed most. 0.1 nats therefore stand in for a smaller NLL(0)
+    (`NLL_FLOOR`), but with `recipe: reproduction`. `anchor: validation` is the other way out.
     """
 
     recipe: Recipe = Field(
@@ -47,22 +49,10 @@ class TFBConfig(MethodConfig):
         "bound: TFB has no prior",
     )
     tolerance: float = Field(0.003, gt=0, description="allowed change of the anchor's NLL, as a share of it")
-    nll_floor: Annotated[NonNegativeFloat, OF_ELBO] = Field(
-        0.1, description="nats: the share is of this where NLL(0) is smaller; 'reproduction' has none"
-    )
     anchor: Literal["train", "validation"] = Field("train", description="rows that the NLL is measured on")
-    anchor_rows: PositiveInt | None = Field(500, description="how many of them, at random; null: all")
-    pseudo_labels: bool = Field(
-        False, description="anchor labels are LoRA's own answers (bayesian-peft), not the true ones"
-    )
-    search_samples: PositiveInt = Field(10, description="draws whose probabilities are averaged")
     flipout: bool = Field(True, description="random signs a token; off: one draw of A for all tokens")
-    low: float = Field(0.001, gt=0, description="'reproduction': lower end of the search")
     high: Annotated[float, OF_REPRODUCTION] = Field(
         0.015, gt=0, description="'reproduction': upper end; BayesAdapt: 0.2"
-    )
-    halvings: Annotated[PositiveInt, OF_REPRODUCTION] = Field(
-        5, description="'reproduction': number of steps"
     )
     divide_by_rows: Annotated[bool, OF_REPRODUCTION] = Field(
         True, description="'reproduction': divide the change by the number of rows, as bayesian-peft does"
@@ -103,13 +93,10 @@ class Noise:
     def __init__(self, fit: TFBFit, values: dict[str, Tensor]) -> None:
         self.fit = fit
         self.values = values
-        self.split = anchor_split(fit.split(fit.config.anchor), fit.config.anchor_rows)
+        self.split = anchor_split(fit.split(fit.config.anchor))
         self.labels = torch.tensor(self.split.labels)
         self.evaluations = 0
-        mean = self._log_probs(0)
-        if fit.config.pseudo_labels:
-            self.labels = mean.argmax(-1)
-        self.start = nll(mean, self.labels)
+        self.start = nll(self._log_probs(0), self.labels)
 
     def set(self, sigma: float) -> None:
         """Give the guide the scales `sigma / D_ii`; 0 where D_ii is 0, on whose row of A' nothing depends."""
@@ -120,7 +107,7 @@ class Noise:
     def nll(self, sigma: float) -> float:
         """Return the NLL under noise, in nats."""
         self.set(sigma)
-        return nll(self._log_probs(self.fit.config.search_samples), self.labels)
+        return nll(self._log_probs(SEARCH_SAMPLES), self.labels)
 
     def change(self, sigma: float) -> float:
         """Return `|NLL(sigma) - NLL(0)|` in nats."""
@@ -131,11 +118,11 @@ class Noise:
         return posterior_predictive(self.fit.draw(self.split, samples, seed=SEARCH + self.fit.seed))
 
 
-def anchor_split(split: EncodedSplit, limit: int | None) -> EncodedSplit:
-    """Return at most `limit` rows of a split, chosen at random but always the same."""
-    if limit is None or limit >= len(split):
+def anchor_split(split: EncodedSplit) -> EncodedSplit:
+    """Return at most `ANCHOR_ROWS` rows of a split, chosen at random but always the same."""
+    if len(split) <= ANCHOR_ROWS:
         return split
-    chosen = torch.randperm(len(split), generator=torch.Generator().manual_seed(0))[:limit]
+    chosen = torch.randperm(len(split), generator=torch.Generator().manual_seed(0))[:ANCHOR_ROWS]
     return split.take(chosen.sort().values.tolist())
 
 
@@ -168,9 +155,6 @@ def fit_tfb(fit: TFBFit) -> dict[str, float]:
 
     Returns:
         `sigma`, `nll_0` and `nll_sigma` (nats, on the anchor), `anchor_rows`, `evaluations` of the NLL.
-
-    Raises:
-        TrainingError: the tolerance is a share of 0.
     """
     model = fit.model
     values = {a.target.site("lora_A"): rotate(a) for a in model.adapters.values()}
@@ -194,18 +178,13 @@ def _search(noise: Noise, c: TFBConfig) -> float:
         share = c.tolerance * noise.start * (len(noise.split) if c.divide_by_rows else 1)
         return published_search(
             lambda sigma: noise.change(sigma) < share,
-            c.low,
+            LOW,
             c.high,
-            c.halvings,
+            HALVINGS,
             infeasible=c.return_infeasible,
         )
-    allowed = c.tolerance * max(noise.start, c.nll_floor)
-    if allowed == 0:
-        raise TrainingError(
-            "The NLL of the anchor rows is 0 and so is method.nll_floor, which allows no noise at all: "
-            "set method.nll_floor, or method.anchor=validation."
-        )
-    return largest_feasible(lambda sigma: noise.change(sigma) <= allowed, c.low)
+    allowed = c.tolerance * max(noise.start, NLL_FLOOR)
+    return largest_feasible(lambda sigma: noise.change(sigma) <= allowed, LOW)
 
 
 register_method(

@@ -10,6 +10,7 @@ from pydantic import Field, SerializeAsAny, ValidationError, field_validator, mo
 
 from bara_pyro.errors import ConfigError
 from bara_pyro.methods import METHODS, MethodConfig, method_config
+from bara_pyro.retired import with_retired
 from bara_pyro.runs.assignments import collect
 from bara_pyro.runs.sections import RunSettings
 from bara_pyro.settings import DEFAULT_METHOD, validation_sentence
@@ -88,7 +89,7 @@ class RunConfig(RunSettings):
         the same run, and where they are not, there is no run with words. What changes no result is left out,
         what is a matter of memory alone counts as its default.
         """
-        data = self.with_memory().effective()
+        data = with_retired(self.with_memory().effective())
         if data["task"]["labels"] == "auto":
             data["task"]["labels"] = "words"
         return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:12]

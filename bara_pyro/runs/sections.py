@@ -17,6 +17,7 @@ from pydantic import (
 
 from bara_pyro.columns import KINDS, OPTIONS, ColumnNames, column_names
 from bara_pyro.errors import ConfigError, unknown
+from bara_pyro.retired import without_retired
 from bara_pyro.settings import later, validation_sentence
 from bara_pyro.types import Json, WeightType
 
@@ -177,7 +178,6 @@ class AdapterConfig(SettingsSection):
         None,
         description="names, a regular expression, 'all-linear', or null: query, value and output projection",
     )
-    full_vocab: bool = Field(False, description="compute the whole vocabulary's logits (same probabilities)")
     distance_aware: bool = later(
         False,
         "let draws of rows disagree the more, the less the row is like the training rows: fitted to these "
@@ -291,6 +291,14 @@ class RunSettings(SettingsSection):
     train: TrainConfig = TrainConfig()
     predict: PredictConfig = PredictConfig()
     seed: Seed = Field(0, description="seed of initial values, data order and noise")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_retired(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        sections = {name: part for name, part in data.items() if isinstance(part, dict)}
+        return data | {name: without_retired(name, part) for name, part in sections.items()}
 
 
 def check_settings(data: Json) -> None:

@@ -55,7 +55,6 @@ OTHER: dict[str, Any] = {
     "adapter.r": 4,
     "adapter.lora_alpha": 8.0,
     "adapter.target_modules": "all-linear",
-    "adapter.full_vocab": True,
     "adapter.distance_aware": True,
     "adapter.one_pass": True,
     "adapter.calibrated": True,

@@ -83,7 +83,7 @@ def test_what_else_a_run_depends_on_has_another_hash() -> None:
     for key, value in (("train.checkpointing", True), ("predict.batch_size", 3), ("method.batch_size", 3)):
         assert load_config(overrides={"method": "laplace", key: value}).hash == plain.hash
     assert load_config(overrides={"method": "laplace", "train.batch_size": 2}).hash != plain.hash
-    assert load_config(overrides={"method": "laplace", "method.logit_samples": 3}).hash != plain.hash
+    assert load_config(overrides={"method": "laplace", "method.subset": "last"}).hash != plain.hash
 
 
 def test_two_trainings_of_one_folder(place: Place, tmp_path: Path, bara: Bara) -> None:

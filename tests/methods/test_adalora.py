@@ -30,7 +30,13 @@ from bara_pyro.runs.system import build_system
 from bara_pyro.runs.train import train
 
 R, START, STEPS = 2, 4, 20
-SETTINGS = {"init_r": START, "t_init": 0.2, "t_final": 0.3, "mask_interval": 2}
+SETTINGS = {"init_r": START, "t_init": 0.2, "t_final": 0.3}
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few steps are enough to allocate several times."""
+    monkeypatch.setattr("bara_pyro.methods.adalora.MASK_INTERVAL", 2)
 
 
 def toy(arch: str = "qwen2", *, trained: bool = True, **options: object) -> tuple[AdaLoRA, DeltaGuide]:
@@ -252,8 +258,9 @@ def test_running_means_do_not_outlive_allocation() -> None:
     assert kinds[13] == kinds[-1] == {"step", "exp_avg", "exp_avg_sq", "kept"}
 
 
-def test_a_run_comes_back_to_the_same_bits(tmp_path: Path) -> None:
-    settings = {"name": "adalora", **SETTINGS, "init_r": 9, "mask_interval": 1}
+def test_a_run_comes_back_to_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bara_pyro.methods.adalora.MASK_INTERVAL", 1)
+    settings = {"name": "adalora", **SETTINGS, "init_r": 9}
     system = assert_runs_come_back(tiny_run(tmp_path, settings), tmp_path)
     assert sum(system.model.ranks().values()) == 8 * len(system.model.targets)
     fitted = json.loads((tmp_path / "whole" / "fitted.json").read_text())

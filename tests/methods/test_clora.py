@@ -164,7 +164,7 @@ def test_the_published_weight_of_the_kl() -> None:
 def test_the_published_scheme_step_by_step(accumulate: int) -> None:
     """Three steps beside torch's AdamW over A and B and torch's SGD over the networks, one backward pass."""
     # Weights at which the KL shows; a large batch on paper makes the cycle short.
-    settings = {"recipe": "reproduction", "hidden": 8, "nll_weight": 2.0, "kl_weight": 0.02}
+    settings = {"recipe": "reproduction", "nll_weight": 2.0, "kl_weight": 0.02}
     model, guide = enliven(*made("clora", **settings))
     twin, double = twin_of((model, guide))
     svi = svi_of("clora", (model, guide), settings, steps=5, lr=1e-3, batch_size=64)

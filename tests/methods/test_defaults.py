@@ -72,7 +72,7 @@ def test_every_family_takes_the_settings_of_its_guide(name: str) -> None:
 
 def test_the_helpers_agree_with_the_sections() -> None:
     pairs = [
-        (AdapterConfig(), [(AdaptedLM, n) for n in ("r", "lora_alpha", "target_modules", "full_vocab")]),
+        (AdapterConfig(), [(AdaptedLM, n) for n in ("r", "lora_alpha", "target_modules")]),
         (
             TrainConfig(),
             [

@@ -1,6 +1,7 @@
 """FVAE-LoRA: both objectives against plain torch, the parts by hand, prediction without the decoder, runs."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -39,8 +40,10 @@ from bara_pyro.models.fvae import FVAE, MLP, Weights
 
 SCALING = ALPHA / (R + 1e-5)
 SMALL = 1e-3  # the weight of what is not the cross-entropy, as published
-OTHER_PARTS = {"z1_weight": 0.0, "z2_weight": 0.0, "kl_weight": 0.0}
-UNEVEN = {"rec_weight": 0.7, "z2_weight": 2.0, "z1_weight": 0.3, "kl_weight": 1.9, "ce_weight": 50.0}
+UNEVEN = {"rec": 0.7, "z2": 2.0, "z1": 0.3, "kl": 1.9, "ce": 50.0}
+PUBLISHED = {"rec": 1.0, "z2": 1.0, "z1": 1.0, "kl": 1.0, "ce": 1000.0}
+
+Weigh = Callable[..., None]
 
 
 def toy(shake: float = 0.3, **settings: object) -> tuple[FVAE, FVAEGuide]:
@@ -119,19 +122,34 @@ def masks(out: Plain, batch: Batch, padding: bool) -> list[Tensor]:
     return [kept if rec.shape == kept.shape else kept[:, -1:] for rec in out.rec]
 
 
-def published_loss(
-    out: Plain, batch: Batch, padding: bool, weights: dict[str, float] | None = None
-) -> Tensor:
+@pytest.fixture
+def weigh(monkeypatch: pytest.MonkeyPatch) -> Weigh:
+    """Give the parts of the reproduced loss other weights than the published ones."""
+
+    def with_weights(w: dict[str, float], **flags: bool) -> None:
+        part = {
+            "kl_z1": w["kl"],
+            "kl_z2": 0.0,
+            "reconstruction": w["rec"],
+            "spread": w["z1"],
+            "pull": w["z2"],
+        }
+        shares = {name: weight / w["ce"] for name, weight in part.items()}
+        weights = Weights(**shares, averaged=True, **flags)  # type: ignore[arg-type]
+        monkeypatch.setattr("bara_pyro.methods.fvae._weights", lambda config: weights)
+
+    return with_weights
+
+
+def published_loss(out: Plain, batch: Batch, padding: bool, w: dict[str, float]) -> Tensor:
     """As `FVAEPEFTLoraModel.forward` adds it up: w CE + the mean over modules of their parts."""
-    w = {"rec_weight": 1.0, "z2_weight": 1.0, "z1_weight": 1.0, "kl_weight": 1.0, "ce_weight": 1000.0}
-    w |= weights or {}
     total = torch.zeros(())
     for i, kept in enumerate(masks(out, batch, padding)):
-        total = total + w["rec_weight"] * out.rec[i][kept].mean()
-        total = total + w["z2_weight"] * ((out.z2[i] - 1.5) ** 2)[kept].mean()
-        total = total - w["z1_weight"] * (out.z1[i] ** 2)[kept].mean()
-        total = total + w["kl_weight"] * out.kl1[i][kept].mean()
-    return w["ce_weight"] * F.nll_loss(out.log_probs, batch.labels) + total / len(out.rec)
+        total = total + w["rec"] * out.rec[i][kept].mean()
+        total = total + w["z2"] * ((out.z2[i] - 1.5) ** 2)[kept].mean()
+        total = total - w["z1"] * (out.z1[i] ** 2)[kept].mean()
+        total = total + w["kl"] * out.kl1[i][kept].mean()
+    return w["ce"] * F.nll_loss(out.log_probs, batch.labels) + total / len(out.rec)
 
 
 def elbo_loss(out: Plain, batch: Batch, beta: float) -> Tensor:
@@ -169,23 +187,28 @@ def test_the_bound_is_that_of_plain_torch(beta: float, decoder: dict) -> None:
 
 @pytest.mark.parametrize("detach", [False, True])
 @pytest.mark.parametrize("padding", [True, False])
-@pytest.mark.parametrize("weights", [{}, UNEVEN])
-def test_the_published_loss_is_that_of_plain_torch(weights: dict, padding: bool, detach: bool) -> None:
-    model, guide = toy(recipe="reproduction", padding=padding, detach=detach, **weights)
+@pytest.mark.parametrize("weights", [PUBLISHED, UNEVEN])
+def test_the_published_loss_is_that_of_plain_torch(
+    weights: dict, padding: bool, detach: bool, weigh: Weigh
+) -> None:
+    if weights is not PUBLISHED:
+        weigh(weights, padding=padding, detach=detach)
+    model, guide = toy(recipe="reproduction", padding=padding, detach=detach)
     batch = make_batch(pad=2)
     torch.manual_seed(5)
     terms = MeanFieldELBO().terms(model, guide, batch)
     torch.manual_seed(5)
     truth = published_loss(plain_pass(model, guide, batch, detach=detach), batch, padding, weights)
-    ours = terms.loss / N * weights.get("ce_weight", 1000.0)
+    ours = terms.loss / N * weights["ce"]
     assert_close(ours, truth, rtol=1e-5, atol=0)
     assert_same_gradients((model, guide), ours, truth, atol=1e-7, share=2e-4)
 
 
-def test_the_flags_of_the_reproduction_matter() -> None:
+def test_the_flags_of_the_reproduction_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bara_pyro.methods.fvae.CE_WEIGHT", 1.0)
     batch, losses, grads = make_batch(pad=2), [], []
     for flags in ({}, {"padding": False}, {"detach": True}):
-        model, guide = toy(recipe="reproduction", ce_weight=1.0, **flags)
+        model, guide = toy(recipe="reproduction", **flags)
         torch.manual_seed(5)
         loss = MeanFieldELBO().terms(model, guide, batch).loss
         losses.append(loss.item())
@@ -195,9 +218,10 @@ def test_the_flags_of_the_reproduction_matter() -> None:
     assert (grads[0] - grads[2]).abs().max() > 1e-4
 
 
-def test_gamma_by_hand() -> None:
+def test_gamma_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Means 2 and -1 and next to no noise: the factor is -z1^2 + (z2 - 1.5)^2 = -4 + 6.25 a token."""
-    model, guide = toy(recipe="reproduction", ce_weight=1.0, z1_weight=1.0, z2_weight=1.0)
+    monkeypatch.setattr("bara_pyro.methods.fvae.CE_WEIGHT", 1.0)
+    model, guide = toy(recipe="reproduction")
     for name, value in (("z1", 2.0), ("z2", -1.0)):
         for site, encoder in guide.sites.items():
             if site.startswith(name):
@@ -345,10 +369,13 @@ def test_bad_settings_are_refused() -> None:
 
 @pytest.mark.parametrize("length", [1, 4, 9])
 @pytest.mark.parametrize("modules", [["lm_head"], ["lm_head", "0.self_attn.q_proj"]])
-def test_the_reproduction_averages_over_tokens_of_replies(modules: list[str], length: int) -> None:
+def test_the_reproduction_averages_over_tokens_of_replies(
+    modules: list[str], length: int, weigh: Weigh
+) -> None:
     """The output embedding sees those that are scored alone: its part does not grow with a reply."""
     batch = reply_batch([[EncodedReply((1, 2), tuple(range(3, 3 + length)), str(row))] for row in range(3)])
-    config = method_config({"name": "fvae", "recipe": "reproduction", **OTHER_PARTS})
+    weigh(PUBLISHED | {"z1": 0.0, "z2": 0.0, "kl": 0.0})
+    config = method_config({"name": "fvae", "recipe": "reproduction"})
     adapter = {"r": R, "likelihood": CompletionLikelihood(), "target_modules": modules}
     terms = MeanFieldELBO().terms(*build(config, backbone(), N, adapter), batch)
     found = {name: value.item() for name, value in terms.extra.items() if name.startswith("reconstruction")}

@@ -66,9 +66,9 @@ def test_the_memory_of_a_published_architecture() -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"logit_samples": 100},
+        {},
         {"predictive": "sampled"},
-        {"logit_samples": 100, "subset": "last", "base": "map"},
+        {"subset": "last", "base": "map"},
     ],
 )
 def test_runs_come_back(settings: dict, tmp_path: Path) -> None:

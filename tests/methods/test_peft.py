@@ -175,11 +175,13 @@ SCHEDULES = [(2, 6, 1), (0, 10, 4), (3, 0, 2)]
 
 
 @pytest.mark.parametrize(("tinit", "tfinal", "interval"), SCHEDULES)
-def test_adalora_masks_as_peft_does(tinit: int, tfinal: int, interval: int) -> None:
+def test_adalora_masks_as_peft_does(
+    tinit: int, tfinal: int, interval: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """PEFT's allocator is given our gradients and our weights after every step."""
     model, other, theirs = adalora_pair({"tinit": tinit, "tfinal": tfinal, "deltaT": interval}, spread=0.3)
-    settings = {"init_r": START, "mask_interval": interval}
-    svi = make_svi("adalora", model, {}, t_init=tinit / STEPS, t_final=tfinal / STEPS, **settings)
+    monkeypatch.setattr("bara_pyro.methods.adalora.MASK_INTERVAL", interval)
+    svi = make_svi("adalora", model, {}, t_init=tinit / STEPS, t_final=tfinal / STEPS, init_r=START)
     allocator = svi.allocator
     assert (allocator.budget.start, allocator.budget.end) == (tinit, STEPS - tfinal)
     ours, masked = allocator.step, []
@@ -203,10 +205,11 @@ def test_adalora_masks_as_peft_does(tinit: int, tfinal: int, interval: int) -> N
     assert len(set(model.ranks().values())) > 1
 
 
-def test_adalora_is_trained_as_by_peft() -> None:
+def test_adalora_is_trained_as_by_peft(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bara_pyro.methods.adalora.MASK_INTERVAL", 2)
     model, other, theirs = adalora_pair({"tinit": 2, "tfinal": 6, "deltaT": 2})
     optim, schedule = optimiser(list(theirs.values()))
-    settings = {"init_r": START, "orth_weight": 0.3, "mask_interval": 2}
+    settings = {"init_r": START, "orth_weight": 0.3}
     svi = make_svi("adalora", model, {}, t_init=2 / STEPS, t_final=6 / STEPS, **settings)
     for step in range(STEPS):
         ours = svi.step(batch_of(step)) / N

@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from bara_pyro.core.prediction import predict
-from bara_pyro.errors import TrainingError
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.posthoc import PosthocGuide
 from bara_pyro.methods import method_config
@@ -158,7 +157,6 @@ def settings(**options: object) -> object:
         ({}, 0.5, 0.0015**0.5),
         ({"tolerance": 0.01}, 0.5, 0.005**0.5),
         ({}, 1e-9, 0.0003**0.5),  # known by heart: the floor of 0.1 nats counts
-        ({"nll_floor": 0}, 1e-4, 3e-7**0.5),
     ],
 )
 def test_what_is_allowed(options: dict, start: float, boundary: float) -> None:
@@ -183,18 +181,14 @@ def test_a_loss_that_falls_counts_as_one_that_rises() -> None:
     assert 0.99 < found / 0.005**0.5 <= 1.0
 
 
-def test_no_noise_is_allowed_by_a_share_of_nothing() -> None:
-    with pytest.raises(TrainingError, match=r"method\.nll_floor"):
-        _search(fake(0.0), settings(nll_floor=0))
-
-
-def test_what_published_code_allows() -> None:
-    wide = {"recipe": "reproduction", "low": 0.001, "high": 1.0, "halvings": 20}
+def test_what_published_code_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _search(fake(0.5), settings(recipe="reproduction")) == 0.015
+    monkeypatch.setattr("bara_pyro.methods.tfb.HALVINGS", 20)
+    wide = {"recipe": "reproduction", "high": 1.0}
     shared = _search(fake(0.5), settings(**wide, divide_by_rows=False))
     assert shared == pytest.approx(0.0015**0.5, rel=1e-3)
     assert shared > 0.0015**0.5
     assert _search(fake(0.5), settings(**wide)) == pytest.approx((50 * 0.0015) ** 0.5, rel=1e-3)
-    assert _search(fake(0.5), settings(recipe="reproduction")) == 0.015
 
 
 def anchor_nll(system: System, samples: int) -> float:
@@ -246,23 +240,25 @@ def test_a_run_finds_the_largest_feasible_sigma(folder: Path) -> None:
 
 
 def test_a_reproduced_run_ends_beyond_the_tolerance(tmp_path: Path) -> None:
-    options = {"recipe": "reproduction", "high": 1.0, "halvings": 8, "divide_by_rows": False}
+    options = {"recipe": "reproduction", "high": 0.2, "divide_by_rows": False}
     system, _ = fitted_run(tmp_path, **options)
     start = anchor_nll(system, 0)
     assert abs(anchor_nll(system, 10) - start) > 0.003 * start
 
 
-def test_anchor_rows(tmp_path: Path) -> None:
-    system, fitted = fitted_run(tmp_path, anchor_rows=7, pseudo_labels=True)
+def test_anchor_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bara_pyro.methods.tfb.ANCHOR_ROWS", 7)
+    system, fitted = fitted_run(tmp_path)
     split = system.split("train")
-    part = anchor_split(split, 7)
+    part = anchor_split(split)
     rows = [split.ids.index(row_id) for row_id in part.ids]
     assert fitted["anchor_rows"] == len(rows) == len(set(rows)) == 7
     assert part.labels == tuple(split.labels[row] for row in rows)
     assert part.token_ids == tuple(split.token_ids[row] for row in rows)
-    assert anchor_split(split, None) is split
-    best = draw(system, part, 0)[0].amax(-1)  # of LoRA's own answers
-    assert fitted["nll_0"] == pytest.approx(-float(best.mean()), rel=1e-9)
+    monkeypatch.setattr("bara_pyro.methods.tfb.ANCHOR_ROWS", len(split))
+    assert anchor_split(split) is split
+    right = draw(system, part, 0)[0, range(7), list(part.labels)]
+    assert fitted["nll_0"] == pytest.approx(-float(right.mean()), rel=1e-9)
 
 
 def test_a_point_until_it_is_fitted() -> None:

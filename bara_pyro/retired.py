@@ -1,0 +1,62 @@
+"""Settings that there are no more: read where a run has the only value that they still have, else refused."""
+
+from collections.abc import Mapping
+
+from bara_pyro.errors import ConfigError
+from bara_pyro.types import Json
+
+RETIRED: dict[str, Json] = {
+    "adapter": {"full_vocab": False},
+    "method.adalora": {"mask_interval": 10, "beta1": 0.85, "beta2": 0.85},
+    "method.blob": {"transform": "square", "kl_lr": 0.01},
+    "method.clora": {"hidden": 64, "kl_lr": 0.01},
+    "method.fvae": {
+        "encoder_width": None,
+        "decoder_width": 128,
+        "z2_mean": 1.5,
+        "ce_weight": 1000.0,
+        "rec_weight": 1.0,
+        "z2_weight": 1.0,
+        "z1_weight": 1.0,
+        "kl_weight": 1.0,
+    },
+    "method.ivon": {"beta1": 0.9, "beta2": 0.99999, "rescale_lr": False},
+    "method.laplace": {"logit_samples": 5000},
+    "method.scalabl": {"kl_lr": 0.2},
+    "method.tfb": {
+        "nll_floor": 0.1,
+        "anchor_rows": 500,
+        "pseudo_labels": False,
+        "search_samples": 10,
+        "low": 0.001,
+        "halvings": 5,
+    },
+}
+"""A section, or a method -> settings that were there, each with the value that is now a constant of the code.
+
+They still count in the hash of a configuration, so that stored results keep their names.
+"""
+
+
+def without_retired(section: str, given: Mapping[str, object]) -> Json:
+    """Return the settings of a section or of a method without retired ones.
+
+    Raises:
+        ConfigError: one has another value than its constant.
+    """
+    constants = RETIRED.get(section, {})
+    for name, constant in constants.items():
+        if name in given and given[name] != constant:
+            raise ConfigError(
+                f"{section.partition('.')[0]}.{name}={given[name]!r} is no setting any more: it is always "
+                f"{constant!r}, so leave it out."
+            )
+    return {name: value for name, value in given.items() if name not in constants}
+
+
+def with_retired(dumped: Json) -> Json:
+    """Return a dumped configuration with the retired settings that it would have had."""
+    method = dumped["method"]
+    found = {name: RETIRED.get(name, {}) | part for name, part in dumped.items() if isinstance(part, dict)}
+    found["method"] = RETIRED.get(f"method.{method['name']}", {}) | method
+    return dumped | found

@@ -1,0 +1,60 @@
+"""Settings that there are no more: a run that has their only value is read, and known by the same name."""
+
+import pytest
+
+from bara_pyro.errors import ConfigError
+from bara_pyro.methods import METHODS
+from bara_pyro.retired import RETIRED
+from bara_pyro.runs.config import load_config, parse_config
+from bara_pyro.runs.named import setting_fields
+from bara_pyro.runs.sections import check_settings
+from bara_pyro.types import Json
+
+# Hashes under which results were stored when all of these were settings.
+HASHES = {
+    "bara": "7eef99d3c1b6",
+    "lora": "536ddde5c088",
+    "adalora": "0ba92fb5c770",
+    "blob": "55977d5a3f2f",
+    "clora": "adc53fafa440",
+    "fvae": "9d3f6c665737",
+    "ivon": "3644ab950995",
+    "laplace": "325554371d9c",
+    "scalabl": "02f7ed4d4200",
+    "tfb": "7dc4ab0e4c39",
+}
+CASES = [(section, name) for section, constants in RETIRED.items() for name in constants]
+
+
+def stored(section: str, name: str, value: object) -> Json:
+    """Return settings as a run has them, the retired one among them."""
+    part, _, method = section.partition(".")
+    return {part: {"name": method, name: value} if method else {name: value}}
+
+
+@pytest.mark.parametrize("method", HASHES)
+def test_stored_results_keep_their_names(method: str) -> None:
+    assert load_config(overrides={"method": method}).hash == HASHES[method]
+
+
+@pytest.mark.parametrize(("section", "name"), CASES)
+def test_its_only_value_is_read_and_another_is_refused(section: str, name: str) -> None:
+    constant = RETIRED[section][name]
+    _, _, method = section.partition(".")
+    read = parse_config(stored(section, name, constant))
+    assert read == parse_config({"method": {"name": method}} if method else {})
+    with pytest.raises(ConfigError, match=rf"{name}='another'.*{constant}"):
+        parse_config(stored(section, name, "another"))
+
+
+@pytest.mark.parametrize(("section", "name"), CASES)
+def test_it_is_no_setting(section: str, name: str) -> None:
+    _, _, method = section.partition(".")
+    there = METHODS[method].config.model_fields if method else setting_fields()
+    assert (name if method else f"{section}.{name}") not in there
+
+
+def test_it_is_refused_before_anything_slow() -> None:
+    check_settings({"adapter": {"full_vocab": False}})
+    with pytest.raises(ConfigError, match="full_vocab=True"):
+        check_settings({"adapter": {"full_vocab": True}})
