@@ -24,8 +24,8 @@ from bara_pyro.core.prefix import KeysAndValues, Prefix
 from bara_pyro.errors import BackboneError, ConfigError, DataError
 
 # Of the largest value: how far the parts of a language model may be from the whole before it is refused.
-# Rounding takes a few millionths in float32, a hundredth in half precision.
-TOLERANCE, HALF_TOLERANCE = 3e-5, 0.02
+# Rounding takes a few millionths in float32, in half precision a few units of the last place.
+TOLERANCE, HALF_TOLERANCE, UNITS = 3e-5, 0.02, 8
 # What configurations call the number of tokens that some layers see.
 WINDOWS = ("sliding_window", "attention_chunk_size", "window_size")
 GAP = 32  # columns of padding: enough for a token's place to matter, if that is its column
@@ -90,7 +90,7 @@ class Backbone:
         sizes = [getattr(text, name, None) for name in WINDOWS]
         self.window = min((size for size in sizes if isinstance(size, int) and size > 0), default=None)
         self.continues = self.takes_segments = True
-        self.rounding = TOLERANCE if torch.finfo(lm.dtype).bits >= 32 else HALF_TOLERANCE
+        self.rounding = max(TOLERANCE, min(HALF_TOLERANCE, UNITS * torch.finfo(lm.dtype).eps))
         self.tolerance = self.rounding  # more where texts of other lengths are rounded otherwise: `verify`
         self.quantized: str | None = None  # "int8" or "int4", where `load_backbone` made it so
         self.verified = False  # see `bara_pyro.core.verifying.verify_once`

@@ -85,7 +85,8 @@ def _check_parts(backbone: Backbone, ids: Tensor) -> None:
     off, size = float((parts - whole).abs().max()), float(whole.abs().max())
     # Of one length, which is rounded in one way.
     others = torch.cat([ids[:, :2], ids[:, :2]], dim=1)
-    if not apart(hidden[:, :2], backbone.hidden(others, torch.ones_like(ids))[:, :2]) <= backbone.rounding:
+    seen_alone = backbone.hidden(others, torch.ones_like(ids))[:, :2]
+    if not apart(hidden[:, :2], seen_alone) <= _rounding_of_a_size(backbone, ids):
         raise BackboneError(
             f"{type(backbone.lm).__name__} lets tokens see those behind them: choose a causal language model."
         )
@@ -111,9 +112,14 @@ def _rounding(backbone: Backbone, ids: Tensor) -> float:
 def _check_padding(backbone: Backbone, ids: Tensor) -> None:
     """Refuse a language model whose answers depend on padding, as that of recurrent layers may."""
     ones = torch.ones_like(ids)
-    padded, mask = torch.cat([ids[:, :2], ids], dim=1), torch.cat([0 * ones[:, :2], ones], dim=1)
+    mask = torch.cat([0 * ones[:, :2], ones], dim=1)
     try:
-        same = backbone.alike(backbone.hidden(ids, ones), backbone.hidden(padded, mask)[:, 2:])
+        # What the padding is, is seen to a rounding of one size; that there is some, to one of two.
+        padded, others = (
+            backbone.hidden(torch.cat([front, ids], dim=1), mask)[:, 2:] for front in (ids[:, :2], ids[:, 2:])
+        )
+        same = apart(padded, others) <= _rounding_of_a_size(backbone, ids)
+        same = same and backbone.alike(backbone.hidden(ids, ones), padded)
     except UNREADABLE:
         same = False
     if not same:
@@ -138,13 +144,14 @@ def _keeps_apart(backbone: Backbone, ids: Tensor) -> bool:
 
 
 def _rounding_of_a_size(backbone: Backbone, ids: Tensor) -> float:
-    """Return how far tokens may be apart where a token that they do not see is another, in a row of one size.
+    """Return how far tokens may be apart where what they do not see is another, in a batch of one size.
 
-    Next to nothing in any type: only experts round by what else they are given.
+    Next to nothing in any type: only experts round by what else they are given, as a row beside them.
     """
-    ones = torch.ones_like(ids)
-    rows = [backbone.hidden(row, ones)[:, :3] for row in (ids, ids[:, [0, 1, 2, 0]])]
-    return max(TOLERANCE, torch.finfo(backbone.dtype).eps, TIMES * apart(*rows))
+    pairs = [torch.cat([ids, row]) for row in (ids, ids.flip(1), ids[:, [0, 1, 0, 1]], ids[:, [2, 3, 2, 3]])]
+    first, *others = (backbone.hidden(pair, torch.ones_like(pair))[0] for pair in pairs)
+    measured = max(apart(first, other) for other in others)
+    return max(TOLERANCE, torch.finfo(backbone.dtype).eps, TIMES * measured)
 
 
 def _resumes(backbone: Backbone, ids: Tensor) -> bool:
@@ -152,7 +159,8 @@ def _resumes(backbone: Backbone, ids: Tensor) -> bool:
     ones = torch.ones_like(ids)
     half = (len(backbone.states.layers) + 1) // 2
     try:
-        return backbone.alike(*(backbone.hidden(ids, ones, below=depth) for depth in (0, half)))
+        whole, upper = (backbone.hidden(ids, ones, below=depth) for depth in (0, half))
+        return apart(whole, upper) <= _rounding_of_a_size(backbone, ids)
     except UNREADABLE:
         return False
 

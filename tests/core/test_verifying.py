@@ -102,6 +102,40 @@ def test_faults_are_found_beside_it(fault: Callable[[Tensor], Tensor], said: str
         verify(Backbone(lm))
 
 
+@pytest.mark.parametrize(("dtype", "by"), [(torch.bfloat16, 0.015), (torch.float16, 0.003)])
+@pytest.mark.parametrize(
+    ("fault", "said"), [(sees_ahead, "see those behind them"), (sees_the_first_column, "leave out padding")]
+)
+def test_a_small_leak_is_found_in_half_precision(
+    fault: Callable[[Tensor], Tensor], said: str, dtype: torch.dtype, by: float
+) -> None:
+    """Of two units of the last place of the largest value: less than rows of two sizes are apart."""
+    lm = make_lm("qwen2", dtype)
+    verify(Backbone(lm))
+    lm.model.layers[0].register_forward_hook(
+        lambda layer, args, output: (output + by * (fault(output) - output)).to(dtype)
+    )
+    with pytest.raises(BackboneError, match=said):
+        verify(Backbone(lm))
+
+
+def test_experts_may_round_by_what_is_beside_them() -> None:
+    """As their products do on a GPU, whose kernel depends on how many tokens an expert is given."""
+    lm = make_lm("qwen2", torch.bfloat16)
+
+    def off(layer: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        generator = torch.Generator().manual_seed(hash(float(args[0].float().sum())))
+        return output * (1 + 0.02 * torch.randn(output.shape[-1], generator=generator)).to(output.dtype)
+
+    lm.model.layers[0].register_forward_hook(off)
+    backbone = Backbone(lm)
+    verify(backbone)
+    ids = backbone.few_tokens()
+    others = ids[:, [0, 1, 0, 1]]
+    apart_by = apart(*(backbone.hidden(row, torch.ones_like(row))[:, :2] for row in (ids, others)))
+    assert apart_by > torch.finfo(torch.bfloat16).eps
+
+
 def with_tokenizer(words: int, *, pad: str | None = None, added: int = 0) -> Backbone:
     """A language model of 61 tokens and a tokenizer of so many words, and of some that were added."""
     vocabulary = {f"w{number}": number for number in range(words)}
