@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, TypeAlias, Union
 
 from bara_pyro.data.cells import check_names, label_text, plain_cell, plain_row, shown
 from bara_pyro.data.csv_rows import csv_rows
-from bara_pyro.data.reading import PIECE, Rows, objects_in, parse_json, some, text_in
+from bara_pyro.data.reading import MOST_WHOLE, Rows, objects_in, parse_json, some, text_in
 from bara_pyro.data.registry import SUFFIXES, other_kind
 from bara_pyro.errors import DataError
 from bara_pyro.types import Fields, Json
+from bara_pyro.untrusted.parquet import batches_in
 
 if TYPE_CHECKING:
     import datasets
@@ -110,22 +111,21 @@ def _parse_list(path: Path) -> Rows:
 
 
 def _parquet(path: Path) -> DataTable:
-    import pyarrow.parquet as pq
+    import pyarrow as pa
 
-    with _as_parquet(path):
-        found = _from_arrow(pq.read_table(path), path)
+    with _as_parquet(path) as schema:
+        table = pa.Table.from_batches(batches_in(path, MOST_WHOLE), schema)
+        found = _from_arrow(table, path)
     some(found.rows, path)
     return found
 
 
 def _parquet_rows(path: Path) -> Iterator[Json]:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    with _as_parquet(path), pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(PIECE):
-            part = pa.Table.from_batches([batch]).replace_schema_metadata(file.schema_arrow.metadata)
-            yield from _from_arrow(part, path).rows
+    with _as_parquet(path) as schema:
+        for batch in batches_in(path):
+            yield from _from_arrow(pa.Table.from_batches([batch], schema), path).rows
 
 
 def _from_arrow(table: "pa.Table", path: Path) -> DataTable:
@@ -160,16 +160,17 @@ def _named(categories: Iterable[object]) -> tuple[str, ...]:
 
 
 @contextmanager
-def _as_parquet(path: Path) -> Iterator[None]:
-    """Say which file could not be read within this."""
+def _as_parquet(path: Path) -> Iterator["pa.Schema"]:
+    """Return the columns of a file, and say which one could not be read within this."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     if not path.is_file():
         raise DataError(f"There is no file {path}.")
     try:
-        check_names(pq.read_schema(path).names, str(path))
-        yield
+        schema = pq.read_schema(path)
+        check_names(schema.names, str(path))
+        yield schema
     except DataError:  # a ValueError, too
         raise
     except (pa.ArrowException, OSError, ValueError) as error:

@@ -14,6 +14,9 @@ from typing import IO, Any, cast
 
 from jinja2 import TemplateError
 
+from bara_pyro.untrusted.limits import limit_memory
+
+MEMORY = 2**29  # bytes that a template may take
 SECONDS = 10.0  # that a template may take for one conversation; a usual one takes a millisecond
 STARTING = 300.0  # that the process may take to start, beside others on a slow disk
 ENDLESS = "it does not end, or takes all memory"
@@ -89,6 +92,7 @@ class TemplateRenderer:
             )
             if self._line(self._process, STARTING) is None:
                 raise TemplateError("the process that renders it does not start")
+            limit_memory(self._process, MEMORY)
         return self._process
 
     def _line(self, process: "subprocess.Popen[bytes]", seconds: float) -> bytes | None:

@@ -1,0 +1,65 @@
+"""Parquet files that somebody else may have written: decoded in a process of their own, within limits."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from io import BufferedReader
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, cast
+
+from bara_pyro.errors import DataError
+from bara_pyro.untrusted.limits import limit_memory
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MEMORY = 2**31  # bytes that decoding may take
+ROWS, MOST = 1000, 2**30  # of a batch, and bytes that it may take in Python
+WITHOUT_END = 2**62
+
+
+def batches_in(path: Path, of_all: int = WITHOUT_END) -> Iterator["pa.RecordBatch"]:
+    """Yield the rows of a Parquet file in batches of `ROWS`, each of at most `MOST` bytes.
+
+    Args:
+        path: of the file.
+        of_all: bytes that all batches may take together.
+
+    Raises:
+        DataError: it stands for more than that, or decoding it takes more than `MEMORY`.
+        ValueError: it is no Parquet file.
+    """
+    import pyarrow as pa
+
+    limits = map(str, (ROWS, MOST, of_all))
+    process = subprocess.Popen(  # noqa: S603 - a file of ours
+        [sys.executable, "-P", str(Path(__file__).with_name("decoding.py")), *limits],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"},  # others take address space ahead
+        start_new_session=True,  # Ctrl-C is for whoever started it
+    )
+    to, found, said = (cast(IO[bytes], pipe) for pipe in (process.stdin, process.stdout, process.stderr))
+    broken = why = ""
+    with process:
+        found.read(1)  # it has started
+        limit_memory(process, MEMORY)
+        to.write(json.dumps(str(path.absolute())).encode() + b"\n")
+        to.close()
+        try:
+            if cast(BufferedReader, found).peek(1):
+                yield from pa.ipc.open_stream(found)
+        except (pa.ArrowException, OSError) as error:
+            broken = str(error)
+        found.close()
+        why = said.read(2000).decode(errors="replace").strip()
+    if why == "memory" or process.returncode < 0:
+        raise DataError(
+            f"{path} stands for more than {min(of_all, MOST) / 2**30:g} GiB of rows once decoded: give fewer "
+            "rows or columns in a file."
+        )
+    if broken or why:
+        raise ValueError((why or broken).splitlines()[-1])
