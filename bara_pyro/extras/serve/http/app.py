@@ -18,7 +18,7 @@ from bara_pyro.extras.serve.http import schema
 from bara_pyro.extras.serve.http.batcher import Batcher, FullError
 from bara_pyro.extras.serve.http.engine import Answer, Engine, QueuedQuestion
 from bara_pyro.extras.serve.http.meters import CONTENT_TYPE, Meters
-from bara_pyro.extras.serve.http.middleware import ANY, MOST_BYTES, Counted, Limited, Trusted
+from bara_pyro.extras.serve.http.middleware import ANY, MOST_BYTES, Counted, Limited, Stoppable, Trusted
 from bara_pyro.moved import old_names
 from bara_pyro.types import Fields, Json
 
@@ -117,6 +117,7 @@ def create_app(
     app = FastAPI(title="bara serve", version=__version__, lifespan=running, docs_url=None, redoc_url=None)
     app.add_middleware(Limited, most=limits.max_bytes)
     app.add_middleware(Trusted, hosts=hosts)
+    app.add_middleware(Stoppable)
     app.add_middleware(Counted, meters=meters, paths=PATHS)
     _add_questions(app, ask)
 

@@ -1,5 +1,6 @@
-"""Around every request: its host is checked, it is counted and timed, and its body is bounded."""
+"""Around every request: its host is checked, it is counted and timed, its body and its end are bounded."""
 
+from asyncio import CancelledError
 from collections.abc import Collection
 from ipaddress import ip_address
 from time import perf_counter
@@ -49,6 +50,36 @@ class Counted:
             await self.app(scope, receive, sent)
         finally:
             self.meters.request(path, status, perf_counter() - began)
+
+
+class Stoppable:
+    """Refuses requests that are given up because the server stops, where no reply has begun.
+
+    Args:
+        app: what answers.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+        begun = False
+
+        async def sent(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, sent)
+        except CancelledError:
+            if begun or scope["type"] != "http":
+                raise
+            sentence = (
+                "The server stops before it has an answer: ask another one, or this one once it is back."
+            )
+            await JSONResponse({"error": sentence}, 503)(scope, receive, send)
 
 
 class Trusted:

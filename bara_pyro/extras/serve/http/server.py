@@ -87,8 +87,8 @@ def _files() -> int:
 def serve(app: FastAPI, listening: socket.socket, patience: Patience | None = None) -> None:
     """Answer requests until SIGINT or SIGTERM.
 
-    What is being answered then has `GRACE` seconds to be; a second signal ends it at once. The signal is
-    raised again afterwards.
+    What is being answered then has `GRACE` seconds to be, and is refused afterwards; a second signal ends it
+    at once. The signal is raised again afterwards.
 
     Args:
         app: of `create_app`.
