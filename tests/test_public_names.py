@@ -136,7 +136,7 @@ def test_a_renamed_class_is_found_and_the_new_name_said(module: str, old: str) -
 
 
 # Defined twice in rooms of their own; of each name one is to go.
-TWICE = {"Drawn", "Part", "Picture", "Settings"}
+TWICE = {"Drawn", "Picture", "Settings"}
 
 
 def test_no_class_name_is_defined_twice() -> None:
@@ -148,4 +148,4 @@ def test_no_class_name_is_defined_twice() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.ClassDef)
     )
-    assert {name for name, count in names.items() if count > 1} == TWICE
+    assert {name for name, count in names.items() if count > 1} <= TWICE

@@ -45,7 +45,7 @@ class ModelAndGuide(nn.Module):
         self.model, self.guide = model, guide
 
 
-class Rows(Dataset):
+class SplitDataset(Dataset):
     """The rows of a split, for a `DataLoader`."""
 
     def __init__(self, split: EncodedSplit) -> None:
@@ -236,7 +236,7 @@ class BaRATrainer(Trainer):
         """
         loader = super().get_eval_dataloader(_rows(eval_dataset))
         rows = loader.dataset
-        if isinstance(rows, Rows) and (unknown := sum(label < 0 for label in rows.split.labels)):
+        if isinstance(rows, SplitDataset) and (unknown := sum(label < 0 for label in rows.split.labels)):
             raise DataError(
                 f"{unknown} of {len(rows)} rows to evaluate on have no label: leave them out, or call "
                 "`predict`."
@@ -269,4 +269,4 @@ def _rows(data: Any) -> Any:
     """Wrap splits; leave names, nothing, and what is wrapped already."""
     if isinstance(data, Mapping):
         return {name: _rows(split) for name, split in data.items()}
-    return Rows(data) if isinstance(data, EncodedSplit) else data
+    return SplitDataset(data) if isinstance(data, EncodedSplit) else data
