@@ -115,7 +115,7 @@ import os, resource
 resource.setrlimit(resource.RLIMIT_CPU, (1, 1))
 while True: pass
 """
-    finished = run_program(program)
+    finished = run_program(program, limits=Limits(seconds=120.0))
     assert (finished.status, finished.code) == ("ended", 128 + 9)
 
 
