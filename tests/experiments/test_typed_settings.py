@@ -1,11 +1,14 @@
 """What is typed for a study: it is in the configuration of every run, or the study refuses it by its name."""
 
+import ast
+import inspect
 import json
 import sys
+from argparse import Action, ArgumentParser
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +17,7 @@ from setting_cases import at, other_settings, value_at
 from bara_pyro.errors import ConfigError
 from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.named import setting_fields
+from experiments.__main__ import COMMANDS
 from experiments.engine import run, search, sweep
 from experiments.engine.arguments import ARGUMENTS, experiment_parser
 from experiments.engine.record import identity
@@ -226,3 +230,79 @@ def test_a_default_that_is_typed_is_known_from_one_that_is_not() -> None:
     parser = experiment_parser("", runs="runs/it")
     assert parser.parse_args([]).typed == {}
     assert parser.parse_args(["--steps", "1000"]).typed == {"steps": 1000}
+
+
+class Parsed(Exception):
+    """Where a command would begin."""
+
+
+def parser_of(name: str, monkeypatch: pytest.MonkeyPatch) -> ArgumentParser:
+    """Return the parser of a command."""
+
+    def stop(parser: ArgumentParser, *_: object) -> None:
+        raise Parsed(parser)
+
+    monkeypatch.setattr("sys.argv", [name])
+    main = import_module(COMMANDS[name]).main if name in COMMANDS else find_study(name).main
+    with monkeypatch.context() as patched:
+        patched.setattr(ArgumentParser, "parse_args", stop)
+        with pytest.raises(Parsed) as parsed:
+            main()
+    return parsed.value.args[0]
+
+
+def two_values(option: Action) -> list[str]:
+    """Return what can be typed for an option, twice."""
+    if option.choices is not None:
+        return [str(choice) for choice in option.choices][:2]
+    return ["2.5", "3.5"] if option.type is float else ["2", "3"]
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, *study_names()])
+def test_two_values_are_refused(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parser = parser_of(name, monkeypatch)
+    for option in parser._actions:
+        option.required = False
+    for option in parser._actions:
+        if option.nargs == 0 or not option.option_strings or option.dest == "assignments":
+            continue
+        word = option.option_strings[0]
+        one, other = two_values(option)
+        with pytest.raises(SystemExit):
+            parser.parse_args([word, one, word, other])
+        assert f"{word} {one} and {word} {other} contradict" in capsys.readouterr().err
+        given = parser.parse_args([word, one, word, one])
+        assert option.dest in given.typed
+
+
+# What typed options are called in a study: the arguments, the settings made of them, a name of one in turn.
+HOLDERS = {"args", "settings"}
+
+
+def read_in(module: ModuleType) -> set[str]:
+    """Return the names that a module reads from its arguments: `args.steps`, `parser.parse_args().out`.
+
+    Those that it loops over count, too: `{name: getattr(args, name) for name in ("start", "count")}`.
+    """
+    found: set[str] = set()
+    tree = ast.parse(inspect.getsource(module))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+            held = node.value
+            if isinstance(held, ast.Call) and isinstance(held.func, ast.Attribute):
+                found |= {node.attr} if held.func.attr == "parse_args" else set()
+            elif isinstance(held, ast.Name) and held.id in HOLDERS:
+                found.add(node.attr)
+    if any(isinstance(n, ast.Call) and getattr(n.func, "id", "") == "getattr" for n in ast.walk(tree)):
+        tuples = (node for node in ast.walk(tree) if isinstance(node, ast.Tuple))
+        found |= {one.value for node in tuples for one in node.elts if isinstance(one, ast.Constant)}
+    return found
+
+
+@pytest.mark.parametrize("study", sorted(BY_OPTIONS))
+def test_every_option_is_read(study: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {option.dest for option in parser_of(study, monkeypatch)._actions} - {"help", "quick"}
+    assert options
+    assert options <= read_in(import_module(f"experiments.studies.{study}.study"))

@@ -40,6 +40,127 @@ from experiments.page.spec import entry_study
 from experiments.page.tables import interval_cell
 from experiments.page.values import Value, display, spread, spread_rows, student
 
+RANDOM = "random"
+METRICS = {"nll": ("NLL", "nats", 3), "acc": ("accuracy", "points", 1)}
+Entries = Sequence[dict[str, Any]]
+TASK = "micro-obqa"
+METHODS = ("bara-gate", "ensemble")
+ACQUISITIONS: tuple[Acquisition, ...] = get_args(Acquisition)
+SAMPLES = 10  # draws that test rows are scored with
+Rows = tuple[Example, ...]
+
+
+def candidates(task: Task, labelled: Sequence[Example], number: int, seed: int) -> Rows:
+    """Return rows of the pool that may be chosen now: drawn at random from those without a label."""
+    known = {row.id for row in labelled}
+    left = [row for row in task.train if row.id not in known]
+    return tuple(random.Random(f"active {seed} {len(labelled)}").sample(left, number))
+
+
+def trained(rows: Sequence[Example], place: str, method: str, seed: int, args: Namespace) -> System:
+    """Return a method trained on these rows, or read back where that was done."""
+    settings = {"method": method, "task.name": TASK, "seed": seed, "train.steps": args.steps}
+    config = load_config(overrides=settings)
+    system = build_system(config, args.backbone, replace(args.task, train=tuple(rows)))
+    train(system, args.runs / f"{method}-{seed}" / place, resume=True)
+    return system
+
+
+def scored(system: System) -> dict[str, float]:
+    """Return the scores of the test rows."""
+    asked = ask(system, system.task.test, "test", samples=SAMPLES)
+    return evaluate(asked.log_probs, asked.labels, asked.truth)
+
+
+def grown(
+    start: Sequence[Example],
+    first: tuple[System, Pool],
+    by: Acquisition,
+    method: str,
+    seed: int,
+    args: Namespace,
+) -> list[dict[str, Any]]:
+    """Return what is known after each round: `labelled` (rows), `scores`, and `batch`, what is chosen next.
+
+    Args:
+        start: the rows to start from.
+        first: the run on these, and what it says of the first candidates.
+        by: the acquisition.
+        method: to train, as `seed`.
+        seed: of all that is drawn.
+        args: of the command.
+    """
+    labelled, (system, pool) = tuple(start), first
+    found: list[dict[str, Any]] = []
+    while True:
+        found.append({"labelled": len(labelled), "scores": scored(system), "batch": None})
+        if len(found) == args.rounds:
+            return found
+        acquired = acquire(pool, args.count, by=by, seed=seed)
+        clusters = {row.cluster for row in acquired.examples}
+        found[-1]["batch"] = {**acquired.summary, "residents": len(clusters)}
+        labelled = (*labelled, *acquired.examples)
+        system = trained(labelled, f"{by}-{len(labelled)}", method, seed, args)
+        if len(found) < args.rounds - 1:
+            pool = asked_pool(system, labelled, seed, args)
+
+
+def asked_pool(system: System, labelled: Sequence[Example], seed: int, args: Namespace) -> Pool:
+    """Return what a run says of the candidates of a round."""
+    rows = candidates(args.task, labelled, args.candidates, seed)
+    return ask_pool(system, rows, samples=args.samples, seed=seed)
+
+
+def main() -> None:
+    """Run what is missing and write the results."""
+    parser = command_line(__doc__)
+    add = parser.add_argument
+    add("--methods", **option(METHODS, "to train", metavar="NAME"))
+    add("--by", **option(ACQUISITIONS, "acquisitions", metavar="NAME", choices=ACQUISITIONS))
+    add("--seeds", **option(3, "repeat with the seeds 0 to N - 1"))
+    add("--start", **option(40, "rows to start from"))
+    add("--count", **option(80, "rows a batch"))
+    add("--rounds", **option(4, "trainings in a row"))
+    add("--candidates", **option(300, "rows of the pool to choose a batch among"))
+    add("--steps", **option(400, "training steps a round"))
+    add("--samples", **option(16, "draws S that rows are chosen by"))
+    add("--runs", **option(Path("runs/active"), RUNS, metavar="DIR", type=Path))
+    results_option(parser)
+    run(parser.parse_args())
+
+
+def run(args: Namespace) -> None:
+    """Do the entries that a results file lacks, writing it after each."""
+    torch.set_num_threads(1)
+    names = ("start", "count", "rounds", "candidates", "steps", "samples")
+    results = resumed("active", args.out, {"task": TASK, **{name: getattr(args, name) for name in names}})
+    args.task = load_data(load_config(overrides={"task.name": TASK}))
+    if args.start + (args.rounds - 2) * args.count + args.candidates > len(args.task.train):
+        raise ConfigError(
+            f"The {len(args.task.train):,} training rows of {TASK} do not last for {args.candidates} "
+            "candidates in the last round: lower --candidates, --count or --rounds."
+        )
+    args.backbone = load_backbone("microworld")
+    for seed in range(args.seeds):
+        for method in args.methods:
+            missing = [by for by in args.by if f"{method} {by} {seed}" not in results.entries]
+            if not missing:
+                continue
+            start = candidates(args.task, (), args.start, seed)
+            system = trained(start, "start", method, seed, args)
+            first = system, asked_pool(system, start, seed, args)
+            for by in missing:
+                rounds = grown(start, first, by, method, seed, args)
+                results.add(
+                    f"{method} {by} {seed}", {"method": method, "by": by, "seed": seed, "rounds": rounds}
+                )
+                last = rounds[-1]["scores"]
+                say(f"{method} {by} {seed}: {last['acc']:.1f} %, {last['nll']:.3f} nats")
+    say(f"Written to {results.path}: python -m experiments report --out {args.out}")
+
+
+# The page --------------------------------------------------------------------------------------------------
+
 QUESTION = """\
 A training set of {task} is grown: {start} rows at random, then {count} a round, {rounds} trainings from
 scratch in all, each of {steps} steps with the default settings of its method ({seeds}). Each round chooses
@@ -50,9 +171,6 @@ Scores are of the test rows, ten draws. This is small: fewer and larger batches 
 the same steps whatever the number of rows, no rehearsal, few candidates, one task.
 """
 
-RANDOM = "random"
-METRICS = {"nll": ("NLL", "nats", 3), "acc": ("accuracy", "points", 1)}
-
 SCORES = (
     Column("method", "method"),
     Column("labelled", "labelled rows", format=",d"),
@@ -60,6 +178,7 @@ SCORES = (
     Column("nll", "NLL", "nats", ".3f"),
     Column("acc", "accuracy", "%", ".1f"),
 )
+
 DIFFERENCES = (
     Column("method", "method"),
     Column("by", "by"),
@@ -68,6 +187,7 @@ DIFFERENCES = (
     Column("last_nll", "NLL, last round", "nats"),
     Column("last_acc", "accuracy, last", "points"),
 )
+
 BATCHES = (
     Column("method", "method"),
     Column("by", "by"),
@@ -77,8 +197,6 @@ BATCHES = (
     Column("used_up", "nine tenths told by choice"),
     Column("residents", "residents asked about", format=".1f"),
 )
-
-Entries = Sequence[dict[str, Any]]
 
 
 def parts(results: Results) -> list[Part]:
@@ -207,123 +325,6 @@ def curve_figure(entries: Entries) -> Figure:
         dress(below, "Labelled rows", "Accuracy (%)" if first else "")
     legend_below(figure, 4)
     return figure
-
-
-TASK = "micro-obqa"
-METHODS = ("bara-gate", "ensemble")
-ACQUISITIONS: tuple[Acquisition, ...] = get_args(Acquisition)
-SAMPLES = 10  # draws that test rows are scored with
-
-Rows = tuple[Example, ...]
-
-
-def candidates(task: Task, labelled: Sequence[Example], number: int, seed: int) -> Rows:
-    """Return rows of the pool that may be chosen now: drawn at random from those without a label."""
-    known = {row.id for row in labelled}
-    left = [row for row in task.train if row.id not in known]
-    return tuple(random.Random(f"active {seed} {len(labelled)}").sample(left, number))
-
-
-def trained(rows: Sequence[Example], place: str, method: str, seed: int, args: Namespace) -> System:
-    """Return a method trained on these rows, or read back where that was done."""
-    settings = {"method": method, "task.name": TASK, "seed": seed, "train.steps": args.steps}
-    config = load_config(overrides=settings)
-    system = build_system(config, args.backbone, replace(args.task, train=tuple(rows)))
-    train(system, args.runs / f"{method}-{seed}" / place, resume=True)
-    return system
-
-
-def scored(system: System) -> dict[str, float]:
-    """Return the scores of the test rows."""
-    asked = ask(system, system.task.test, "test", samples=SAMPLES)
-    return evaluate(asked.log_probs, asked.labels, asked.truth)
-
-
-def grown(
-    start: Sequence[Example],
-    first: tuple[System, Pool],
-    by: Acquisition,
-    method: str,
-    seed: int,
-    args: Namespace,
-) -> list[dict[str, Any]]:
-    """Return what is known after each round: `labelled` (rows), `scores`, and `batch`, what is chosen next.
-
-    Args:
-        start: the rows to start from.
-        first: the run on these, and what it says of the first candidates.
-        by: the acquisition.
-        method: to train, as `seed`.
-        seed: of all that is drawn.
-        args: of the command.
-    """
-    labelled, (system, pool) = tuple(start), first
-    found: list[dict[str, Any]] = []
-    while True:
-        found.append({"labelled": len(labelled), "scores": scored(system), "batch": None})
-        if len(found) == args.rounds:
-            return found
-        acquired = acquire(pool, args.count, by=by, seed=seed)
-        clusters = {row.cluster for row in acquired.examples}
-        found[-1]["batch"] = {**acquired.summary, "residents": len(clusters)}
-        labelled = (*labelled, *acquired.examples)
-        system = trained(labelled, f"{by}-{len(labelled)}", method, seed, args)
-        if len(found) < args.rounds - 1:
-            pool = asked_pool(system, labelled, seed, args)
-
-
-def asked_pool(system: System, labelled: Sequence[Example], seed: int, args: Namespace) -> Pool:
-    """Return what a run says of the candidates of a round."""
-    rows = candidates(args.task, labelled, args.candidates, seed)
-    return ask_pool(system, rows, samples=args.samples, seed=seed)
-
-
-def main() -> None:
-    """Run what is missing and write the results."""
-    parser = command_line(__doc__)
-    add = parser.add_argument
-    add("--methods", **option(METHODS, "to train", metavar="NAME"))
-    add("--by", **option(ACQUISITIONS, "acquisitions", metavar="NAME", choices=ACQUISITIONS))
-    add("--seeds", **option(3, "repeat with the seeds 0 to N - 1"))
-    add("--start", **option(40, "rows to start from"))
-    add("--count", **option(80, "rows a batch"))
-    add("--rounds", **option(4, "trainings in a row"))
-    add("--candidates", **option(300, "rows of the pool to choose a batch among"))
-    add("--steps", **option(400, "training steps a round"))
-    add("--samples", **option(16, "draws S that rows are chosen by"))
-    add("--runs", **option(Path("runs/active"), RUNS, metavar="DIR", type=Path))
-    results_option(parser)
-    run(parser.parse_args())
-
-
-def run(args: Namespace) -> None:
-    """Do the entries that a results file lacks, writing it after each."""
-    torch.set_num_threads(1)
-    names = ("start", "count", "rounds", "candidates", "steps", "samples")
-    results = resumed("active", args.out, {"task": TASK, **{name: getattr(args, name) for name in names}})
-    args.task = load_data(load_config(overrides={"task.name": TASK}))
-    if args.start + (args.rounds - 2) * args.count + args.candidates > len(args.task.train):
-        raise ConfigError(
-            f"The {len(args.task.train):,} training rows of {TASK} do not last for {args.candidates} "
-            "candidates in the last round: lower --candidates, --count or --rounds."
-        )
-    args.backbone = load_backbone("microworld")
-    for seed in range(args.seeds):
-        for method in args.methods:
-            missing = [by for by in args.by if f"{method} {by} {seed}" not in results.entries]
-            if not missing:
-                continue
-            start = candidates(args.task, (), args.start, seed)
-            system = trained(start, "start", method, seed, args)
-            first = system, asked_pool(system, start, seed, args)
-            for by in missing:
-                rounds = grown(start, first, by, method, seed, args)
-                results.add(
-                    f"{method} {by} {seed}", {"method": method, "by": by, "seed": seed, "rounds": rounds}
-                )
-                last = rounds[-1]["scores"]
-                say(f"{method} {by} {seed}: {last['acc']:.1f} %, {last['nll']:.3f} nats")
-    say(f"Written to {results.path}: python -m experiments report --out {args.out}")
 
 
 STUDY = entry_study("Active learning", QUESTION, main, parts, order=27)

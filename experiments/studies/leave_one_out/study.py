@@ -36,6 +36,60 @@ from experiments.page.parts import Part, Picture
 from experiments.page.spec import entry_study, jobs_of
 from experiments.page.values import display, spread_rows
 
+Entries = Sequence[dict[str, Any]]
+
+
+def ranked(records: dict[str, Record], args: Namespace) -> list[dict[str, Any]]:
+    """Return the rows of the comparison of one task and seed, best first.
+
+    They are those of `bara_pyro.diagnostics.arviz.loo.compare`, its nats as means over the training rows
+    looked at, and `unseen`: the mean log probability of the test rows under S = 10 (nats).
+    """
+    data = {
+        method: to_inference_data(
+            load_system(args.runs / record["config_hash"]),
+            split="train",
+            rows=args.rows,
+            samples=args.samples,
+            prior=False,
+        )
+        for method, record in records.items()
+    }
+    n = groups_of(next(iter(data.values())))["log_likelihood"].sizes["obs"]
+    means = ("elpd", "se", "difference", "difference_se")
+    return [
+        vars(row)
+        | {key: getattr(row, key) / n for key in means}
+        | {"rows": n, "unseen": -records[row.method]["metrics"]["10"]["nll"]}
+        for row in compare(data)
+    ]
+
+
+def main() -> None:
+    """Train what is missing, rank what has not been ranked, write after each task and seed."""
+    tasks = ("micro-wgs", "micro-arcc")
+    parser = experiment_parser(__doc__, runs="runs/study", methods=tagged("spread"), tasks=tasks)
+    parser.add_argument("--rows", **option(128, "training rows to leave out"))
+    parser.add_argument("--samples", **option(100, "posterior draws"))
+    args = parser.parse_args()
+    records = finished_runs(jobs_of(args), args)
+    results = resumed("leave_one_out", args.out, about_runs(args, "rows", "samples", "methods"))
+    places = list(product(args.tasks, range(args.seeds)))
+    with progress("leave one out", len(places)) as advance:
+        for task, seed in places:
+            own = {m: r for (m, t, s), r in records.items() if (t, s) == (task, seed)}
+            if len(own) < 2:
+                raise TrainingError(
+                    f"Fewer than two runs on {task} with seed {seed}: see the failures above."
+                )
+            if f"{task} {seed}" not in results.entries:
+                results.add(f"{task} {seed}", {"task": task, "seed": seed, "rows": ranked(own, args)})
+            advance(1)
+    say(f"{len(places)} comparisons are in {results.path}: python -m experiments report --out {args.out}")
+
+
+# The page --------------------------------------------------------------------------------------------------
+
 QUESTION = """\
 Methods with some spread ranked by PSIS-LOO on training rows ({samples} draws; {model}, {steps:,} training
 steps, {seeds}), and the test rows' log probability under the same runs. Means over rows, nats; higher is
@@ -43,6 +97,7 @@ better. "too hopeful": how far the first is above the second, which is what the 
 and the amortiser) have learnt by heart and no re-weighting of draws takes back. "high k": rows whose Pareto k
 is above the limit, percent. "weight": of stacking.
 """
+
 COLUMNS = (
     Column("method", "method"),
     Column("elpd", "PSIS-LOO", format=".3f", best="max"),
@@ -53,8 +108,6 @@ COLUMNS = (
     Column("high", "high k", "%", ".1f"),
     Column("weight", "weight", format=".2f"),
 )
-
-Entries = Sequence[dict[str, Any]]
 
 
 def parts(results: Results) -> list[Part]:
@@ -108,55 +161,6 @@ def loo_figure(entries: Entries) -> Figure:
         dress(axes, "PSIS-LOO (nats)", "Unseen rows (nats)", task)
     legend_below(figure)
     return figure
-
-
-def ranked(records: dict[str, Record], args: Namespace) -> list[dict[str, Any]]:
-    """Return the rows of the comparison of one task and seed, best first.
-
-    They are those of `bara_pyro.diagnostics.arviz.loo.compare`, its nats as means over the training rows
-    looked at, and `unseen`: the mean log probability of the test rows under S = 10 (nats).
-    """
-    data = {
-        method: to_inference_data(
-            load_system(args.runs / record["config_hash"]),
-            split="train",
-            rows=args.rows,
-            samples=args.samples,
-            prior=False,
-        )
-        for method, record in records.items()
-    }
-    n = groups_of(next(iter(data.values())))["log_likelihood"].sizes["obs"]
-    means = ("elpd", "se", "difference", "difference_se")
-    return [
-        vars(row)
-        | {key: getattr(row, key) / n for key in means}
-        | {"rows": n, "unseen": -records[row.method]["metrics"]["10"]["nll"]}
-        for row in compare(data)
-    ]
-
-
-def main() -> None:
-    """Train what is missing, rank what has not been ranked, write after each task and seed."""
-    tasks = ("micro-wgs", "micro-arcc")
-    parser = experiment_parser(__doc__, runs="runs/study", methods=tagged("spread"), tasks=tasks)
-    parser.add_argument("--rows", **option(128, "training rows to leave out"))
-    parser.add_argument("--samples", **option(100, "posterior draws"))
-    args = parser.parse_args()
-    records = finished_runs(jobs_of(args), args)
-    results = resumed("leave_one_out", args.out, about_runs(args, "rows", "samples", "methods"))
-    places = list(product(args.tasks, range(args.seeds)))
-    with progress("leave one out", len(places)) as advance:
-        for task, seed in places:
-            own = {m: r for (m, t, s), r in records.items() if (t, s) == (task, seed)}
-            if len(own) < 2:
-                raise TrainingError(
-                    f"Fewer than two runs on {task} with seed {seed}: see the failures above."
-                )
-            if f"{task} {seed}" not in results.entries:
-                results.add(f"{task} {seed}", {"task": task, "seed": seed, "rows": ranked(own, args)})
-            advance(1)
-    say(f"{len(places)} comparisons are in {results.path}: python -m experiments report --out {args.out}")
 
 
 STUDY = entry_study("Leave one out", QUESTION, main, parts, order=25)

@@ -67,6 +67,99 @@ ARMS = (*FAMILIES, NUTS_ARM, TOO_SURE, PRIOR)
 FACTOR = 0.3  # of the draws that are too sure: how far from their mean they stay
 LEVEL = 0.95
 LIMIT = 0.4  # where the panels are cut: the prior's log-likelihood would press all else together
+Arms = Mapping[str, Mapping[str, Any]]
+NOTHING: dict[str, Any] = {"ranks": [], "seconds": 0.0}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a simulation's ranks depend on: the arguments of the same names."""
+
+    seed: int = setting(0, 0, "of weights, rows, data sets and draws")
+    steps: int = setting(600, 4, "of SVI for each data set")
+    start: int = setting(500, 4, "of SVI for the guide that each fit starts from")
+    draws: int = setting(63, 7, "among which the truth is ranked")
+    thin: int = setting(4, 2, "draws of NUTS of which one is kept")
+    warmup: int = setting(200, 10, "warm-up steps of NUTS")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """How many simulations: the arguments of the same names."""
+
+    simulations: int = setting(100, 3, "data sets for each family")
+    controls: int = setting(30, 1, "data sets for each control")
+
+
+def prior_sampler(model: BaRA, draws: int) -> Sampler:
+    """Return the control that ignores the answers: draws of all gates from the prior."""
+    guide = PriorGuide(model)
+
+    def sample(batch: Batch, seed: int) -> Values:
+        return draw(model, guide, batch, draws, noise_seed(seed, "draws")).values
+
+    return sample
+
+
+def sampler_of(arm: str, model: BaRA, batch: Batch, settings: Settings) -> Sampler:
+    """Return what an arm draws with; a guide has been fitted to the given data set, where its fits start."""
+    if arm == NUTS_ARM:
+        return nuts_sampler(model, draws=settings.draws, thin=settings.thin, warmup=settings.warmup)
+    if arm == PRIOR:
+        return prior_sampler(model, settings.draws)
+    with seeded(model.backbone.device, settings.seed):
+        guide = GUIDES[arm.partition(",")[0]](model)
+        fit_guide(model, guide, batch, steps=settings.start)
+    weighed = arm.endswith(WEIGHED)
+    sampler = svi_sampler(model, guide, steps=settings.steps, draws=settings.draws, weighed=weighed)
+    return too_sure(sampler, FACTOR) if arm == TOO_SURE else sampler
+
+
+def run(latent: Latent, results: Results, settings: Settings, wanted: Mapping[str, int]) -> None:
+    """Do the simulations that are not done, `wanted` of each arm, writing the results after each."""
+    arms = {arm: results.entries.get(f"{latent} {arm}", NOTHING) for arm in wanted}
+    missing = [arm for arm in wanted if len(arms[arm]["ranks"]) < wanted[arm]]
+    if not missing:
+        return
+    model, batch, _ = program(latent, reference_posterior.Settings(seed=settings.seed))
+    for arm in missing:
+        sampler = sampler_of(arm, model, batch, settings)
+        numbers = range(len(arms[arm]["ranks"]), wanted[arm])
+        with progress(f"{latent}: {arm}", len(numbers)) as advance:
+            for number in numbers:
+                begun = time.perf_counter()
+                found = sbc(model, batch, sampler, simulations=1, first=number, seed=settings.seed)
+                before = arms[arm]
+                entry = {
+                    "program": latent,
+                    "arm": arm,
+                    "names": list(found.names),
+                    "draws": found.draws,
+                    "seconds": round(before["seconds"] + time.perf_counter() - begun, 3),
+                    "ranks": [*before["ranks"], *found.ranks.tolist()],
+                }
+                arms[arm] = results.add(f"{latent} {arm}", entry)
+                advance()
+
+
+def main() -> None:
+    """Run what is missing and print the tables."""
+    parser, hasty = quick_parser(__doc__, Settings, Wanted)
+    results_option(parser, Path("runs") / f"{NAME}-quick" if hasty else OUT)
+    args = parser.parse_args()
+    settings = given(Settings, args)
+    torch.set_num_threads(1)
+    results = started(NAME, args.out, settings)
+    for latent in CASES:
+        wanted = {
+            arm: args.simulations if arm in FAMILIES else args.controls for arm in asked_of(latent, ARMS)
+        }
+        run(latent, results, settings, wanted)
+        show(table(latent, programs(results)[latent]))
+    say(f"Written: {results.path}; for the page: python -m experiments report --out {args.out}")
+
+
+# The page --------------------------------------------------------------------------------------------------
 
 QUESTION = """\
 Is a posterior right on average, over data that the program itself makes? For each simulation gates are drawn
@@ -104,8 +197,6 @@ COLUMNS = (
     Column("rank", "LL rank"),
     Column("spread", "LL var"),
 )
-
-Arms = Mapping[str, Mapping[str, Any]]
 
 
 def in_order(arms: Arms) -> list[str]:
@@ -230,97 +321,6 @@ def _draw_ranks(axes: Axes, found: Calibration) -> None:
     for name, line in zip(found.names, ecdf(found.ranks, found.draws), strict=True):
         label = name if name == LOG_LIKELIHOOD else "gates Φ" if is_phi(name) else "gates θ"
         axes.plot(share, line - share, label=label, **styles[label])
-
-
-NOTHING: dict[str, Any] = {"ranks": [], "seconds": 0.0}
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a simulation's ranks depend on: the arguments of the same names."""
-
-    seed: int = setting(0, 0, "of weights, rows, data sets and draws")
-    steps: int = setting(600, 4, "of SVI for each data set")
-    start: int = setting(500, 4, "of SVI for the guide that each fit starts from")
-    draws: int = setting(63, 7, "among which the truth is ranked")
-    thin: int = setting(4, 2, "draws of NUTS of which one is kept")
-    warmup: int = setting(200, 10, "warm-up steps of NUTS")
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """How many simulations: the arguments of the same names."""
-
-    simulations: int = setting(100, 3, "data sets for each family")
-    controls: int = setting(30, 1, "data sets for each control")
-
-
-def prior_sampler(model: BaRA, draws: int) -> Sampler:
-    """Return the control that ignores the answers: draws of all gates from the prior."""
-    guide = PriorGuide(model)
-
-    def sample(batch: Batch, seed: int) -> Values:
-        return draw(model, guide, batch, draws, noise_seed(seed, "draws")).values
-
-    return sample
-
-
-def sampler_of(arm: str, model: BaRA, batch: Batch, settings: Settings) -> Sampler:
-    """Return what an arm draws with; a guide has been fitted to the given data set, where its fits start."""
-    if arm == NUTS_ARM:
-        return nuts_sampler(model, draws=settings.draws, thin=settings.thin, warmup=settings.warmup)
-    if arm == PRIOR:
-        return prior_sampler(model, settings.draws)
-    with seeded(model.backbone.device, settings.seed):
-        guide = GUIDES[arm.partition(",")[0]](model)
-        fit_guide(model, guide, batch, steps=settings.start)
-    weighed = arm.endswith(WEIGHED)
-    sampler = svi_sampler(model, guide, steps=settings.steps, draws=settings.draws, weighed=weighed)
-    return too_sure(sampler, FACTOR) if arm == TOO_SURE else sampler
-
-
-def run(latent: Latent, results: Results, settings: Settings, wanted: Mapping[str, int]) -> None:
-    """Do the simulations that are not done, `wanted` of each arm, writing the results after each."""
-    arms = {arm: results.entries.get(f"{latent} {arm}", NOTHING) for arm in wanted}
-    missing = [arm for arm in wanted if len(arms[arm]["ranks"]) < wanted[arm]]
-    if not missing:
-        return
-    model, batch, _ = program(latent, reference_posterior.Settings(seed=settings.seed))
-    for arm in missing:
-        sampler = sampler_of(arm, model, batch, settings)
-        numbers = range(len(arms[arm]["ranks"]), wanted[arm])
-        with progress(f"{latent}: {arm}", len(numbers)) as advance:
-            for number in numbers:
-                begun = time.perf_counter()
-                found = sbc(model, batch, sampler, simulations=1, first=number, seed=settings.seed)
-                before = arms[arm]
-                entry = {
-                    "program": latent,
-                    "arm": arm,
-                    "names": list(found.names),
-                    "draws": found.draws,
-                    "seconds": round(before["seconds"] + time.perf_counter() - begun, 3),
-                    "ranks": [*before["ranks"], *found.ranks.tolist()],
-                }
-                arms[arm] = results.add(f"{latent} {arm}", entry)
-                advance()
-
-
-def main() -> None:
-    """Run what is missing and print the tables."""
-    parser, hasty = quick_parser(__doc__, Settings, Wanted)
-    results_option(parser, Path("runs") / f"{NAME}-quick" if hasty else OUT)
-    args = parser.parse_args()
-    settings = given(Settings, args)
-    torch.set_num_threads(1)
-    results = started(NAME, args.out, settings)
-    for latent in CASES:
-        wanted = {
-            arm: args.simulations if arm in FAMILIES else args.controls for arm in asked_of(latent, ARMS)
-        }
-        run(latent, results, settings, wanted)
-        show(table(latent, programs(results)[latent]))
-    say(f"Written: {results.path}; for the page: python -m experiments report --out {args.out}")
 
 
 STUDY = entry_study("Simulation-based calibration", QUESTION, main, parts, facts=facts, order=24)

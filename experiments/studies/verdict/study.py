@@ -52,54 +52,7 @@ FURTHER = {
     **{"shorter": SHORTER, "rehearsed": REHEARSED, "lora": ASKED, "longer": LONGER},
     **{"doubling": DOUBLING, "arms": ARMS},
 }
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Two arms and the score in which they differ, on the tasks that they learnt or on other rows."""
-
-    arm: str
-    reference: str
-    metric: str = "nll"
-    tested_on: str | None = None
-
-    def runs(self, world: Sequence[RunRows]) -> list[RunRows]:
-        """Return what a world has of the two, each as if it had learnt what it was tested on."""
-        return [
-            replace(run, task=run.tested_on)
-            for run in world
-            if run.arm in (self.arm, self.reference) and run.tested_on == (self.tested_on or run.task)
-        ]
-
-
 GATE, RIVAL = PRIMARY.arm, PRIMARY.reference
-PAIRS: Mapping[str, Pair] = {
-    **{metric: Pair(GATE, RIVAL, metric) for metric in SCORES},
-    **{name: Pair(GATE, RIVAL, tested_on=task) for name, task in SHIFTED.items()},
-    # Of the language model that the distance-aware form has, where it was not the world's first one.
-    **{f"{name}_aware": Pair(GATE + AWARE, RIVAL + AGAIN, tested_on=task) for name, task in SHIFTED.items()},
-    **{f"{name}_both": Pair(GATE + AWARE, RIVAL + AWARE, tested_on=task) for name, task in SHIFTED.items()},
-    "few": Pair(GATE + FEW, RIVAL + FEW),
-    "shorter": Pair(GATE + SHORTER, RIVAL + FEW),
-    # Between arms of the same language models, made again.
-    "rehearsed": Pair(GATE + REHEARSED, RIVAL + REHEARSED),
-    "rehearsed_ece": Pair(GATE + REHEARSED, RIVAL + REHEARSED, "ece"),
-    "longer": Pair(GATE + LONGER, RIVAL + REHEARSED),
-    "longer_ece": Pair(GATE + LONGER, RIVAL + REHEARSED, "ece"),
-    "doubling": Pair(GATE + DOUBLING, RIVAL + REHEARSED),
-    "doubling_ece": Pair(GATE + DOUBLING, RIVAL + REHEARSED, "ece"),
-    "rehearsed_bara": Pair("bara" + REHEARSED, RIVAL + REHEARSED),
-    "rehearsed_lora": Pair("lora" + REHEARSED, RIVAL + REHEARSED),
-    "asked_lora": Pair("lora" + ASKED, RIVAL + REHEARSED),
-    "bara": Pair("bara" + ARMS, GATE + ARMS),
-    "bara_ece": Pair("bara" + ARMS, GATE + ARMS, "ece"),
-    "bara_acc": Pair("bara" + ARMS, GATE + ARMS, "acc"),
-    "lora": Pair("lora" + ARMS, GATE + ARMS),
-    "lora_ece": Pair("lora" + ARMS, GATE + ARMS, "ece"),
-    "lora_acc": Pair("lora" + ARMS, GATE + ARMS, "acc"),
-}
-
-
 WORDS = {
     "nll": "NLL (nats), primary",
     "ece": "ECE (points)",
@@ -129,142 +82,55 @@ WORDS = {
     "lora_ece": "ECE of LoRA minus the gate form, both by default (points), exploratory",
     "lora_acc": "accuracy of LoRA minus the gate form, both by default (points), exploratory",
 }
-
-PRIMARY_ARMS = f"{display(PRIMARY.arm)} minus {display(PRIMARY.reference)}"
-
-
-def parts(results: Results) -> list[Part]:
-    """Return the worlds, the contrasts and a picture of both."""
-    picture = Picture(
-        lambda: world_figure(results),
-        "verdict-nll",
-        f"NLL of {display(PRIMARY.arm)} by default minus that of {display(PRIMARY.reference)} as tuned, "
-        "by world: small marks are tasks, large ones their average; at the bottom the average of the worlds "
-        "with its 95 % interval.",
-    )
-    of_lora = f"LoRA minus {display(PRIMARY.arm)}, both by default"
-    return [
-        contrast_table(results),
-        picture,
-        task_table(results, PRIMARY.metric, PRIMARY_ARMS),
-        *([task_table(results, "lora", of_lora)] if "lora" in results.entries else []),
-        *([auroc_table(results)] if aurocs_of(results) else []),
-        world_table(results),
-        codes_in_words(results.about["runs"]),
-    ]
-
-
-def codes_in_words(runs: Mapping[str, int]) -> str:
-    """Return a sentence on which code made the runs that were read."""
-    made = (
-        f"commit {commit[:12]}{' with changes' * commit.endswith('+')} ({n})" for commit, n in runs.items()
-    )
-    return f"Code of the runs that were read: {'; '.join(made)}; defaults are the defaults of that code.\n"
-
-
-def contrast_table(results: Results) -> Table:
-    """Return a row a contrast."""
-    found = {WORDS[name]: results.entries[name] for name in WORDS if name in results.entries}
-    return _differences(
-        found, "p (Holm where secondary)", results, PRIMARY_ARMS, "unless the row says otherwise"
-    )
-
-
-def task_table(results: Results, contrast: str, arms: str) -> Table:
-    """Return a row a task."""
-    found = {e["task"]: e for e in results.entries.values() if e.get("contrast") == contrast}
-    return _differences(found, "p (Holm, of the tasks)", results, arms, "NLL in nats by task, exploratory")
-
-
-def aurocs_of(results: Results) -> list[Entry]:
-    """Return the entries that say how well draws tell rows from elsewhere."""
-    return [entry for entry in results.entries.values() if "shift" in entry]
-
-
-def auroc_table(results: Results) -> Table:
-    """Return a row a shift and an arm: AUROC of mutual information in each world, and their mean."""
-    rows = [
-        {
-            "what": f"{entry['shift']}, {display(entry['arm'])}",
-            "mean": f"{entry['mean']:.1f}",
-            "interval": f"[{entry['low']:.1f}, {entry['high']:.1f}]",
-            **{world: f"{value:.1f}" for world, value in entry["by_world"].items()},
-        }
-        for entry in sorted(aurocs_of(results), key=lambda entry: entry["shift"], reverse=True)
-    ]
-    worlds = [Column(world, world) for world in aurocs_of(results)[0]["by_world"]]
-    columns = (Column("what", "rows, method"), Column("mean", "mean"), Column("interval", "95 %"), *worlds)
-    return Table(
-        columns, rows, "Rows from elsewhere told by mutual information: AUROC in %, by world, exploratory"
-    )
-
-
-def _differences(found: Mapping[str, Entry], p: str, results: Results, arms: str, about: str) -> Table:
-    rows = [
-        {
-            "what": what,
-            "difference": f"{one['difference']:+.3f}",
-            "interval": f"[{one['low']:+.3f}, {one['high']:+.3f}]",
-            "p": p_value(one["p_holm"] if "p_holm" in one else one["p"]),
-        }
-        for what, one in found.items()
-    ]
-    columns = (
-        Column("what", ""),
-        Column("difference", "difference"),
-        Column("interval", "95 %"),
-        Column("p", p),
-    )
-    return Table(columns, rows, f"{arms}, {results.about['worlds']} worlds; {about}")
-
-
-def p_value(p: float) -> str:
-    """Write a p-value; no p-value is 0."""
-    return f"{p:.3f}" if p >= 0.001 else "< 0.001"
-
-
-def world_table(results: Results) -> Table:
-    """Return the NLL of both arms by world and task."""
-    rows = []
-    for entry in worlds_of(results):
-        for arm, scores in entry["nll"].items():
-            average = fmean(scores.values())
-            rows.append({"world": entry["world"], "arm": display(arm), **scores, "average": average})
-    columns = [Column("world", "world"), Column("arm", "method")]
-    columns += [Column(task, task, format=".3f") for task in TASKS]
-    columns += [Column("average", "average", format=".3f")]
-    return Table(columns, rows, "NLL in nats on test rows, S = 10; one training each")
-
-
-def worlds_of(results: Results) -> list[dict[str, Any]]:
-    """Return the entries of worlds."""
-    return [entry for entry in results.entries.values() if "world" in entry]
-
-
-def world_figure(results: Results) -> Figure:
-    """Draw the differences of tasks, worlds and their average."""
-    worlds, found = worlds_of(results), results.entries[PRIMARY.metric]
-    figure = new_figure(PAGE, 0.34 * len(worlds) + 1.4)
-    axes = figure.add_subplot()
-    for place, entry in enumerate(worlds):
-        ours, theirs = entry["nll"][PRIMARY.arm], entry["nll"][PRIMARY.reference]
-        axes.plot(
-            [ours[t] - theirs[t] for t in ours], [place] * len(ours), "|", color=INK, markersize=8, alpha=0.5
-        )
-        axes.plot(entry["differences"][PRIMARY.metric], place, "o", color=INK)
-    sides = [[found["difference"] - found["low"]], [found["high"] - found["difference"]]]
-    axes.errorbar(found["difference"], len(worlds), xerr=sides, fmt="D", color=INK, capsize=4)
-    axes.axvline(0, color=INK, linewidth=0.9, linestyle="--")
-    dress(axes, "difference in NLL (nats); left of 0 BaRA is better")
-    axes.set_yticks(range(len(worlds) + 1), [*(f"world {entry['world']}" for entry in worlds), "average"])
-    axes.set_ylim(len(worlds) + 0.6, -0.6)
-    return figure
-
-
 WORLDS = 6
 SECONDARY = ("ece", "acc", "error_auroc", "near_aware", "far_aware", "few")
 BY_TASK = {PRIMARY.metric: "", "lora": "lora "}  # contrasts that are looked at task by task -> their entries
 DRAWN = (GATE, GATE + AWARE, RIVAL + AWARE)  # arms whose draws differ
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two arms and the score in which they differ, on the tasks that they learnt or on other rows."""
+
+    arm: str
+    reference: str
+    metric: str = "nll"
+    tested_on: str | None = None
+
+    def runs(self, world: Sequence[RunRows]) -> list[RunRows]:
+        """Return what a world has of the two, each as if it had learnt what it was tested on."""
+        return [
+            replace(run, task=run.tested_on)
+            for run in world
+            if run.arm in (self.arm, self.reference) and run.tested_on == (self.tested_on or run.task)
+        ]
+
+
+PAIRS: Mapping[str, Pair] = {
+    **{metric: Pair(GATE, RIVAL, metric) for metric in SCORES},
+    **{name: Pair(GATE, RIVAL, tested_on=task) for name, task in SHIFTED.items()},
+    # Of the language model that the distance-aware form has, where it was not the world's first one.
+    **{f"{name}_aware": Pair(GATE + AWARE, RIVAL + AGAIN, tested_on=task) for name, task in SHIFTED.items()},
+    **{f"{name}_both": Pair(GATE + AWARE, RIVAL + AWARE, tested_on=task) for name, task in SHIFTED.items()},
+    "few": Pair(GATE + FEW, RIVAL + FEW),
+    "shorter": Pair(GATE + SHORTER, RIVAL + FEW),
+    # Between arms of the same language models, made again.
+    "rehearsed": Pair(GATE + REHEARSED, RIVAL + REHEARSED),
+    "rehearsed_ece": Pair(GATE + REHEARSED, RIVAL + REHEARSED, "ece"),
+    "longer": Pair(GATE + LONGER, RIVAL + REHEARSED),
+    "longer_ece": Pair(GATE + LONGER, RIVAL + REHEARSED, "ece"),
+    "doubling": Pair(GATE + DOUBLING, RIVAL + REHEARSED),
+    "doubling_ece": Pair(GATE + DOUBLING, RIVAL + REHEARSED, "ece"),
+    "rehearsed_bara": Pair("bara" + REHEARSED, RIVAL + REHEARSED),
+    "rehearsed_lora": Pair("lora" + REHEARSED, RIVAL + REHEARSED),
+    "asked_lora": Pair("lora" + ASKED, RIVAL + REHEARSED),
+    "bara": Pair("bara" + ARMS, GATE + ARMS),
+    "bara_ece": Pair("bara" + ARMS, GATE + ARMS, "ece"),
+    "bara_acc": Pair("bara" + ARMS, GATE + ARMS, "acc"),
+    "lora": Pair("lora" + ARMS, GATE + ARMS),
+    "lora_ece": Pair("lora" + ARMS, GATE + ARMS, "ece"),
+    "lora_acc": Pair("lora" + ARMS, GATE + ARMS, "acc"),
+}
 
 
 def stored_worlds(results: Path) -> dict[str, list[RunRows]]:
@@ -420,6 +286,139 @@ def main() -> None:
 
 def _tasks(runs: Sequence[RunRows]) -> list[str]:
     return [run.task for run in runs if run.arm == PRIMARY.arm and run.tested_on == run.task]
+
+
+# The page --------------------------------------------------------------------------------------------------
+
+PRIMARY_ARMS = f"{display(PRIMARY.arm)} minus {display(PRIMARY.reference)}"
+
+
+def parts(results: Results) -> list[Part]:
+    """Return the worlds, the contrasts and a picture of both."""
+    picture = Picture(
+        lambda: world_figure(results),
+        "verdict-nll",
+        f"NLL of {display(PRIMARY.arm)} by default minus that of {display(PRIMARY.reference)} as tuned, "
+        "by world: small marks are tasks, large ones their average; at the bottom the average of the worlds "
+        "with its 95 % interval.",
+    )
+    of_lora = f"LoRA minus {display(PRIMARY.arm)}, both by default"
+    return [
+        contrast_table(results),
+        picture,
+        task_table(results, PRIMARY.metric, PRIMARY_ARMS),
+        *([task_table(results, "lora", of_lora)] if "lora" in results.entries else []),
+        *([auroc_table(results)] if aurocs_of(results) else []),
+        world_table(results),
+        codes_in_words(results.about["runs"]),
+    ]
+
+
+def codes_in_words(runs: Mapping[str, int]) -> str:
+    """Return a sentence on which code made the runs that were read."""
+    made = (
+        f"commit {commit[:12]}{' with changes' * commit.endswith('+')} ({n})" for commit, n in runs.items()
+    )
+    return f"Code of the runs that were read: {'; '.join(made)}; defaults are the defaults of that code.\n"
+
+
+def contrast_table(results: Results) -> Table:
+    """Return a row a contrast."""
+    found = {WORDS[name]: results.entries[name] for name in WORDS if name in results.entries}
+    return _differences(
+        found, "p (Holm where secondary)", results, PRIMARY_ARMS, "unless the row says otherwise"
+    )
+
+
+def task_table(results: Results, contrast: str, arms: str) -> Table:
+    """Return a row a task."""
+    found = {e["task"]: e for e in results.entries.values() if e.get("contrast") == contrast}
+    return _differences(found, "p (Holm, of the tasks)", results, arms, "NLL in nats by task, exploratory")
+
+
+def aurocs_of(results: Results) -> list[Entry]:
+    """Return the entries that say how well draws tell rows from elsewhere."""
+    return [entry for entry in results.entries.values() if "shift" in entry]
+
+
+def auroc_table(results: Results) -> Table:
+    """Return a row a shift and an arm: AUROC of mutual information in each world, and their mean."""
+    rows = [
+        {
+            "what": f"{entry['shift']}, {display(entry['arm'])}",
+            "mean": f"{entry['mean']:.1f}",
+            "interval": f"[{entry['low']:.1f}, {entry['high']:.1f}]",
+            **{world: f"{value:.1f}" for world, value in entry["by_world"].items()},
+        }
+        for entry in sorted(aurocs_of(results), key=lambda entry: entry["shift"], reverse=True)
+    ]
+    worlds = [Column(world, world) for world in aurocs_of(results)[0]["by_world"]]
+    columns = (Column("what", "rows, method"), Column("mean", "mean"), Column("interval", "95 %"), *worlds)
+    return Table(
+        columns, rows, "Rows from elsewhere told by mutual information: AUROC in %, by world, exploratory"
+    )
+
+
+def _differences(found: Mapping[str, Entry], p: str, results: Results, arms: str, about: str) -> Table:
+    rows = [
+        {
+            "what": what,
+            "difference": f"{one['difference']:+.3f}",
+            "interval": f"[{one['low']:+.3f}, {one['high']:+.3f}]",
+            "p": p_value(one["p_holm"] if "p_holm" in one else one["p"]),
+        }
+        for what, one in found.items()
+    ]
+    columns = (
+        Column("what", ""),
+        Column("difference", "difference"),
+        Column("interval", "95 %"),
+        Column("p", p),
+    )
+    return Table(columns, rows, f"{arms}, {results.about['worlds']} worlds; {about}")
+
+
+def p_value(p: float) -> str:
+    """Write a p-value; no p-value is 0."""
+    return f"{p:.3f}" if p >= 0.001 else "< 0.001"
+
+
+def world_table(results: Results) -> Table:
+    """Return the NLL of both arms by world and task."""
+    rows = []
+    for entry in worlds_of(results):
+        for arm, scores in entry["nll"].items():
+            average = fmean(scores.values())
+            rows.append({"world": entry["world"], "arm": display(arm), **scores, "average": average})
+    columns = [Column("world", "world"), Column("arm", "method")]
+    columns += [Column(task, task, format=".3f") for task in TASKS]
+    columns += [Column("average", "average", format=".3f")]
+    return Table(columns, rows, "NLL in nats on test rows, S = 10; one training each")
+
+
+def worlds_of(results: Results) -> list[dict[str, Any]]:
+    """Return the entries of worlds."""
+    return [entry for entry in results.entries.values() if "world" in entry]
+
+
+def world_figure(results: Results) -> Figure:
+    """Draw the differences of tasks, worlds and their average."""
+    worlds, found = worlds_of(results), results.entries[PRIMARY.metric]
+    figure = new_figure(PAGE, 0.34 * len(worlds) + 1.4)
+    axes = figure.add_subplot()
+    for place, entry in enumerate(worlds):
+        ours, theirs = entry["nll"][PRIMARY.arm], entry["nll"][PRIMARY.reference]
+        axes.plot(
+            [ours[t] - theirs[t] for t in ours], [place] * len(ours), "|", color=INK, markersize=8, alpha=0.5
+        )
+        axes.plot(entry["differences"][PRIMARY.metric], place, "o", color=INK)
+    sides = [[found["difference"] - found["low"]], [found["high"] - found["difference"]]]
+    axes.errorbar(found["difference"], len(worlds), xerr=sides, fmt="D", color=INK, capsize=4)
+    axes.axvline(0, color=INK, linewidth=0.9, linestyle="--")
+    dress(axes, "difference in NLL (nats); left of 0 BaRA is better")
+    axes.set_yticks(range(len(worlds) + 1), [*(f"world {entry['world']}" for entry in worlds), "average"])
+    axes.set_ylim(len(worlds) + 0.6, -0.6)
+    return figure
 
 
 STUDY = entry_study(
