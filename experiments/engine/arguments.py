@@ -86,28 +86,21 @@ def experiment_parser(
     add = parser.add_argument
     add("--model", metavar="NAME", help="language model: a hub name or a local folder; default: microworld")
     add("--data-dir", metavar="DIR", type=Path, help="real tasks from DIR/<task>/<split>.jsonl, not the hub")
-    add("--methods", metavar="NAME", nargs="+", choices=sorted(METHODS), default=methods or searched(),
-        help="methods to compare, see `bara methods`; default: %(default)s")  # fmt: skip
+    known = {"metavar": "NAME", "choices": sorted(METHODS)}
+    add("--methods", **option(methods or searched(), "methods to compare, see `bara methods`", **known))
     if tasks is not None:
-        add("--tasks", metavar="NAME", nargs="+", default=list(tasks),
-            help="tasks to train on, see `bara tasks`; default: %(default)s")  # fmt: skip
-    add("--seeds", metavar="N", type=positive, default=seeds,
-        help="repeat everything with the seeds 0 to N - 1; default: %(default)s")  # fmt: skip
-    add(
-        "--steps",
-        metavar="N",
-        type=length,
-        default=steps,
-        help="training steps a run, or 'default': by the number of training rows, as `bara train` does; "
-        f"default: {'by rows' if steps is None else steps}",
+        add("--tasks", **option(tasks, "tasks to train on, see `bara tasks`", metavar="NAME"))
+    add("--seeds", **option(seeds, "repeat everything with the seeds 0 to N - 1", metavar="N"))
+    said = "training steps a run, or 'default': by the number of training rows, as `bara train` does"
+    by_rows = f"{said}; default: {'by rows' if steps is None else steps}"
+    add("--steps", metavar="N", type=length, default=steps, help=by_rows)
+    add("--runs", **option(Path(runs), RUNS, metavar="DIR", type=Path))
+    add("--workers", **option(2, "runs worked on at a time, each on one core", metavar="N"))
+    said = (
+        "processes of this machine, one run after the other in this process, or a Ray cluster (that of "
+        "RAY_ADDRESS, or a local one)"
     )
-    add("--runs", metavar="DIR", type=Path, default=Path(runs),
-        help=f"{RUNS}; default: %(default)s")  # fmt: skip
-    add("--workers", metavar="N", type=positive, default=2,
-        help="runs worked on at a time, each on one core; default: %(default)s")  # fmt: skip
-    add("--launcher", choices=tuple(LAUNCHERS), default="processes",
-        help="processes of this machine, one run after the other in this process, or a Ray cluster (that of "
-        "RAY_ADDRESS, or a local one); default: %(default)s")  # fmt: skip
+    add("--launcher", **option("processes", said, choices=tuple(LAUNCHERS)))
     add("--set", metavar="KEY=VALUE", action="append", default=[], dest="assignments",
         help="any other setting of all runs, for example task.too_long=drop; can be repeated; it takes the "
         "place of a chosen one, and is refused where the study itself sets it")  # fmt: skip

@@ -19,7 +19,7 @@ from scipy.stats import t as student
 from bara_pyro.cli.terminal import say, show
 from bara_pyro.errors import ConfigError, DataError, unknown
 from bara_pyro.report import Column, Table
-from experiments.engine.arguments import command_line
+from experiments.engine.arguments import command_line, option
 from experiments.engine.differences import LEVEL, METRICS, averaged
 from experiments.engine.rows import RunRows, rows_of_study
 
@@ -218,9 +218,9 @@ def main() -> None:
     """Print the table."""
     parser = command_line(ABOUT)
     parser.add_argument("study", help="with stored rows and two or more seeds, in_distribution for example")
-    parser.add_argument("--arm", default="bara-gate", help="default: %(default)s")
-    parser.add_argument("--reference", default="temperature", help="default: %(default)s")
-    parser.add_argument("--metric", default="nll", help="acc, ece, nll or brier; default: %(default)s")
+    parser.add_argument("--arm", **option("bara-gate", "whose difference"))
+    parser.add_argument("--reference", **option("temperature", "to what"))
+    parser.add_argument("--metric", **option("nll", "acc, ece, nll or brier"))
     args = parser.parse_args()
     spread = spread_of(rows_of_study(args.study), args.arm, args.reference, args.metric)
     say(
