@@ -58,7 +58,7 @@ class BaRAMethodConfig(MethodConfig):
     shape_width: Annotated[Width, OF_THETA, OF_NOISE] = setting(
         AmortizedGuide, "shape_width", "'vector' or 'scalar' noise level of a gate"
     )
-    init_kappa: float | None = setting(
+    init_kappa: Annotated[float | None, OF_NOISE] = setting(
         AmortizedGuide,
         "init_kappa",
         "noise level at the start; null: 0.5 up to 2,560 training rows, then falling with their root; "
@@ -76,7 +76,7 @@ class BaRAMethodConfig(MethodConfig):
         "normalize_input",
         "divide what the amortiser sees by its root mean square; null: in the gate form; Algorithm 1: false",
     )
-    activation: Activation = setting(
+    activation: Annotated[Activation, OF_THETA] = setting(
         AmortizedGuide, "activation", "of theta's mean: 'softplus', 'relu', 'topk'"
     )
     top_k: Annotated[PositiveInt, Unread("activation", ("softplus", "relu"))] = setting(
@@ -85,7 +85,7 @@ class BaRAMethodConfig(MethodConfig):
 
     def for_rows(self, rows: int) -> Self:
         """Return the settings with the noise level at the start, which a run's files need to be read back."""
-        if self.init_kappa is not None:
+        if self.init_kappa is not None or not FAMILIES[self.guide].noisy:
             return self
         return self.model_copy(update={"init_kappa": min(start_kappa(rows), self.max_kappa)})
 

@@ -4,9 +4,9 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from inspect import Parameter
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, get_args
+from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
 from torch import Tensor
 
 from bara_pyro.core.backbone import Backbone
@@ -22,6 +22,8 @@ from bara_pyro.retired import without_retired
 from bara_pyro.settings import DEFAULT_METHOD, Unread, validation_sentence
 from bara_pyro.types import Json
 
+STORED = {"stored": True}  # pydantic's context where settings are read back
+
 
 class MethodConfig(BaseModel):
     """Settings of a method; subclasses add theirs.
@@ -36,8 +38,13 @@ class MethodConfig(BaseModel):
     name: str = Field(description="the method")
 
     @model_validator(mode="after")
-    def _all_are_read(self) -> Self:
-        """Refuse settings that have no effect beside others, as far as they are marked `Unread`."""
+    def _all_are_read(self, info: ValidationInfo) -> Self:
+        """Refuse settings that have no effect beside others, as far as they are marked `Unread`.
+
+        Those of a stored run are as they are: its results do not depend on them.
+        """
+        if info.context == STORED:
+            return self
         fields = type(self).model_fields
         for name, own in fields.items():
             value, default = getattr(self, name), own.get_default()
@@ -45,8 +52,9 @@ class MethodConfig(BaseModel):
                 now = getattr(self, mark.setting)
                 # A prior is given by its name or by its settings.
                 if mark.applies(now) and value not in (default, {"name": default}):
-                    known = get_args(fields[mark.setting].annotation)
-                    others = " or ".join(str(one) for one in known if not mark.applies(one))
+                    annotation = fields[mark.setting].annotation
+                    known = get_args(annotation) if get_origin(annotation) is Literal else ()
+                    others = " or ".join(one for one in known if not mark.applies(one))
                     reads = f"method.{mark.setting}={others}" if others else f"another {mark.setting}"
                     raise ConfigError(
                         f"method.{name}={value} is not read with method.{mark.setting}={now}: leave it out, "
@@ -216,8 +224,12 @@ def register_method(method: Method[M, G, C]) -> Method[M, G, C]:
     return method
 
 
-def method_config(value: Json | str) -> MethodConfig:
+def method_config(value: Json | str, *, stored: bool = False) -> MethodConfig:
     """Return the checked settings of the method that `value["name"]` names.
+
+    Args:
+        value: a name, or settings with a name.
+        stored: they are of a stored run, and may have some that nothing reads.
 
     Raises:
         ConfigError: unknown method, setting or value.
@@ -226,7 +238,9 @@ def method_config(value: Json | str) -> MethodConfig:
     name = data.get("name", DEFAULT_METHOD)
     method, data = METHODS.find(name), without_retired(f"method.{name}", data)
     try:
-        return method.config.model_validate({**method.defaults, **data, "name": name})
+        return method.config.model_validate(
+            {**method.defaults, **data, "name": name}, context=STORED if stored else None
+        )
     except ValidationError as error:
         for key in sorted(data.keys() - method.config.model_fields.keys()):
             if have := [n for n, other in METHODS.usable() if key in other.config.model_fields]:

@@ -8,7 +8,7 @@ from pydantic import Field, NonNegativeFloat
 from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.guides.normal import NormalGuide
 from bara_pyro.methods.base import Method, MethodConfig, pair, register_method, setting
-from bara_pyro.methods.recipes import OF_REPRODUCTION, Recipe, Training, alternating, default_svi
+from bara_pyro.methods.recipes import OF_ELBO, OF_REPRODUCTION, Recipe, Training, alternating, default_svi
 from bara_pyro.models.gaussian_lora import GaussianLoRA
 
 KL_LR = 0.01  # of the descent on the KL, as published
@@ -26,7 +26,9 @@ class BLoBConfig(MethodConfig):
         NormalGuide, "init_scale", "posterior scales start between its square's half and it", gt=0
     )
     flipout: bool = Field(True, description="random signs a token; off: one draw of A a forward")
-    beta: NonNegativeFloat = setting(GaussianLoRA, "beta", "weight of KL(A) in 'elbo'; 1 is the exact ELBO")
+    beta: Annotated[NonNegativeFloat, OF_ELBO] = setting(
+        GaussianLoRA, "beta", "weight of KL(A) in 'elbo'; 1 is the exact ELBO"
+    )
     scale_optimizer: Annotated[Literal["sgd", "adamw"], OF_REPRODUCTION] = Field(
         "sgd", description="'reproduction': what moves G along the likelihood: both occur in published code"
     )
@@ -41,7 +43,7 @@ def blob_svi(model: GaussianLoRA, guide: NormalGuide, train: Training, config: B
         scales = {id(p) for p in guide.parameters()}
         for group in optim.param_groups:
             group["params"] = [p for p in group["params"] if id(p) not in scales]
-    return alternating(model, guide, optim, train, beta=config.beta, kl_lr=KL_LR)
+    return alternating(model, guide, optim, train, kl_lr=KL_LR)
 
 
 register_method(

@@ -9,6 +9,7 @@ from bara_pyro.core.svi import SVI
 from bara_pyro.guides.contextual import ContextualGuide
 from bara_pyro.methods.base import Method, MethodConfig, pair, register_method, setting
 from bara_pyro.methods.recipes import (
+    OF_ELBO,
     OF_REPRODUCTION,
     Recipe,
     Training,
@@ -37,7 +38,7 @@ class CLoRAConfig(MethodConfig):
     init_scale: float = setting(
         ContextualGuide, "init_scale", "posterior scale at the start; published: 0.25", gt=0, lt=1
     )
-    beta: NonNegativeFloat = setting(
+    beta: Annotated[NonNegativeFloat, OF_ELBO] = setting(
         CLoRA, "beta", "weight of KL(E), a sum over tokens, in 'elbo'; 1 is the exact ELBO"
     )
     nll_weight: Annotated[float, OF_REPRODUCTION] = Field(

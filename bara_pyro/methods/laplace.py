@@ -48,7 +48,7 @@ class LaplaceConfig(MethodConfig):
     optimiser: Annotated[Optimiser, Unread("prior_precision", (float,))] = Field(
         "bisection", description="of the evidence; 'adam': 100 steps from precision 1, as published"
     )
-    tokens: Tokens = Field(
+    tokens: Annotated[Tokens, Unread("subset", ("last",))] = Field(
         "mean", description="input factors: 'mean' over tokens; 'sum', as published, overcounts them"
     )
     max_gigabytes: PositiveFloat = setting(

@@ -13,7 +13,6 @@ from bara_pyro.core.loading import DTYPES
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.svi import SVI, SVIOptions, adamw, linear_schedule
 from bara_pyro.data.types import Batch
-from bara_pyro.errors import ConfigError
 from bara_pyro.settings import Unread
 
 Recipe = Literal["elbo", "reproduction"]
@@ -172,18 +171,9 @@ def kl_share(i: int, cycle: int) -> float:
 
 
 def alternating(
-    model: AdaptedLM, guide: SiteGuide, optim: Optimizer, train: Training, *, beta: float, kl_lr: float
+    model: AdaptedLM, guide: SiteGuide, optim: Optimizer, train: Training, *, kl_lr: float
 ) -> TwoStepSVI:
-    """Return `TwoStepSVI` as BLoB and ScalaBL have it, with the cycle of as many rows as there are.
-
-    Raises:
-        ConfigError: the program leaves its KL out (`beta` 0), which is then not computed.
-    """
-    if not beta:
-        raise ConfigError(
-            "method.beta=0 leaves out the KL, which recipe='reproduction' descends by itself: leave "
-            "method.beta out, or use recipe='elbo'."
-        )
+    """Return `TwoStepSVI` as BLoB and ScalaBL have it, with the cycle of as many rows as there are."""
     cycle = kl_cycle(model.num_data, train.batch_size)
     return TwoStepSVI(model, guide, optim, kl_lr=kl_lr, cycle=cycle, **common(optim, train))
 

@@ -1,7 +1,7 @@
 """ScalaBL: a posterior over r singular values a module (Samplawski et al., UAI 2025)."""
 
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat
 
@@ -10,7 +10,7 @@ from bara_pyro.core.program import AdapterOptions
 from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.guides.scalabl import ScalaBLGuide
 from bara_pyro.methods.base import Method, MethodConfig, pair, register_method, setting
-from bara_pyro.methods.recipes import Recipe, Training, alternating, default_svi
+from bara_pyro.methods.recipes import OF_ELBO, Recipe, Training, alternating, default_svi
 from bara_pyro.models.scalabl import ScalaBL
 
 KL_LR = 0.2  # of the descent on the KL, as published
@@ -30,7 +30,9 @@ class ScalaBLConfig(MethodConfig):
     init_scale: float = setting(
         ScalaBLGuide, "init_scale", "posterior scales start between this / sqrt(2) and this", gt=0
     )
-    beta: NonNegativeFloat = setting(ScalaBL, "beta", "weight of the KL in 'elbo'; 1 is the exact ELBO")
+    beta: Annotated[NonNegativeFloat, OF_ELBO] = setting(
+        ScalaBL, "beta", "weight of the KL in 'elbo'; 1 is the exact ELBO"
+    )
 
 
 def _build(
@@ -44,7 +46,7 @@ def _svi(model: ScalaBL, guide: ScalaBLGuide, train: Training, config: ScalaBLCo
     if config.recipe == "elbo":
         return default_svi(model, guide, train, config)
     optim = adamw(model, guide, train.lr, weight_decay=train.weight_decay)
-    return alternating(model, guide, optim, train, beta=config.beta, kl_lr=KL_LR)
+    return alternating(model, guide, optim, train, kl_lr=KL_LR)
 
 
 register_method(

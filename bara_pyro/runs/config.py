@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, SerializeAsAny, ValidationError, field_validator, model_validator
+from pydantic import Field, SerializeAsAny, ValidationError, ValidationInfo, field_validator, model_validator
 
 from bara_pyro.errors import ConfigError
 from bara_pyro.methods import METHODS, MethodConfig, method_config
+from bara_pyro.methods.base import STORED
 from bara_pyro.retired import with_retired
 from bara_pyro.runs.assignments import collect
 from bara_pyro.runs.sections import RunSettings
@@ -34,17 +35,20 @@ class RunConfig(RunSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _preset(cls, data: Any) -> Any:
+    def _preset(cls, data: Any, info: ValidationInfo) -> Any:
         """Give the section `train` what the method presets there and nobody set."""
         train = data.get("train", {}) if isinstance(data, dict) else None
         if not isinstance(train, dict) or not isinstance(data.get("method"), dict | str):
             return data
-        return {**data, "train": {**METHODS[method_config(data["method"]).name].train, **train}}
+        method = cls._by_name(data["method"], info)
+        return {**data, "method": method, "train": {**METHODS[method.name].train, **train}}
 
     @field_validator("method", mode="before")
     @classmethod
-    def _by_name(cls, value: Any) -> Any:
-        return method_config(value) if isinstance(value, dict | str) else value
+    def _by_name(cls, value: Any, info: ValidationInfo) -> Any:
+        if not isinstance(value, dict | str):
+            return value
+        return method_config(value, stored=info.context == STORED)
 
     def dump(self) -> Json:
         """Return the configuration as plain JSON values."""
@@ -128,13 +132,13 @@ def load_config(
     train = given.get("train")
     if isinstance(train, dict) and any(train.get(key) is not None for key in LENGTH):
         data["train"] |= dict.fromkeys(LENGTH)  # of the base: what is given stands in its place
-    return parse_config(collect(file, overrides, assignments, data))
+    return parse_config(collect(file, overrides, assignments, data), stored=True)
 
 
-def parse_config(data: Json) -> RunConfig:
-    """Validate a plain dictionary; see `load_config`."""
+def parse_config(data: Json, *, stored: bool = False) -> RunConfig:
+    """Validate a plain dictionary, maybe of a stored run; see `load_config` and `method_config`."""
     try:
-        return RunConfig.model_validate(data)
+        return RunConfig.model_validate(data, context=STORED if stored else None)
     except ValidationError as error:
         raise ConfigError(validation_sentence(error, RunConfig)) from error
 

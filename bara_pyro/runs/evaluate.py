@@ -168,7 +168,7 @@ def check_whose(system: System, out: Path) -> None:
     """Refuse the folder of another run, whose scores would be replaced, with a `ConfigError`."""
     if not is_run(out):
         return
-    theirs = parse_config(read_json(config_file(out), RunFile)["config"])
+    theirs = parse_config(read_json(config_file(out), RunFile)["config"], stored=True)
     # What a run was trained by and on: what it is asked afterwards may differ.
     for what in map(attrgetter, ("method", "adapter", "train", "seed", "task.name")):
         if what(system.config) != what(theirs):

@@ -204,7 +204,7 @@ def stored_config(folder: Path) -> tuple[RunConfig, Json]:
             f"{folder} was trained with the method {method['name']!r}, which nothing installed here offers: "
             "install the package that does, or give its module as --plugin (in Python: import it first)."
         )
-    config = parse_config(stored["config"] | {"method": method})
+    config = parse_config(stored["config"] | {"method": method}, stored=True)
     if stored.get("manifest") and config.hash != stored["config_hash"]:
         raise CheckpointError(f"{file} was edited after the run began: restore it, or train again.")
     if config.backbone.states_folder is not None:

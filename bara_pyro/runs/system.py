@@ -24,7 +24,7 @@ from bara_pyro.data import (
 from bara_pyro.data.registry import has_worlds
 from bara_pyro.data.reply_tasks import ReplyTask, is_reply_task
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.methods import build
+from bara_pyro.methods import METHODS, build
 from bara_pyro.parts import remove_parts
 from bara_pyro.runs.by_rows import for_rows, may_rehearse, rehearsal_note
 from bara_pyro.runs.config import RunConfig
@@ -224,12 +224,17 @@ def build_system(
 
 
 def _check_local_rate(system: System) -> None:
-    """Refuse a rate of an amortised guide where none is amortised."""
-    if (scale := system.config.train.local_lr_scale) is not None and not system.guide.local_parameters():
+    """Refuse a rate of an amortised guide where none is amortised, or the optimiser moves none."""
+    c = system.config
+    if (scale := c.train.local_lr_scale) is None:
+        return
+    optim = METHODS[c.method.name].svi(system.model, system.guide, c.train, c.method).optim
+    moved = {id(p) for group in optim.param_groups for p in group["params"]}
+    if moved.isdisjoint(map(id, system.guide.local_parameters())):
         raise ConfigError(
-            f"train.local_lr_scale={scale} (--local-lr-scale) is the rate of a guide that sees each row, and "
-            f"that of {system.config.method.name!r} does not: leave it out, or train bara, bara-gate, clora "
-            "or fvae."
+            f"train.local_lr_scale={scale} (--local-lr-scale) is AdamW's rate of an amortised guide, and "
+            f"{c.method.name!r} has none here: leave it out, or train bara, bara-gate, clora or fvae, by the "
+            "ELBO."
         )
 
 

@@ -3,27 +3,21 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
-import torch
 import yaml
 from app_cases import Bara, Place, assert_one_sentence
-from pydantic.fields import FieldInfo
-from setting_cases import other_settings, other_value, value_at
+from setting_cases import other_settings, value_at
 
 import bara_pyro as bp
 from bara_pyro.cli import running
 from bara_pyro.cli.generated import settings as options
 from bara_pyro.errors import ConfigError
-from bara_pyro.methods import METHODS
 from bara_pyro.runs import by_rows
 from bara_pyro.runs.config import RunConfig
 from bara_pyro.runs.named import setting_fields
-from bara_pyro.runs.steps import make_svi
 from bara_pyro.runs.system import build_system
-from bara_pyro.runs.train import what_is_fitted
-from bara_pyro.settings import Unread
 
 ROWS = 300
 # Said by the steps that they come to.
@@ -115,60 +109,6 @@ def test_null_is_a_value_of_an_option(typed: Train, tmp_path: Path) -> None:
     assert found.adapter.target_modules is None
 
 
-def modes(method: str) -> list[dict[str, Any]]:
-    """Return settings of a method: its own, and for each value that switches others off, that one."""
-    marks = {mark for field in METHODS[method].config.model_fields.values() for mark in unread(field)}
-    values = {(mark.setting, one) for mark in marks for one in mark.values if not isinstance(one, type)}
-    literal = {
-        (setting, one)
-        for setting, _ in values
-        for one in get_args(METHODS[method].config.model_fields[setting].annotation)
-    }
-    return [{}, *({setting: value} for setting, value in sorted(values | literal))]
-
-
-def unread(field: FieldInfo) -> list[Unread]:
-    return [one for one in field.metadata if isinstance(one, Unread)]
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_what_nothing_reads_is_refused_by_its_name(method: str, typed: Train, place: Place) -> None:
-    """Of a program, its guide, its training and what is fitted afterwards, in each mode of the method."""
-    pytest.importorskip("ivon" if method == "ivon" else "torch")
-    small = {"task__limit": 12, "task__validation_rows": 4, "train__steps": 1, "train__batch_size": 4}
-    for mode in modes(method):
-        base = place.config(method__name=method, **{f"method__{k}": v for k, v in mode.items()}, **small)
-        seen: set[str] = set()
-
-        class Spied(type(base.method)):  # type: ignore[misc]
-            def __getattribute__(self, name: str) -> Any:
-                seen.add(name)  # noqa: B023
-                return super().__getattribute__(name)
-
-        spied = Spied.model_construct(**dict(base.method))
-        seen.clear()
-        system = build_system(base.model_copy(update={"method": spied}))
-        for name, weight in system.model.named_parameters():
-            if name.endswith("lora_B"):  # at its start it is 0, and TFB looks for nothing
-                torch.nn.init.normal_(weight, std=0.1)
-        make_svi(system)
-        if (finish := METHODS[method].finish) is not None:
-            finish(what_is_fitted(system))
-        fields = METHODS[method].config.model_fields
-        chosen = [word for key, value in mode.items() for word in ("--set", f"method.{key}={value}")]
-        for name in fields.keys() - seen - {"name"}:
-            assert unread(fields[name]), (method, mode, name)
-        for name, field in fields.items():
-            value = other_value(METHODS[method].config, name, field, name=method)
-            given = ("--set", f"method.{name}={json.dumps(value)}")
-            for mark in unread(field):
-                if name not in mode and mark.applies(getattr(base.method, mark.setting)):
-                    found = typed("--method", method, *chosen, *given)
-                    assert isinstance(found, str)
-                    assert f"method.{name}=" in found
-                    assert mark.setting in found
-
-
 @pytest.mark.parametrize(
     ("words", "named"),
     [
@@ -206,11 +146,12 @@ def test_contradictions_in_python_are_refused(settings: dict[str, Any], named: s
         bp.train(out=tmp_path / "run", **settings)
 
 
-@pytest.mark.parametrize("method", ["lora", "blob", "bara"])
+@pytest.mark.parametrize("method", ["lora", "blob", "bara", "clora"])
 def test_a_rate_that_nothing_is_trained_at_is_refused(method: str, place: Place) -> None:
     latent = {"method__latent": "phi"} if method == "bara" else {}
+    recipe = {"method__recipe": "reproduction"} if method == "clora" else {}
     with pytest.raises(ConfigError, match=r"local_lr_scale=0\.5 .* '" + method):
-        build_system(place.config(method__name=method, train__local_lr_scale=0.5, **latent))
+        build_system(place.config(method__name=method, train__local_lr_scale=0.5, **latent, **recipe))
     build_system(place.config(method="bara", train__local_lr_scale=0.5))
 
 

@@ -117,4 +117,4 @@ def _evaluation_config(
         set_key(data, "predict.samples", samples)
     if split:
         set_key(data, "task.evaluate_on", split)
-    return parse_config(data)
+    return parse_config(data, stored=True)

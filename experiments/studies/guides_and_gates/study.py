@@ -12,7 +12,7 @@ VARIANTS: dict[str, dict[str, object]] = {
     "Weibull, softplus": {},
     "Gamma": {"method.guide": "gamma"},
     "log-normal": {"method.guide": "lognormal"},
-    "point (NonLoRA)": {"method.guide": "delta"},
+    "point (NonLoRA)": {"method.guide": "delta", "method.init_kappa": None},
     "relu": {"method.activation": "relu"},
     "top-4": {"method.activation": "topk", "method.top_k": 4},
     "shape k (the text)": {"method.shape": "k", "method.max_kappa": 5.0},

@@ -36,7 +36,7 @@ def common(settings: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 OURS: dict[str, dict[str, Any]] = {
     "noise level from 0.1": {"method.init_kappa": 0.1},
-    "no noise (point)": {"method.guide": "delta"},
+    "no noise (point)": {"method.guide": "delta", "method.init_kappa": None},
     "no KL": {"method.beta_phi": 0.0, "method.beta_theta": 0.0},
     "KL(theta) times 100": {"method.beta_theta": 1e-3},
 }

@@ -93,7 +93,9 @@ def prepare_upload(
         )
     base = base or hub_name(own.backbone.name)
     config, stored = _public_config(run, base)
-    report: Json = scrubbed(read_scores(run, PublishedMetrics), _places(parse_config(kept["config"])))
+    report: Json = scrubbed(
+        read_scores(run, PublishedMetrics), _places(parse_config(kept["config"], stored=True))
+    )
     settings: Json = {**read_json(run / PEFT_CONFIG, AdapterFile), "base_model_name_or_path": base}
     kind = settings["peft_type"].split(":")[0]
     peft = kind if kind in ("LORA", "BARA") else ""
@@ -196,7 +198,7 @@ def _public_config(run: Path, base: str | None) -> tuple[RunConfig, Json]:
     data["backbone"] |= own
     task = data["task"]
     task |= {key: Path(task[key]).name for key in ("name", "test_file") if task[key]} | {"data_dir": None}
-    public = parse_config(data)
+    public = parse_config(data, stored=True)
     kept = {key: value for key, value in stored.items() if key not in ("config", "config_hash")}
     return public, {**kept, "config": public.dump(), "config_hash": public.hash}
 
