@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import asdict
+from functools import lru_cache
 from typing import Any
 
 from bara_pyro.columns import KINDS, QUESTIONS, ColumnNames, option_of
@@ -139,5 +140,6 @@ def _words(name: str) -> list[str]:
     return re.split(r"[\W_]+", apart.strip(" _").lower())
 
 
+@lru_cache(2**14)  # asked for every kind of column
 def _bare(name: str) -> str:
     return re.sub(r"[\s_-]", "", as_read(name)).lower()

@@ -47,11 +47,11 @@ def csv_rows(path: Path) -> Iterator[Json]:
 def _rows(path: Path, *, strict: bool) -> Iterator[Json]:
     """Read a file; not `strict`, what stands behind a closing quotation mark is a part of the cell."""
     header, separator, lines = _opened(path)
-    csv.field_size_limit(LONGEST)
     cells = csv.reader(chain([header], lines, [END]), delimiter=separator, strict=strict)
     names = [name.strip() for name in next(cells, [])]
     # Spreadsheets end lines in cells without a name; the first column is one that pandas numbers rows in.
     named = [i for i, name in enumerate(names) if name or not i]
+    unnamed = [i for i, name in enumerate(names) if i and not name]
     least = max(named, default=-1) + 1
     check_names([names[i] for i in named], str(path))
     for number, row in enumerate(_without_blank_lines(cells, len(names)), start=1):
@@ -59,17 +59,17 @@ def _rows(path: Path, *, strict: bool) -> Iterator[Json]:
         _check_quotes(place, row, separator)
         if not least <= len(row) <= len(names):
             raise _ragged(place, row, least, separator)
-        _check_unnamed(place, row, named)
+        _check_unnamed(place, row, unnamed)
         yield {names[i]: row[i] for i in named}
 
 
-def _check_unnamed(place: str, row: list[str], named: list[int]) -> None:
+def _check_unnamed(place: str, row: list[str], unnamed: list[int]) -> None:
     """Refuse a row with something in a column that has no name."""
-    for i, cell in enumerate(row):
-        if cell.strip() and i not in named:
+    for i in unnamed:
+        if i < len(row) and row[i].strip():
             raise DataError(
-                f"{place} has {cell[:40]!r} in column {i + 1}, which has no name in the header: name it, or "
-                "put the text that it is a part of in quotation marks."
+                f"{place} has {row[i][:40]!r} in column {i + 1}, which has no name in the header: name it, "
+                "or put the text that it is a part of in quotation marks."
             )
 
 
@@ -84,6 +84,7 @@ def separator_in(path: Path) -> str:
 
 def _opened(path: Path) -> tuple[str, str, Iterator[str]]:
     """Return the header of a file, what separates its cells, and the lines behind the header."""
+    csv.field_size_limit(LONGEST)
     ends = (io.StringIO(line, newline="") for line in lines_in(path))  # old Macs', too
     lines = dropwhile(_blank, chain.from_iterable(ends))
     first = next(lines, "")

@@ -1,17 +1,19 @@
 """Rows of one's own from every kind of place give the same task; columns are found or named together."""
 
+import csv
 import json
+from pathlib import Path
 
 import datasets
 import pandas as pd
 import pytest
 from app_cases import write_rows
 
-from bara_pyro.data import load_task, task_from_rows
+from bara_pyro.data import Task, load_questions, load_task, task_from_rows
 from bara_pyro.data.rows import divide
 from bara_pyro.data.tables import read_table
 from bara_pyro.data.types import Example
-from bara_pyro.errors import DataError
+from bara_pyro.errors import MOST_CHARACTERS, DataError
 
 WORDS = ("awful", "fine", "superb")
 ROWS = [{"text": f"film, number {i}", "label": WORDS[i % 3]} for i in range(30)]
@@ -202,3 +204,30 @@ def test_answers_that_are_no_closed_set():
         DataError, match="100 different answers in 100 rows of 'label', and a closed set is needed"
     ):
         task_from_rows(rows)
+
+
+def wide(columns: int, letters: int) -> list[dict[str, str]]:
+    """Four rows of columns whose names say nothing."""
+    return [{f"c{i}".ljust(letters, "x"): f"v{row}" for i in range(columns)} for row in range(4)]
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet", "frame", "list"])
+@pytest.mark.parametrize(("columns", "letters"), [(4000, 6), (600, 256)])
+def test_messages_do_not_grow_with_the_rows(form: str, columns: int, letters: int, tmp_path: Path) -> None:
+    """Also with a header of more characters than the csv module takes by itself in a cell."""
+    csv.field_size_limit(131_072)
+    rows, path = wide(columns, letters), tmp_path / f"rows.{form}"
+    if form == "csv":
+        path.write_text("\n".join(",".join(line) for line in [rows[0], *(row.values() for row in rows)]))
+    elif form == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif form == "parquet":
+        pd.DataFrame(rows).to_parquet(path)
+    data = {"frame": pd.DataFrame(rows) if form == "frame" else None, "list": rows}.get(form, path)
+    for given in ({}, {"text_column": "nothing"}, {"label_column": "n" * 300}, {"cluster_column": "nothing"}):
+        with pytest.raises(DataError, match="no column") as refused:
+            task_from_rows(data, **given)
+        assert len(str(refused.value)) <= MOST_CHARACTERS
+    with pytest.raises(DataError, match="no column") as refused:
+        load_questions(data, Task("x", ()))
+    assert len(str(refused.value)) <= MOST_CHARACTERS
