@@ -1,0 +1,153 @@
+"""Every option of every study: what is typed changes the runs that are planned, or what is written.
+
+Studies are started as they are typed. What would train, sweep or measure writes down what it is asked for.
+"""
+
+import sys
+from argparse import Action, Namespace
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_typed_settings import BY_OPTIONS, CHOSEN, NEEDED, PARTS, STUDIES, parser_of, read_in
+
+from bara_pyro.errors import BaraError
+from experiments.engine import run, search, sweep
+from experiments.engine.arguments import sweep_options
+from experiments.page import replies, spec
+from experiments.page.spec import find_study
+
+# What trains or measures in the studies whose entries are no runs of a sweep.
+WORK = {
+    "active": ("trained", "asked_pool", "grown", "candidates"),
+    "demo": ("read_json", "bins_of"),
+    "efficiency": ("measure", "make_lm", "Backbone", "ratios", "show", "environment"),
+    "pac_bayes": ("prepared", "arms"),
+    "reference_posterior": ("run", "table", "show", "figure", "save", "programs"),
+    "sbc": ("run", "table", "show", "programs"),
+    "verdict": ("stored_worlds",),
+}
+EVERYWHERE = ("sweep", "finished_runs", "find_results", "resumed", "started", "Results", "load_backbone")
+OTHERS = {"methods": "lora", "tasks": "micro-obqa", "assignments": "train.accumulate=2", "device": "cuda:1"}
+
+
+class Anything:
+    """Stands for results of work that was not done."""
+
+    def __getattr__(self, name: str) -> "Anything":
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+    def __getitem__(self, key: object) -> "Anything":
+        return self
+
+    def __call__(self, *_: object, **__: object) -> "Anything":
+        return self
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+    def __contains__(self, key: object) -> bool:
+        return False
+
+    def __len__(self) -> int:
+        return 10_000
+
+    def __format__(self, form: str) -> str:
+        return ""
+
+    def __repr__(self) -> str:
+        return ""
+
+    def keys(self) -> list[str]:
+        return []
+
+
+def shown(value: object) -> str:
+    """Return what a value says, without what the study was given as a whole."""
+    if isinstance(value, Namespace):
+        return ""
+    if isinstance(value, partial):
+        return repr((value.args, value.keywords))
+    return repr(value)
+
+
+@pytest.fixture
+def observed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., str]:
+    """Return what gives all that a study asks for, or why it refuses what was typed."""
+    monkeypatch.chdir(tmp_path)
+
+    def of(study: str, *words: str) -> str:
+        seen: list[str] = []
+
+        def work(*given: object, **named: object) -> Anything:
+            seen.append(", ".join(map(shown, (*given, *sorted(named.items())))))
+            return Anything()
+
+        def finished(jobs: object, args: Namespace) -> dict[object, object]:
+            work(jobs, args.runs, sweep_options(args))
+            return {}
+
+        def nothing(*given: object) -> None:
+            work(*given)
+
+        instead = {"finished_runs": finished, "find_results": nothing}
+        module = import_module(f"experiments.studies.{study}.study")
+        with monkeypatch.context() as patched:
+            for place in (module, search, spec, replies, run, sweep):
+                for name, value in {**PARTS, "chosen": lambda *_, **__: dict(CHOSEN)}.items():
+                    if place is module or name == "chosen":
+                        patched.setattr(place, name, value, raising=False)
+                for name in (*WORK.get(study, ()), *EVERYWHERE):
+                    if hasattr(place, name) and (place is module or name in EVERYWHERE):
+                        patched.setattr(place, name, instead.get(name, work))
+            patched.setattr(sys, "argv", [study, *words])
+            try:
+                find_study(study).main()
+            except BaraError as error:
+                seen.append(str(error))
+            except (TypeError, ValueError, KeyError, ZeroDivisionError):  # of results that are none
+                assert seen
+        return "\n".join(seen)
+
+    return of
+
+
+def words_of(option: Action) -> tuple[str, ...]:
+    """Return an option with a value that is not its default."""
+    word = option.option_strings[-1]
+    if option.nargs == 0:
+        return (word,)
+    if option.choices is not None:
+        default = option.default if isinstance(option.default, list) else [option.default]
+        others = [str(one) for one in option.choices if one not in default] or [str(default[-1])]
+        return (word, OTHERS["methods"] if OTHERS["methods"] in others else others[0])
+    if option.dest in OTHERS:
+        return (word, OTHERS[option.dest])
+    if option.type is Path or option.type is str or option.type is None:
+        return (word, f"other-{option.dest}")
+    return (word, "0.3" if option.type is float else "7")
+
+
+@pytest.mark.parametrize("study", [*STUDIES, *sorted(BY_OPTIONS)])
+def test_every_option_matters_or_is_refused(
+    study: str, observed: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed = dict(zip(*[iter(NEEDED.get(study, ()))] * 2, strict=True))
+    before = observed(study, *(word for pair in needed.items() for word in pair))
+    assert before, "nothing is asked for"
+    # What is only read when runs are looked at, which there are none of here.
+    module = import_module(f"experiments.studies.{study}.study")
+    read = (
+        read_in(module) if study in BY_OPTIONS else set().union(*map(read_in, (module, run, replies, sweep)))
+    )
+    options = [option for option in parser_of(study, monkeypatch)._actions if option.dest != "help"]
+    for option in options:
+        typed = words_of(option)
+        rest = (word for pair in needed.items() if pair[0] != typed[0] for word in pair)
+        after = observed(study, *rest, *typed)
+        assert after != before or option.dest in read, f"{study} ignores {' '.join(typed)}"
