@@ -11,10 +11,14 @@ from types import ModuleType
 from typing import Any
 
 MOVED = {
+    "bara_pyro.core.distance": "bara_pyro.posthoc.distance",
+    "bara_pyro.core.one_pass": "bara_pyro.posthoc.one_pass",
     "bara_pyro.diagnostics.bounds": "bara_pyro.extras.bounds",
     "bara_pyro.generation": "bara_pyro.extras.replies.generation",
     "bara_pyro.harness": "bara_pyro.extras.lmeval.harness",
     "bara_pyro.hub": "bara_pyro.extras.hub.upload",
+    "bara_pyro.methods.best_temperature": "bara_pyro.posthoc.temperature",
+    "bara_pyro.methods.bisection": "bara_pyro.bisection",
     "bara_pyro.peft": "bara_pyro.extras.hub.peft",
     "bara_pyro.pretrained": "bara_pyro.extras.hub.pretrained",
     "bara_pyro.reward": "bara_pyro.extras.replies.reward",

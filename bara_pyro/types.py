@@ -24,7 +24,7 @@ SetScore = Literal["lac", "aps"]
 
 Measure = Literal["total", "epistemic", "distance"]
 """What is high where little is known of a row: the entropy of the prediction, the mutual information of its
-answer and the latents (nats), or the squared distance from the training rows (`bara_pyro.core.distance`)."""
+answer and the latents (nats), or the squared distance from the training rows (`posthoc.distance`)."""
 
 Acquisition = Literal["batch-bald", "bald", "entropy", "random"]
 """What rows to be labelled are chosen by; see `bara_pyro.metrics.acquisition`."""

@@ -1,4 +1,4 @@
-"""Fit the noise of foreign rows (`bara_pyro.core.distance`) to rows that a program was trained on."""
+"""Fit the noise of foreign rows (`bara_pyro.posthoc.distance`) to rows that a program was trained on."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
@@ -35,7 +35,7 @@ def fit_distance(
         offered: in the same order, which answers each row has to choose from, bool, `n x C`; None: all.
 
     Returns:
-        See `bara_pyro.core.distance.Distance.fit`.
+        See `bara_pyro.posthoc.distance.Distance.fit`.
 
     Raises:
         ConfigError: the program is not distance-aware.

@@ -1,4 +1,4 @@
-"""Fit the one-pass predictive (`bara_pyro.core.one_pass`) to rows that a program was trained on."""
+"""Fit the one-pass predictive (`bara_pyro.posthoc.one_pass`) to rows that a program was trained on."""
 
 from collections.abc import Iterable
 from contextlib import nullcontext
@@ -51,7 +51,7 @@ def fit_one_pass(
             all.
 
     Returns:
-        See `bara_pyro.core.one_pass.OnePass.fit`.
+        See `bara_pyro.posthoc.one_pass.OnePass.fit`.
 
     Raises:
         ConfigError: the program is not made for it, or nothing differs between its draws, or not yet.

@@ -15,7 +15,6 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.nn import functional as F
 
-from bara_pyro.core.distance import Distance, InTurn
 from bara_pyro.core.guide import Posterior, PosteriorMean, SiteGuide, check_guide
 from bara_pyro.core.likelihood import AnswerLikelihood
 from bara_pyro.core.noise import CounterNoise
@@ -25,6 +24,7 @@ from bara_pyro.core.sites import value_of
 from bara_pyro.core.threads import PROGRAM
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
+from bara_pyro.posthoc.distance import Distance, InTurn
 
 # Bytes of activations a forward. An accelerator wants large matrices. A CPU is fastest while activations fit
 # its caches, but each forward has a cost of its own and small products are slow: so many tokens are worth
@@ -50,7 +50,7 @@ def predict(
         guide: its fitted guide.
         batch: B rows; `labels` are not looked at.
         samples: number S of draws; 0 stands for the posterior-mean gates (the NonLoRA limit), or for the
-            average of draws where `bara_pyro.core.one_pass` was fitted to it.
+            average of draws where `bara_pyro.posthoc.one_pass` was fitted to it.
         repeats: draws that follow one another and share the global latents, of which there are then only
             S / repeats: nested draws, for `bara_pyro.metrics.decompose_nested`.
         seed: of the draws. One draw of the global latents is shared by all rows and all batches.

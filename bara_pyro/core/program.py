@@ -24,7 +24,6 @@ from torch import BoolTensor, Tensor
 from bara_pyro.core.adapter import Adapter, LayerLatents, by_draw, draw_plate_shape, tempered, unfolding
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.checkpointing import Recorded, added
-from bara_pyro.core.distance import Distance
 from bara_pyro.core.foreign import beside_foreign
 from bara_pyro.core.frozen import Module, frozen, read
 from bara_pyro.core.frozen_states import Tokens
@@ -39,7 +38,6 @@ from bara_pyro.core.likelihood import (
     require_closed_set,
 )
 from bara_pyro.core.next_token import NextToken
-from bara_pyro.core.one_pass import OnePass
 from bara_pyro.core.prefix import Prefix
 from bara_pyro.core.rank_pattern import checked_ranks
 from bara_pyro.core.sites import by_name
@@ -47,6 +45,8 @@ from bara_pyro.core.targets import Target, find_targets
 from bara_pyro.core.verifying import verify_once
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
+from bara_pyro.posthoc.distance import Distance
+from bara_pyro.posthoc.one_pass import OnePass
 from bara_pyro.types import is_whole
 
 
@@ -78,9 +78,9 @@ class AdaptedLM(Module):
         rank_pattern: path of a module -> its rank where that is less than r, as PEFT has it; the scaling
             stays `lora_alpha / r`.
         likelihood: what is observed; an answer by default.
-        distance_aware: draws of rows unlike the training rows get noise, see `bara_pyro.core.distance`, once
+        distance_aware: draws of rows unlike the training rows get noise, see `posthoc.distance`, once
             that is fitted.
-        one_pass: the prediction without draws stands for their average, see `bara_pyro.core.one_pass`, once
+        one_pass: the prediction without draws stands for their average, see `posthoc.one_pass`, once
             that is fitted.
         calibrated: the scores of a closed set of answers are divided by a temperature, 1 until it is set.
 

@@ -15,7 +15,7 @@ import math
 import torch
 from torch import Tensor
 
-from bara_pyro.methods.bisection import sign_change
+from bara_pyro.bisection import sign_change
 
 # Prior precisions outside are no answer: that of LoRA's initial A is 3 times the layer's width.
 LOWEST, HIGHEST = 1e-8, 1e12

@@ -13,11 +13,11 @@ from bara_pyro.core.guide import SiteGuide
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.ensemble import EnsembleGuide
 from bara_pyro.methods.base import Fit, Method, MethodConfig, pair, register_method
-from bara_pyro.methods.best_temperature import best_common_log_temperature
 from bara_pyro.methods.ensemble import EnsembleConfig, ensemble_svi
 from bara_pyro.metrics import nll, posterior_predictive
 from bara_pyro.models.ensemble import Ensemble
 from bara_pyro.models.temperature import Tempered, TemperedEnsemble, TemperedLoRA
+from bara_pyro.posthoc.temperature import best_common_log_temperature
 
 
 class TemperatureConfig(MethodConfig):

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from bara_pyro.columns import ColumnNames, option_of
-from bara_pyro.core.distance import Distance
 from bara_pyro.data import EncodedSplit, Example, Task, batches, load_questions
 from bara_pyro.data.clusters import one_of_each
 from bara_pyro.data.questions import read_rows
@@ -18,6 +17,7 @@ from bara_pyro.data.tables import Data, DataTable
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.methods import METHODS
 from bara_pyro.metrics import Uncertainty, decompose, posterior_predictive, stack_truth
+from bara_pyro.posthoc.distance import Distance
 from bara_pyro.runs.answers import carried
 from bara_pyro.runs.evaluate import OnRows, draw
 from bara_pyro.runs.known import trained_on

@@ -11,7 +11,6 @@ from numpy.testing import assert_allclose
 from torch import Tensor
 from torch.testing import assert_close
 
-from bara_pyro.core.distance import FEWEST, Distance, InTurn, held_out_squares, whitened
 from bara_pyro.core.fit_distance import fit_distance
 from bara_pyro.core.likelihood import CompletionLikelihood, TextLikelihood
 from bara_pyro.core.prediction import predict, record
@@ -19,6 +18,7 @@ from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.metrics import decompose_nested
 from bara_pyro.models.lora import LoRA
+from bara_pyro.posthoc.distance import FEWEST, Distance, InTurn, held_out_squares, whitened
 
 WIDTH, CLASSES = 6, 3
 

@@ -13,12 +13,12 @@ from torch.testing import assert_close
 from bara_pyro.core.fit_distance import fit_distance
 from bara_pyro.core.fit_one_pass import fit_one_pass
 from bara_pyro.core.likelihood import TextLikelihood
-from bara_pyro.core.one_pass import FEWEST, RIDGE, OnePass
 from bara_pyro.core.prediction import point_log_probs, predict
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.metrics import posterior_predictive
 from bara_pyro.models.bara import BaRA
+from bara_pyro.posthoc.one_pass import FEWEST, RIDGE, OnePass
 
 WIDTH = 4
 

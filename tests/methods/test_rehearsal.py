@@ -21,8 +21,8 @@ from bara_pyro.core.frozen import read
 from bara_pyro.core.likelihood import CompletionLikelihood
 from bara_pyro.core.svi import SVI
 from bara_pyro.errors import BaraError, ConfigError, DataError, Stopped, TrainingError
-from bara_pyro.methods.best_temperature import best_common_log_temperature
 from bara_pyro.models.lora import LoRA
+from bara_pyro.posthoc.temperature import best_common_log_temperature
 from bara_pyro.runs import by_rows
 from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.evaluate import draw

@@ -15,7 +15,7 @@ from bara_pyro.data import EncodedSplit
 from bara_pyro.diagnostics.context import Options, look
 from bara_pyro.diagnostics.inspection import run_facts
 from bara_pyro.errors import DataError
-from bara_pyro.methods.best_temperature import score_of_log_temperature, too_unsure
+from bara_pyro.posthoc.temperature import score_of_log_temperature, too_unsure
 from bara_pyro.runs import rehearsal
 from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.folder import load_system, stored_step

@@ -19,14 +19,14 @@ from bara_pyro.core.prediction import predict
 from bara_pyro.errors import DataError
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.ensemble import EnsembleGuide
-from bara_pyro.methods.best_temperature import (
+from bara_pyro.metrics import accuracy, ece, nll
+from bara_pyro.models.temperature import TemperedEnsemble, TemperedLoRA
+from bara_pyro.posthoc.temperature import (
     COLDEST,
     HOTTEST,
     best_common_log_temperature,
     best_log_temperature,
 )
-from bara_pyro.metrics import accuracy, ece, nll
-from bara_pyro.models.temperature import TemperedEnsemble, TemperedLoRA
 from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import load_system

@@ -14,11 +14,11 @@ from pyro import poutine
 from torch import Tensor
 from torch.testing import assert_close
 
+from bara_pyro.bisection import LARGEST, largest_feasible
 from bara_pyro.core.prediction import predict
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.posthoc import PosthocGuide
 from bara_pyro.methods import method_config
-from bara_pyro.methods.bisection import LARGEST, largest_feasible
 from bara_pyro.methods.tfb import SEARCH, Noise, _search, anchor_split, published_search, rotate
 from bara_pyro.models.lora import LoRA
 from bara_pyro.models.posthoc import PosthocLoRA

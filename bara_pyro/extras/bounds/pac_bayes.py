@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from bara_pyro.bisection import sign_change
 from bara_pyro.errors import ConfigError, unknown
 from bara_pyro.extras.bounds.stated import Stated, numbered
-from bara_pyro.methods.bisection import sign_change
 from bara_pyro.metrics._inputs import check_labels, check_log_probs
 
 

@@ -7,7 +7,7 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from bara_pyro.methods.bisection import sign_change
+from bara_pyro.bisection import sign_change
 from bara_pyro.metrics import nll, posterior_predictive
 
 # Rows that are all right (or mostly wrong) want T = 0 (or infinity): the fit stops here.

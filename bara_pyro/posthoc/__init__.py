@@ -1,0 +1,1 @@
+"""Corrections fitted once training is over: they change what draws say, and no program knows of them."""
