@@ -14,9 +14,6 @@ _HOME = {
     "PolarVBLL": "polar_vbll",
     "PosthocLoRA": "posthoc",
     "ScalaBL": "scalabl",
-    "Tempered": "temperature",
-    "TemperedEnsemble": "temperature",
-    "TemperedLoRA": "temperature",
     "VBLL": "vbll",
 }
 

@@ -57,4 +57,4 @@ def _is_point(system: "System") -> bool:
 
     model, guide = system.model, system.guide
     own = type(guide).predictive is not SiteGuide.predictive
-    return not (own or model.distance is not None or (model.latents and guide.stochastic))
+    return not (own or system.corrections.distance is not None or (model.latents and guide.stochastic))

@@ -23,7 +23,7 @@ from bara_pyro.errors import ConfigError
 from bara_pyro.types import is_whole
 
 # A program that changes one of these is more than adapters in one language model.
-LOGITS = ("logits", "finished", "answered")
+LOGITS = ("logits", "finished")
 MORE = ("forward", "outside")
 
 
@@ -57,12 +57,8 @@ def pair_of(run: Fitted | tuple[AdaptedLM, SiteGuide]) -> tuple[AdaptedLM, SiteG
 
 
 def changes_logits(model: AdaptedLM) -> bool:
-    """Return whether a program does something to its answers' logits that no adapter does.
-
-    The temperature of an option (`adapter.calibrated`) does not count: it is of answers, and what is written
-    or read token by token goes without it.
-    """
-    return model.tempered or _has_own(model, LOGITS)
+    """Return whether a program does something to its logits that no adapter does."""
+    return _has_own(model, LOGITS)
 
 
 def _has_own(model: AdaptedLM, names: Sequence[str]) -> bool:
@@ -115,8 +111,8 @@ def attached(run: Fitted | tuple[AdaptedLM, SiteGuide], seed: int | None = None)
             beam search carries the cache of one to another, and so mixes their draws.
 
     Yields:
-        The language model. Its logits are those before the temperature that `adapter.calibrated` divides the
-        answers' by, if any.
+        The language model. Its logits are those before any temperature that is fitted after training
+        (`bara_pyro.posthoc`).
 
     Raises:
         ConfigError: `seed` is no whole number, the guide belongs to another model, the program is more than
@@ -139,7 +135,7 @@ def attached(run: Fitted | tuple[AdaptedLM, SiteGuide], seed: int | None = None)
     if seed is not None and not is_whole(seed):
         raise ConfigError(f"seed={seed!r}: give the seed of one draw, or None for the posterior mean.")
     check_attachable(model, guide, drawn=seed is not None)
-    if seed is not None and model.distance is not None:
+    if seed is not None and getattr(getattr(run, "corrections", None), "distance", None) is not None:
         raise ConfigError(
             "The draws of a distance-aware program hold noise of its answers, which `attached` cannot show: "
             "leave the seed out, or use bara_pyro.core.prediction.predict."

@@ -1,7 +1,5 @@
 """Parameters that are set after training, not by it: saved like all others, moved by no optimiser."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from pyro.nn import PyroModule
@@ -24,17 +22,6 @@ class Module(PyroModule):
 def frozen(value: Tensor) -> nn.Parameter:
     """Return a parameter that takes no gradient."""
     return nn.Parameter(value, requires_grad=False)
-
-
-@contextmanager
-def zeroed(value: Tensor) -> Iterator[None]:
-    """Have a frozen parameter be 0, as it is before it is set, while the block runs."""
-    kept = value.clone()
-    value.zero_()
-    try:
-        yield
-    finally:
-        value.copy_(kept)
 
 
 def read(module: nn.Module, name: str) -> Tensor:

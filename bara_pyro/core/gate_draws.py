@@ -1,7 +1,7 @@
 """What the gates of a fitted program do: draws of Phi, theta and their product, by row, module, rank unit."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -69,6 +69,7 @@ def gate_draws(
     seed: int = 0,
     modules: Sequence[str] | None = None,
     memory_budget: int | None = None,
+    corrected: Callable[[Batch, Tensor, Tensor | None, int], Tensor] | None = None,
 ) -> GateDraws:
     """Draw the gates at the last token of rows: the draws that `core.prediction.predict` averages over.
 
@@ -80,6 +81,8 @@ def gate_draws(
         seed: of the draws.
         modules: paths of the modules to keep; all if None. What is kept takes 4 S n M r bytes.
         memory_budget: of the forwards, see `core.prediction.predict`.
+        corrected: what is done to the log-probabilities of a batch: given the batch, these, the numbers of
+            the draws (None: the mean) and their seed, see `posthoc.corrections.Corrections.of_draws`.
 
     Raises:
         ConfigError: an unknown module, or a method that has neither gates nor one down-projection a layer.
@@ -109,6 +112,9 @@ def gate_draws(
             raise ConfigError(
                 f"{type(model).__name__} has neither gates nor activations A x: look at BaRA or LoRA."
             )
+        if corrected is not None:
+            numbers = torch.arange(samples) if samples and model.gates is not None else None
+            part = replace(part, log_probs=corrected(placed, part.log_probs, numbers, seed))
         parts.append(part)
     if not parts:
         raise DataError("There are no rows to draw gates for: give at least one batch.")

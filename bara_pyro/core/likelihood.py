@@ -47,10 +47,6 @@ class Head(Protocol):
         """Return the distribution of the token behind each position; once a pass, in place of a call."""
         ...
 
-    def answered(self, scores: Tensor) -> Tensor:
-        """Do to the scores of a closed set of answers, `... x C`, what the program does to them last."""
-        ...
-
 
 class Likelihood(ABC):
     """What is observed of a batch. A subclass may read what it likes from a batch of its own kind.
@@ -112,7 +108,7 @@ class ClosedSet(Likelihood):
 
     def observe(self, hidden: Tensor, batch: Batch, head: Head) -> Tensor:
         """Observe the labels; return the answers' log-probabilities, `[draws x] B x C`, float32."""
-        log_probs = head.answered(self.scores(hidden, batch, head)).log_softmax(-1)
+        log_probs = self.scores(hidden, batch, head).log_softmax(-1)
         if batch.labels is None:
             check_numbers(log_probs)  # no label could be drawn
         labels = None if batch.labels is None else batch.labels.unsqueeze(-1)

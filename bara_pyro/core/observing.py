@@ -1,11 +1,14 @@
-"""A program that observes something else for a while: what was fitted on replies answers questions."""
+"""A program that observes something else for a while, or whose hidden states are looked at."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from bara_pyro.core.likelihood import Likelihood
+from torch import Tensor
+
+from bara_pyro.core.likelihood import AnswerLikelihood, Head, Likelihood
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.threads import PROGRAM
+from bara_pyro.data.types import Batch
 
 
 @contextmanager
@@ -18,3 +21,32 @@ def observing(model: AdaptedLM, likelihood: Likelihood) -> Iterator[None]:
             yield
         finally:
             model.likelihood = own
+
+
+@contextmanager
+def last_states(model: AdaptedLM) -> Iterator[list[Tensor]]:
+    """Yield a list to which each forward of a program of answers adds its last tokens' last hidden states.
+
+    They are `[draws] B x d`, as the answer head is given them, with the adapters below it in place.
+    """
+    noting = _Noting(model.likelihood)
+    with observing(model, noting):
+        yield noting.seen
+
+
+class _Noting(AnswerLikelihood):
+    """Another likelihood, and a note of what it is given."""
+
+    def __init__(self, own: Likelihood) -> None:
+        self.own = own
+        self.seen: list[Tensor] = []
+
+    def observe(self, hidden: Tensor, batch: Batch, head: Head) -> Tensor:
+        self.seen.append(hidden[..., -1, :].flatten(0, -2))
+        return self.own.observe(hidden, batch, head)
+
+    def predicted(self, values: Tensor) -> Tensor:
+        return self.own.predicted(values)
+
+    def observed(self, batch: Batch) -> bool:
+        return self.own.observed(batch)

@@ -6,7 +6,6 @@ the batch, on padding, on how the draws are cut into chunks or on how many there
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import cast
 
 import pyro
 import torch
@@ -16,7 +15,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bara_pyro.core.guide import Posterior, PosteriorMean, SiteGuide, check_guide
-from bara_pyro.core.likelihood import AnswerLikelihood
 from bara_pyro.core.noise import CounterNoise
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.resuming import drawn_last, narrowed, shared
@@ -24,7 +22,6 @@ from bara_pyro.core.sites import value_of
 from bara_pyro.core.threads import PROGRAM
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
-from bara_pyro.posthoc.distance import Distance, InTurn
 
 # Bytes of activations a forward. An accelerator wants large matrices. A CPU is fastest while activations fit
 # its caches, but each forward has a cost of its own and small products are slow: so many tokens are worth
@@ -49,8 +46,7 @@ def predict(
         model: the program.
         guide: its fitted guide.
         batch: B rows; `labels` are not looked at.
-        samples: number S of draws; 0 stands for the posterior-mean gates (the NonLoRA limit), or for the
-            average of draws where `bara_pyro.posthoc.one_pass` was fitted to it.
+        samples: number S of draws; 0 stands for the posterior-mean gates (the NonLoRA limit).
         repeats: draws that follow one another and share the global latents, of which there are then only
             S / repeats: nested draws, for `bara_pyro.metrics.decompose_nested`.
         seed: of the draws. One draw of the global latents is shared by all rows and all batches.
@@ -84,30 +80,12 @@ def predict(
     batch, room = _checked(model, guide, batch, samples, memory_budget, last)
     if repeats < 1 or samples % repeats:
         raise ConfigError(f"samples={samples} must be a multiple of repeats={repeats}, and that at least 1.")
-    drawn = _drawn(model, guide, batch, samples, repeats, seed, room, last)
-    if not (samples and _knows_distances(model)):
-        return drawn
-    drawn = drawn.repeat_interleave(-(-samples // len(drawn)), 0)  # members of an ensemble take several each
-    return _spread(model, batch, drawn, torch.arange(len(drawn)) // repeats, seed, room)
-
-
-def _drawn(
-    model: AdaptedLM,
-    guide: SiteGuide,
-    batch: Batch,
-    samples: int,
-    repeats: int,
-    seed: int,
-    room: int,
-    last: int | None,
-) -> Tensor:
-    """Return draws of the program's latents, or the guide's own predictive."""
     own = _own(guide, batch, samples, seed, room)
     if own is not None:
         return own
     if samples and not (model.latents and guide.stochastic):
         # Nothing to draw (LoRA), or a point to draw from: one forward stands for all.
-        point = _drawn(model, guide, batch, 0, 1, seed, room, None)
+        point = predict(model, guide, batch, samples=0, memory_budget=memory_budget)
         return point.expand(samples, *point.shape[1:])
     out = torch.empty(0)
     common: dict[str, Tensor] = {}
@@ -120,21 +98,6 @@ def _drawn(
             out = part.new_empty(max(samples, 1), len(batch), *part.shape[2:])
         out[draws, rows] = part
     return out
-
-
-def _knows_distances(model: AdaptedLM) -> bool:
-    # Its noise is of answers; a harness or a reply may have the program observe something else.
-    answering = isinstance(model.likelihood, AnswerLikelihood)
-    return answering and model.distance is not None and model.distance.fitted
-
-
-@torch.no_grad()
-def _spread(model: AdaptedLM, batch: Batch, drawn: Tensor, numbers: Tensor, seed: int, room: int) -> Tensor:
-    """Return draws of these numbers with the noise of foreign rows."""
-    home, distance = batch.input_ids.device, cast(Distance, model.distance)
-    states = torch.cat([model.unadapted(batch.questions(rows)) for rows in _chunks(len(batch), room)])
-    with PROGRAM, InTurn(seed, numbers.to(home)):
-        return cast(Tensor, distance(drawn.to(home), states)).cpu()
 
 
 @dataclass(frozen=True)
@@ -175,9 +138,6 @@ def record(
         piece = batch.questions(rows)
         with PROGRAM, poutine.trace() as recorder:
             log_probs = _forward(model, guide, piece, draws, samples, seed)
-        if samples and _knows_distances(model):
-            numbers = torch.arange(draws.start, draws.stop)
-            log_probs = _spread(model, piece, log_probs, numbers, seed, room)
         nodes = recorder.trace.nodes
         if missed := [name for name in model.latents.sites if name not in nodes]:
             raise ConfigError(
@@ -188,6 +148,11 @@ def record(
         for name in model.gates.theta.values() if model.gates else ():
             values[name] = F.pad(values[name], (0, model.r - values[name].shape[-1]))
         yield Drawn(rows, draws, piece.attention_mask.bool(), log_probs, values)
+
+
+def forwards(model: AdaptedLM, batch: Batch, memory_budget: int | None = None) -> list[slice]:
+    """Return the rows of a batch in the pieces that one forward each has room for; see `predict`."""
+    return _chunks(len(batch), _room(model, batch, memory_budget))
 
 
 def _checked(
@@ -211,6 +176,14 @@ def _checked(
     width = batch.input_ids.shape[1]
     if batch.past is None and batch.segments is None:
         model.backbone.check_room(width, "A row")
+    return batch, _room(model, batch, memory_budget, samples, last)
+
+
+def _room(
+    model: AdaptedLM, batch: Batch, memory_budget: int | None, samples: int = 1, last: int | None = None
+) -> int:
+    """Return how many sequences a forward has room for."""
+    width = batch.input_ids.shape[1]
     each = _bytes_per_row(model, batch, width)
     if memory_budget is None:
         on_cpu = batch.input_ids.device.type == "cpu"
@@ -218,7 +191,7 @@ def _checked(
         memory_budget = max(CPU_BUDGET, few) if on_cpu else ACCELERATOR_BUDGET
     if last is not None:  # what is read once for all draws must fit, too
         each = max(_bytes_per_row(model, batch, min(last, width)), each // max(samples, 1))
-    return batch, max(1, memory_budget // each)
+    return max(1, memory_budget // each)
 
 
 def _pieces(rows: int, draws: int, room: int) -> Iterator[tuple[slice, slice]]:
@@ -268,7 +241,7 @@ def _forward(
             with PosteriorMean(guide):
                 # Whoever looks at every token looks at one run of each row, from its beginning.
                 given = batch if every_token else narrowed(model, shared(model, batch))
-                return _at_the_mean(model, given).unsqueeze(0).cpu()
+                return model.likelihood.predicted(model.forward(given)).unsqueeze(0).cpu()
         given = batch if last is None else drawn_last(model, guide, batch, last)
         with (
             pyro.plate("draws", chunk.stop - chunk.start, dim=-3),
@@ -279,15 +252,6 @@ def _forward(
                 given = shared(model, given)
             given = given if every_token else narrowed(model, given)
             return model.likelihood.predicted(model.forward(given)).cpu()
-
-
-def _at_the_mean(model: AdaptedLM, batch: Batch) -> Tensor:
-    """Return the prediction at latents that are set, as the average of draws where that was fitted."""
-    if model.one_pass is None or not model.one_pass.fitted:
-        return model.likelihood.predicted(model.forward(batch))
-    with model.watched() as seen:
-        log_probs = model.likelihood.predicted(model.forward(batch))
-    return cast(Tensor, model.one_pass(log_probs.to(seen[0].device), seen[0]))
 
 
 class Addressed(Posterior):

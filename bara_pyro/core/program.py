@@ -25,18 +25,12 @@ from bara_pyro.core.adapter import Adapter, LayerLatents, by_draw, draw_plate_sh
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.checkpointing import Recorded, added
 from bara_pyro.core.foreign import beside_foreign
-from bara_pyro.core.frozen import Module, frozen, read
+from bara_pyro.core.frozen import Module
 from bara_pyro.core.frozen_states import Tokens
 from bara_pyro.core.handlers import check_conditions
 from bara_pyro.core.last_layer import ChangeCache, adapted_before_attending
 from bara_pyro.core.latents import Gates, Latents
-from bara_pyro.core.likelihood import (
-    AnswerLikelihood,
-    Likelihood,
-    predicting,
-    require_answer_tokens,
-    require_closed_set,
-)
+from bara_pyro.core.likelihood import AnswerLikelihood, Likelihood, predicting
 from bara_pyro.core.next_token import NextToken
 from bara_pyro.core.prefix import Prefix
 from bara_pyro.core.rank_pattern import checked_ranks
@@ -45,8 +39,6 @@ from bara_pyro.core.targets import Target, find_targets
 from bara_pyro.core.verifying import verify_once
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
-from bara_pyro.posthoc.distance import Distance
-from bara_pyro.posthoc.one_pass import OnePass
 from bara_pyro.types import is_whole
 
 
@@ -59,9 +51,6 @@ class AdapterOptions(TypedDict, total=False):
     full_vocab: bool
     rank_pattern: Mapping[str, int] | None
     likelihood: Likelihood | None
-    distance_aware: bool
-    one_pass: bool
-    calibrated: bool
 
 
 class AdaptedLM(Module):
@@ -78,16 +67,9 @@ class AdaptedLM(Module):
         rank_pattern: path of a module -> its rank where that is less than r, as PEFT has it; the scaling
             stays `lora_alpha / r`.
         likelihood: what is observed; an answer by default.
-        distance_aware: draws of rows unlike the training rows get noise, see `posthoc.distance`, once
-            that is fitted.
-        one_pass: the prediction without draws stands for their average, see `posthoc.one_pass`, once
-            that is fitted.
-        calibrated: the scores of a closed set of answers are divided by a temperature, 1 until it is set.
 
     Raises:
-        ConfigError: a size is not positive, the rank pattern names an unknown module or a rank above r,
-            `distance_aware` or `one_pass` is given with another likelihood than that of answers of one token,
-            or `calibrated` with one that is of no closed set.
+        ConfigError: a size is not positive, or the rank pattern names an unknown module or a rank above r.
         BackboneError: a target matches nothing.
     """
 
@@ -99,7 +81,6 @@ class AdaptedLM(Module):
     one_input = False
     # Whether draws reach the body: where they do not, it is run once for all draws.
     drawn_body = True
-    tempered = False  # whether a temperature is what the program is about, not an option
     members = 0  # of an ensemble, which stand for draws, and whose numbers its adapters take as `latents`
 
     def __init__(
@@ -114,9 +95,6 @@ class AdaptedLM(Module):
         full_vocab: bool = False,
         rank_pattern: Mapping[str, int] | None = None,
         likelihood: Likelihood | None = None,
-        distance_aware: bool = False,
-        one_pass: bool = False,
-        calibrated: bool = False,
     ) -> None:
         super().__init__()
         if not isinstance(backbone, Backbone):
@@ -135,17 +113,6 @@ class AdaptedLM(Module):
         self.r = r
         self.full_vocab = full_vocab
         self.likelihood = likelihood or AnswerLikelihood()
-        if distance_aware:
-            require_answer_tokens(self.likelihood, "Distance-aware predictions")
-        width = backbone.lm.get_output_embeddings().weight.shape[1]
-        self.distance = Distance(width) if distance_aware else None
-        if one_pass:
-            require_answer_tokens(self.likelihood, "One-pass predictions")
-        self.one_pass = OnePass(width) if one_pass else None
-        if calibrated:
-            require_closed_set(self.likelihood, "Temperatures")
-        self.log_temperature = frozen(torch.zeros(())) if calibrated else None
-        self._seen: list[Tensor] | None = None
         self.targets = find_targets(backbone.lm, target_modules)
         # Decoder layers below all adapters, which are run once a row.
         self.frozen_layers = backbone.states.depth(self.targets)
@@ -283,23 +250,6 @@ class AdaptedLM(Module):
             ):
                 yield copies
 
-    @contextmanager
-    def watched(self) -> Iterator[list[Tensor]]:
-        """Yield a list to which each forward adds its last tokens' last hidden states, `[copies] B x d`."""
-        seen: list[Tensor] = []
-        self._seen = seen
-        try:
-            yield seen
-        finally:
-            self._seen = None
-
-    @torch.no_grad()
-    def unadapted(self, batch: Batch) -> Tensor:
-        """Return the last token's hidden state in the language model without adapters, `B x d`, float32."""
-        self.backbone.check()
-        ids, mask = batch.input_ids, batch.attention_mask
-        return self.backbone.hidden(ids, mask, below=self.frozen_layers)[:, -1].float()
-
     def lower(self, batch: Batch) -> Tensor | None:
         """Return what the layers below the adapters give rows, `B x T x d`; None where there are none."""
         return self.backbone.lower(Tokens(batch.input_ids, batch.attention_mask), self.frozen_layers)
@@ -355,30 +305,6 @@ class AdaptedLM(Module):
         """Do to logits, adapted or not, what is done to them last: here what the architecture does."""
         return self.backbone.finished(logits)
 
-    def answered(self, scores: Tensor) -> Tensor:
-        """Return the scores of a closed set of answers, `... x C`, divided by the temperature, if any."""
-        if not self.calibrated:
-            return scores
-        return scores * read(self, "log_temperature").neg().exp()
-
-    @property
-    def calibrated(self) -> bool:
-        """Whether there is a temperature, which leaves the most probable answer of every draw as it is."""
-        return self._parameters.get("log_temperature") is not None
-
-    @torch.no_grad()
-    def set_temperature(self, log_temperature: float) -> None:
-        """Set ln T of a `calibrated` program; frozen, so that training and optimisers leave it.
-
-        Raises:
-            ConfigError: the program has no temperature, or ln T is not finite.
-        """
-        if not self.calibrated:
-            raise ConfigError("This program has no temperature: make it with calibrated=True.")
-        if not math.isfinite(log_temperature):
-            raise ConfigError(f"log_temperature={log_temperature} must be finite.")
-        read(self, "log_temperature").fill_(log_temperature)
-
     @contextmanager
     def attached(
         self, latents: Sequence[LayerLatents], lead: tuple[int, ...], *, last_twice: bool = False
@@ -418,12 +344,7 @@ class _Head(NamedTuple):
     latents: Sequence[LayerLatents]
 
     def __call__(self, hidden: Tensor, rows: Tensor | None = None) -> Tensor:
-        if self.program._seen is not None:
-            self.program._seen.append(hidden[..., -1, :].flatten(0, -2))
         return self.program.logits(self.latents, hidden, rows)
 
     def next_token(self, hidden: Tensor) -> NextToken:
         return self.program.next_token(self.latents, hidden)
-
-    def answered(self, scores: Tensor) -> Tensor:
-        return self.program.answered(scores)

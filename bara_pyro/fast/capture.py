@@ -219,7 +219,7 @@ class Captured:
             "the lowest layers hold no adapter, and their states are kept by row": svi.model.frozen_layers
             > 0,
             "the rows go on from others": any(batch.past is not None for batch in batches),
-            "the program is watched": svi.model._seen is not None or self._tapped(),
+            "the adapters are tapped": self._tapped(),
             "a handler of Pyro stands around the step": bool(_PYRO_STACK),
             "hooks hang on the language model": self._hooked(),
         }

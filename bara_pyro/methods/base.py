@@ -17,6 +17,7 @@ from bara_pyro.core.svi import SVI
 from bara_pyro.data import EncodedSplit
 from bara_pyro.errors import ConfigError
 from bara_pyro.methods.recipes import Training, default_svi
+from bara_pyro.posthoc.corrections import Corrections
 from bara_pyro.registry import Registry
 from bara_pyro.retired import without_retired
 from bara_pyro.settings import DEFAULT_METHOD, Unread, validation_sentence
@@ -119,6 +120,7 @@ class Fit(Generic[M, G, C]):
     Attributes:
         model, guide: the program and its posterior.
         config: the settings of the method.
+        corrections: what is fitted to the draws.
         answer_ids: long, `C`: the token of each class.
         split: name of a split -> its rows as token ids; raises `DataError` where there are none.
         draw: draws answers as prediction does.
@@ -128,6 +130,7 @@ class Fit(Generic[M, G, C]):
     model: M
     guide: G
     config: C
+    corrections: Corrections
     answer_ids: Tensor
     split: Callable[[str], EncodedSplit]
     draw: Draw
@@ -153,6 +156,7 @@ class Method(Generic[M, G, C]):
         check: called before training; raises where `finish` could not do its work.
         uses_validation: whether `finish` looks at validation rows, which then calibrate nothing any more.
         calibrated: whether it has a temperature of a rehearsal where nobody says, with few rows.
+        tempered: whether `finish` sets a temperature, so that `adapter.calibrated` would be a second one.
         peft: whether `lora_A` and `lora_B` of the program, without the guide, are a LoRA worth using (the
             posterior's mean), so that PEFT may read a run's folder as one.
     """
@@ -168,6 +172,7 @@ class Method(Generic[M, G, C]):
     check: Callable[[Fit[M, G, C]], None] | None = None
     uses_validation: Callable[[C], bool] = lambda config: False
     calibrated: bool = False
+    tempered: bool = False
     peft: bool = False
 
 

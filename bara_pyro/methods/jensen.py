@@ -20,6 +20,7 @@ from bara_pyro.core.distributions.dense import DenseNormal
 from bara_pyro.core.elbo import ElboTerms, MeanFieldELBO
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.likelihood import LIKELIHOOD
+from bara_pyro.core.observing import last_states
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.types import Batch
 from bara_pyro.models.vbll import LAST, VBLL
@@ -67,7 +68,7 @@ class JensenELBO(MeanFieldELBO):
     def terms(self, model: AdaptedLM, guide: SiteGuide, batch: Batch) -> ElboTerms:
         """Evaluate the bound with one forward of the language model; see `MeanFieldELBO.terms`."""
         program = cast(VBLL, model)
-        with program.watched() as seen:
+        with last_states(program) as seen:
             model_trace, guide_trace = guide.run(batch)
         if LIKELIHOOD not in guide_trace.nodes:  # else there are no labels, which is refused below
             posterior = cast(DenseNormal, guide_trace.nodes[LAST]["fn"])

@@ -10,13 +10,15 @@ from typing import Any
 import torch
 
 from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.program import AdaptedLM
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.ensemble import EnsembleGuide
 from bara_pyro.methods.base import Fit, Method, MethodConfig, pair, register_method
 from bara_pyro.methods.ensemble import EnsembleConfig, ensemble_svi
 from bara_pyro.metrics import nll, posterior_predictive
 from bara_pyro.models.ensemble import Ensemble
-from bara_pyro.models.temperature import Tempered, TemperedEnsemble, TemperedLoRA
+from bara_pyro.models.lora import LoRA
+from bara_pyro.posthoc.corrections import require_temperature
 from bara_pyro.posthoc.temperature import best_common_log_temperature
 
 
@@ -35,7 +37,7 @@ class TemperedEnsembleConfig(EnsembleConfig):
     """Settings of an ensemble with a temperature: those of the ensemble."""
 
 
-TemperatureFit = Fit[Tempered, SiteGuide, Any]
+TemperatureFit = Fit[AdaptedLM, SiteGuide, Any]
 
 
 def check_validation(fit: TemperatureFit) -> None:
@@ -59,7 +61,7 @@ def fit_temperature(fit: TemperatureFit) -> dict[str, float]:
     samples = 1 if isinstance(fit.model, Ensemble) else 0  # 1: all members, whatever the number
     before = fit.draw(split, samples, seed=fit.seed)
     found = best_common_log_temperature(before, labels)
-    fit.model.set_temperature(found)
+    require_temperature(fit.corrections).set(found)
     after = fit.draw(split, samples, seed=fit.seed)
     return {
         "temperature": math.exp(found),
@@ -74,10 +76,11 @@ register_method(
         "temperature",
         "LoRA by maximum likelihood, then a temperature fitted on validation rows (Guo et al., 2017)",
         TemperatureConfig,
-        pair(TemperedLoRA, DeltaGuide),
+        pair(LoRA, DeltaGuide),
         finish=fit_temperature,
         check=check_validation,
         uses_validation=lambda config: True,
+        tempered=True,
         peft=True,  # the LoRA; whoever reads it so divides the logits by the temperature himself
     )
 )
@@ -86,10 +89,11 @@ register_method(
         "ensemble_temperature",
         "Deep ensemble of LoRAs, then a temperature of all members fitted on validation rows",
         TemperedEnsembleConfig,
-        pair(TemperedEnsemble, EnsembleGuide),
+        pair(Ensemble, EnsembleGuide),
         svi=ensemble_svi,
         finish=fit_temperature,
         check=check_validation,
         uses_validation=lambda config: True,
+        tempered=True,
     )
 )

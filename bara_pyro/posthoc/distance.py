@@ -15,7 +15,6 @@ frozen is another: what an adapter learns maps foreign rows onto those it knows,
 """
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 
 import pyro
 import torch
@@ -24,10 +23,13 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
-from bara_pyro.core.frozen import frozen, zeroed
+from bara_pyro.core.frozen import frozen
 from bara_pyro.core.noise import CounterNoise
+from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.sites import distribution_of
+from bara_pyro.core.threads import PROGRAM
 from bara_pyro.data.clusters import folds
+from bara_pyro.data.types import Batch
 from bara_pyro.errors import DataError
 
 SITE = "distance"
@@ -71,16 +73,25 @@ class Distance(nn.Module):
 
         Args:
             log_probs: `[draws x] B x C`, of the program; up to a constant a row they are its logits.
-            states: `B x d`, see `AdaptedLM.unadapted`.
+            states: `B x d`, see `frozen_states`.
         """
         distribution = Normal(torch.zeros_like(self.scale), self.scale)
         weights = pyro.sample(SITE, distribution.expand([log_probs.shape[-1], len(self.mean)]).to_event(2))
         noise = self.directions(states) @ weights.mT
         return (log_probs + noise.to(log_probs)).log_softmax(-1)
 
-    def unfitted(self) -> AbstractContextManager[None]:
-        """Have no noise, as before `fit`: what is drawn is what the latents draw."""
-        return zeroed(self.scale)
+    def noisy(self, log_probs: Tensor, states: Tensor, numbers: Tensor, seed: int) -> Tensor:
+        """Return draws with the noise of their numbers.
+
+        Args:
+            log_probs: `S x B x C`, float64.
+            states: `B x d`, see `frozen_states`.
+            numbers: long, `S`: which draws they are.
+            seed: of the draws.
+        """
+        with PROGRAM, InTurn(seed, numbers):
+            found: Tensor = self(log_probs, states)
+        return found
 
     @staticmethod
     def check_rows(rows: int) -> None:
@@ -124,6 +135,14 @@ class Distance(nn.Module):
             "shrinkage": shrinkage,
             "rows": rows,
         }
+
+
+@torch.no_grad()
+def frozen_states(model: AdaptedLM, batch: Batch) -> Tensor:
+    """Return the last token's last hidden state in the language model without adapters, `B x d`, float32."""
+    model.backbone.check()
+    ids, mask = batch.input_ids, batch.attention_mask
+    return model.backbone.hidden(ids, mask, below=model.frozen_layers)[:, -1].float()
 
 
 def whitened(states: Tensor) -> tuple[Tensor, Tensor, float]:

@@ -9,12 +9,11 @@ draw, and how much flatter is what a row's state tells.
 """
 
 import math
-from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor, nn
 
-from bara_pyro.core.frozen import frozen, zeroed
+from bara_pyro.core.frozen import frozen
 from bara_pyro.errors import DataError
 
 FEWEST, RIDGE, STEPS = 10, 1e-2, 300
@@ -38,10 +37,6 @@ class OnePass(nn.Module):
     def fitted(self) -> bool:
         """Whether there are temperatures."""
         return bool(self.weights.any())
-
-    def unfitted(self) -> AbstractContextManager[None]:
-        """Have all temperatures 1, as before `fit`, so that S = 0 is the posterior mean itself."""
-        return zeroed(self.weights)
 
     def features(self, log_probs: Tensor, states: Tensor) -> Tensor:
         """Return phi, `B x (3 + d)`, float64, of `B x C` log-probabilities and `B x d` states."""

@@ -1,18 +1,53 @@
-"""The temperature under which predictions have the least NLL on given rows."""
+"""One temperature for all rows: p(y) = softmax(z / T), z the answers' scores (Guo et al., ICML 2017)."""
 
 import math
 from collections.abc import Sequence
 
 import torch
 from scipy.optimize import minimize_scalar
-from torch import Tensor
+from torch import Tensor, nn
 
 from bara_pyro.bisection import sign_change
+from bara_pyro.core.frozen import frozen
+from bara_pyro.errors import ConfigError
 from bara_pyro.metrics import nll, posterior_predictive
 
 # Rows that are all right (or mostly wrong) want T = 0 (or infinity): the fit stops here.
 COLDEST, HOTTEST = 0.01, 100.0
 CRITICAL = 1.645  # standard errors: a calibrated prediction is further off to one side in 5 of 100 cases
+
+
+class Temperature(nn.Module):
+    """What each draw's scores are divided by: `T = exp(log_temperature)`, 1 until it is set.
+
+    It leaves the most probable answer of every draw as it is.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log_temperature = frozen(torch.zeros(()))
+
+    @property
+    def value(self) -> float:
+        """T."""
+        return float(self.log_temperature.exp())
+
+    def forward(self, draws: Tensor) -> Tensor:
+        """Return log-probabilities at T, of the shape of `draws`, `... x C`, which are those at 1."""
+        if not self.log_temperature:
+            return draws
+        return (draws * self.log_temperature.neg().exp().to(draws)).log_softmax(-1)
+
+    @torch.no_grad()
+    def set(self, log_temperature: float) -> None:
+        """Set ln T.
+
+        Raises:
+            ConfigError: it is not finite.
+        """
+        if not math.isfinite(log_temperature):
+            raise ConfigError(f"log_temperature={log_temperature} must be finite.")
+        self.log_temperature.fill_(log_temperature)
 
 
 def best_log_temperature(log_probs: Tensor, labels: Tensor) -> float:

@@ -17,7 +17,7 @@ from bara_pyro.data.tables import Data, DataTable
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.methods import METHODS
 from bara_pyro.metrics import Uncertainty, decompose, posterior_predictive, stack_truth
-from bara_pyro.posthoc.distance import Distance
+from bara_pyro.posthoc.distance import Distance, frozen_states
 from bara_pyro.runs.answers import carried
 from bara_pyro.runs.evaluate import OnRows, draw
 from bara_pyro.runs.known import trained_on
@@ -260,7 +260,7 @@ def fitted_distance(system: System) -> Distance:
     Raises:
         ConfigError: it was fitted without them.
     """
-    distance = system.model.distance
+    distance = system.corrections.distance
     if distance is None or not distance.fitted:
         raise ConfigError(
             "This run knows no distances from its training rows: train with distance_aware=True "
@@ -283,6 +283,6 @@ def measured(system: System, asked: ScoredRows, by: Measure) -> Tensor:
     squares = torch.empty(len(place), dtype=torch.float64)
     size, device = system.config.predict.batch_size, system.backbone.device
     for batch in batches(asked.split, system.answer_ids, size, by_length=True):
-        states = system.model.unadapted(batch.to(device))
+        states = frozen_states(system.model, batch.to(device))
         squares[[place[row_id] for row_id in batch.ids]] = distance.squares(states).double().cpu()
     return squares

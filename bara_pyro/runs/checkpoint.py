@@ -18,6 +18,8 @@ from bara_pyro.types import Json
 
 # What is raised where the state of another optimiser, or of none, is restored.
 UNFIT = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
+# Parameters of the program in checkpoints of older versions; they are fitted when training is over.
+CORRECTIONS = ("log_temperature", "distance", "one_pass")
 
 
 def save_checkpoint(
@@ -88,8 +90,9 @@ def load_checkpoint(folder: Path, svi: SVI, identity: dict[str, str], ranks: Ran
                 "restore it, or choose another out (--out)."
             )
     groups = _by_prefix(tensors)
-    load_parameters(svi.model, groups.get("model", {}), path)
-    load_parameters(svi.guide, groups.get("guide", {}), path)
+    own = {k: v for k, v in groups.get("model", {}).items() if k.split(".")[0] not in CORRECTIONS}
+    load_parameters(dict(svi.model.named_parameters()), own, path)
+    load_parameters(dict(svi.guide.named_parameters()), groups.get("guide", {}), path)
     try:
         _restore(svi, tensors, groups, metadata, ranks)
     except UNFIT as error:

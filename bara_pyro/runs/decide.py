@@ -152,7 +152,7 @@ def decide_detection(
     Raises:
         ConfigError: the run does not know this measure, or it is the same for every calibration row.
     """
-    by = by or ("total" if system.model.distance is None else "distance")
+    by = by or ("total" if system.corrections.distance is None else "distance")
     at_home, scores = measured(system, known, by), measured(system, asked, by)
     if float(at_home.max() - at_home.min()) < SAME:
         because = ", because the run's draws do not differ" if by == "epistemic" else ""

@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from operator import attrgetter
 from pathlib import Path
@@ -14,7 +15,6 @@ from torch import Tensor
 
 from bara_pyro import __version__
 from bara_pyro.core.gate_draws import GateDraws, gate_draws
-from bara_pyro.core.prediction import predict
 from bara_pyro.data import EncodedSplit, Task, batches, first_rows
 from bara_pyro.data.clusters import together
 from bara_pyro.errors import ConfigError
@@ -57,7 +57,7 @@ def draw(
     place = {row_id: i for i, row_id in enumerate(split.ids)}
     out = torch.empty(0)
     for batch in batches(split, system.answer_ids, c.batch_size, by_length=True):
-        drawn = predict(
+        drawn = system.corrections.predict(
             system.model,
             system.guide,
             batch.to(system.backbone.device),
@@ -95,6 +95,7 @@ def system_gates(
         seed=c.seed,
         modules=modules,
         memory_budget=c.memory_budget,
+        corrected=partial(system.corrections.of_draws, system.model),
     )
     place = {row_id: i for i, row_id in enumerate(drawn.ids)}
     order = [place[row_id] for row_id in rows.ids]

@@ -133,7 +133,7 @@ def save_system(system: System, folder: str | Path, step: int) -> None:
         "step": step,
     }
     own, guide = split_guide(system)
-    write_tensors(folder / ADAPTER, lora_tensors(system.model) | own, metadata)
+    write_tensors(folder / ADAPTER, lora_tensors(system.model) | system.corrections.stored() | own, metadata)
     # Last: a run whose guide is there is whole.
     write_tensors(folder / GUIDE, guide, metadata)
     record(folder, *trained_files(folder))
@@ -158,7 +158,7 @@ def load_weights(system: System, folder: Path) -> None:
     Raises:
         CheckpointError: a file is missing, truncated, foreign, or the two are not of one training.
     """
-    own = {peft_name(name): name for name, _ in system.model.named_parameters()}
+    own = {peft_name(name): value for name, value in system.model.named_parameters()}
     adapter, adapter_data = read_tensors(folder / ADAPTER)
     guide, guide_data = read_tensors(folder / GUIDE)
     if adapter_data != guide_data:
@@ -170,9 +170,9 @@ def load_weights(system: System, folder: Path) -> None:
             f"{config_file(folder)} is of {told}: another training wrote into the folder, train again."
         )
     adapter, guide = join_guide(system, adapter, guide)
-    load_parameters(system.model, {own.get(k, k): v for k, v in adapter.items()}, folder / ADAPTER)
+    load_parameters(own | system.corrections.stored(), adapter, folder / ADAPTER)
     system.guide.prepare(guide)
-    load_parameters(system.guide, guide, folder / GUIDE)
+    load_parameters(dict(system.guide.named_parameters()), guide, folder / GUIDE)
 
 
 def stored_config(folder: Path) -> tuple[RunConfig, Json]:

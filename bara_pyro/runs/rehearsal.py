@@ -15,6 +15,7 @@ from bara_pyro.data import EncodedSplit
 from bara_pyro.data.clusters import by_name, together
 from bara_pyro.errors import DataError
 from bara_pyro.metrics import nll, posterior_predictive
+from bara_pyro.posthoc.corrections import require_temperature
 from bara_pyro.posthoc.temperature import best_common_log_temperature, too_unsure
 from bara_pyro.runs.atomic import write_json
 from bara_pyro.runs.by_rows import ASKED_ROWS, REHEARSED_ROWS, calibrated
@@ -141,7 +142,7 @@ def fit_rehearsed(system: System, out: Path) -> dict[str, float]:
     stored = read_json(out / REHEARSED, RehearsedFile)
     draws, labels = _answers(stored)
     found = max(0.0, best_common_log_temperature(draws, labels, spread=SPREAD))
-    system.model.set_temperature(found)
+    require_temperature(system.corrections).set(found)
     after = (draws / math.exp(found)).log_softmax(-1)
     return {
         "temperature": math.exp(found),

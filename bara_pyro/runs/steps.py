@@ -97,13 +97,7 @@ def _fit(system: System, svi: SVI, c: TrainConfig, out: Path, ranks: Ranks, on_s
 
 def more_to_fit(system: System) -> bool:
     """Return whether something is fitted once the steps are done: by the method, or by an option of any."""
-    model, config = system.model, system.config
-    options = (model.distance, model.one_pass)
-    return (
-        METHODS[config.method.name].finish is not None
-        or bool(config.adapter.calibrated)
-        or any(part is not None for part in options)
-    )
+    return METHODS[system.config.method.name].finish is not None or any(system.corrections.children())
 
 
 def check_shares(c: TrainConfig, processes: int) -> None:

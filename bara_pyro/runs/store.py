@@ -89,14 +89,13 @@ def check_schema(stored: Json, path: Path) -> None:
         raise later_schema(found, path)
 
 
-def load_parameters(module: torch.nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
-    """Copy tensors into a module whose parameters must match exactly in name and shape.
+def load_parameters(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Copy tensors into parameters of the same names, which must match exactly in name and shape.
 
     Raises:
         CheckpointError: a name is missing or extra, a shape or type differs, or a value is not finite;
             nothing has been copied then.
     """
-    own = dict(module.named_parameters())
     missing, extra = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
     if missing or extra:
         name = (missing or extra)[0]

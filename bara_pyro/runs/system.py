@@ -26,6 +26,7 @@ from bara_pyro.data.reply_tasks import ReplyTask, is_reply_task
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.methods import METHODS, build
 from bara_pyro.parts import remove_parts
+from bara_pyro.posthoc.corrections import Corrections
 from bara_pyro.runs.by_rows import for_rows, may_rehearse, rehearsal_note
 from bara_pyro.runs.config import RunConfig
 from bara_pyro.runs.fingerprint import states_name
@@ -43,6 +44,9 @@ from bara_pyro.runs.rows import (
     reading_notes,
 )
 
+# Settings of the adapters' section that are of what is fitted to draws (`bara_pyro.posthoc`).
+CORRECTED = ("calibrated", "distance_aware", "one_pass")
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class System:
@@ -54,6 +58,7 @@ class System:
         task: the rows.
         answer_ids: long, `C`: the token of each class; empty where whole texts are scored.
         model, guide: the program and its posterior.
+        corrections: what is fitted to their draws once training is over.
         conversations: the rows where replies are learnt; the task then has a name only.
     """
 
@@ -63,6 +68,7 @@ class System:
     answer_ids: Tensor
     model: AdaptedLM
     guide: SiteGuide
+    corrections: Corrections
     conversations: ReplyTask | None = None
     _encoded: dict[str, EncodedSplit | Replies] = field(default_factory=dict, init=False, repr=False)
 
@@ -135,7 +141,7 @@ def require_answers(config: RunConfig) -> None:
 
 def adapter_options(config: RunConfig, rank_pattern: Mapping[str, int] | None = None) -> AdapterOptions:
     """Return what a program is told about its adapters; see `bara_pyro.core.program.AdaptedLM`."""
-    options = cast(AdapterOptions, config.adapter.model_dump())
+    options = cast(AdapterOptions, config.adapter.model_dump(exclude=set(CORRECTED)))
     if rank_pattern:
         options["rank_pattern"] = rank_pattern
     if config.task.likelihood == "completion":
@@ -290,7 +296,24 @@ def assemble(
     adapter = adapter_options(config, rank_pattern)
     with seeded(backbone.device, config.seed):
         model, guide = build(config.method, backbone, num_data, adapter)
-    return System(config, backbone, asked, answer_ids, model, guide, told)
+    return System(config, backbone, asked, answer_ids, model, guide, corrections_of(config, model), told)
+
+
+def corrections_of(config: RunConfig, model: AdaptedLM) -> Corrections:
+    """Return what is fitted to a program's draws once it is trained, as the settings ask for it.
+
+    Raises:
+        ConfigError: two temperatures are asked for, or one of its parts is not for this program's answers.
+    """
+    options = {name: bool(getattr(config.adapter, name)) for name in CORRECTED}
+    if METHODS[config.method.name].tempered:
+        if options["calibrated"]:
+            raise ConfigError(
+                "calibrated=True (adapter.calibrated) asks for a temperature, and a method that is about "
+                "temperatures fits one of its own: leave it out."
+            )
+        options["calibrated"] = True
+    return Corrections(model, **options)
 
 
 def find_device(name: str) -> torch.device | str:

@@ -1,6 +1,5 @@
 """A training from its first step to the folder of the run: rehearsal, steps, what is fitted afterwards."""
 
-from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -8,14 +7,12 @@ from pathlib import Path
 import torch
 
 from bara_pyro.core.elbo import MeanFieldELBO
-from bara_pyro.core.fit_distance import fit_distance
-from bara_pyro.core.fit_one_pass import check_one_pass, fit_one_pass
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.noise import seeded
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.ranks import Ranks, joined, number_of_processes
-from bara_pyro.data import Batch, batches
+from bara_pyro.data import batches
 from bara_pyro.errors import ConfigError, Stopped
 from bara_pyro.methods import METHODS, Fit, MethodConfig
 from bara_pyro.runs.atomic import write_json
@@ -145,11 +142,7 @@ def _train(
         method = METHODS[system.config.method.name]
         if method.check is not None:
             method.check(what_is_fitted(system))
-        if system.model.one_pass is not None:
-            check_one_pass(system.model, system.guide, f"the method {method.name!r}")
-        for part in (system.model.distance, system.model.one_pass):
-            if part is not None:
-                part.check_rows(system.model.num_data)
+        system.corrections.check(system.model, system.guide, f"the method {method.name!r}")
         try_guide(system)
         steps = system.config.train.total_steps
         if system.config.adapter.calibrated:
@@ -159,7 +152,7 @@ def _train(
         if not ranks.first:
             return
         fitted = method.finish(what_is_fitted(system)) if method.finish is not None else {}
-        fitted |= _fit_options(system, out)
+        fitted |= _fit_corrections(system, out)
         check_kept(out)  # what writes would make the folder again
         if fitted:
             write_json(out / FITTED, fitted)
@@ -228,6 +221,7 @@ def what_is_fitted(system: System) -> Fit[AdaptedLM, SiteGuide, MethodConfig]:
         system.model,
         system.guide,
         system.config.method,
+        system.corrections,
         system.answer_ids,
         system.split,
         partial(draw, system),
@@ -235,24 +229,15 @@ def what_is_fitted(system: System) -> Fit[AdaptedLM, SiteGuide, MethodConfig]:
     )
 
 
-def _fit_options(system: System, out: Path) -> dict[str, float]:
+def _fit_corrections(system: System, out: Path) -> dict[str, float]:
     """Fit what the adapters' section asks for once training is over."""
-    model, guide = system.model, system.guide
     found: dict[str, float] = {}
     if system.config.adapter.calibrated:
         found |= {f"calibrated_{key}": value for key, value in fit_rehearsed(system, out).items()}
-    if model.distance is None and model.one_pass is None:
+    if system.config.task.likelihood != "answer":
         return found
-    split, size = system.split("train"), system.config.predict.batch_size
+    split, device = system.split("train"), system.backbone.device
+    rows = (b.to(device) for b in batches(split, system.answer_ids, system.config.predict.batch_size))
     offered = offered_of(split.offered, len(system.answer_ids)) if split.offered else None
-
-    def rows() -> Iterator[Batch]:
-        return (b.to(system.backbone.device) for b in batches(split, system.answer_ids, size))
-
-    told: dict[str, dict[str, float]] = {}
-    if model.distance is not None:
-        groups = groups_of(system.task, split)
-        told["distance"] = fit_distance(model, guide, rows(), groups=groups, offered=offered)
-    if model.one_pass is not None:
-        told["one_pass"] = fit_one_pass(model, guide, rows(), offered=offered)
-    return found | {f"{name}_{key}": value for name, own in told.items() for key, value in own.items()}
+    groups = groups_of(system.task, split)
+    return found | system.corrections.fit(system.model, system.guide, rows, groups=groups, offered=offered)

@@ -64,8 +64,8 @@ def test_one_pass_stands_for_draws_that_are_fitted_after_training(
 ) -> None:
     system = build_system(place.config(method=method, adapter__one_pass=True, train__steps=8, train__lr=0.05))
     train(system, tmp_path / "run")
-    assert system.model.one_pass is not None
-    assert float(system.model.one_pass.weights.abs().max()) > 0
+    assert system.corrections.one_pass is not None
+    assert float(system.corrections.one_pass.weights.abs().max()) > 0
     rows = system.split("test")
     mean, drawn = draw(system, rows, 0), draw(system, rows, 5)
     assert not drawn[0].equal(drawn[1])

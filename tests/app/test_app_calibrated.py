@@ -14,6 +14,7 @@ from torch.testing import assert_close
 import bara_pyro as bp
 from bara_pyro.cli.running import run
 from bara_pyro.extras.hub.export import export_lora
+from bara_pyro.posthoc.corrections import require_temperature
 from bara_pyro.runs.by_rows import for_rows
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw
@@ -64,7 +65,7 @@ def test_rows_say_whether_there_is_a_rehearsal(rows: int, settings: dict[str, ob
     given = {"method": "bara-gate", "task.name": "micro-wgm", "task.train_rows": rows, **settings}
     system = build_system(load_config(overrides=given))
     assert system.model.num_data == rows
-    assert bool(system.config.adapter.calibrated) is system.model.calibrated is on
+    assert bool(system.config.adapter.calibrated) is (system.corrections.temperature is not None) is on
     notes = [note for note in system.task.notes if "rehearsal" in note]
     assert [f"half of the {rows} training rows" in note for note in notes] == [True] * on
 
@@ -73,10 +74,10 @@ def test_a_run_of_before_has_no_temperature(place: Place) -> None:
     """Its configuration says nothing of one, and what is read back is built of it as it is."""
     config = place.config(method="bara-gate", adapter__calibrated=None)
     system = build_system(config)
-    assert system.model.calibrated  # trained now
+    assert system.corrections.temperature is not None  # trained now
     assert "calibrated" not in config.dump()["adapter"]
     again = assemble(config, system.backbone, system.task, system.model.num_data)
-    assert not again.model.calibrated
+    assert again.corrections.temperature is None
 
 
 @pytest.mark.parametrize("step", [5, None])
@@ -96,7 +97,7 @@ def test_a_run_of_before_is_gone_on_with(step: int | None, place: Place, tmp_pat
     with pytest.raises(Interrupted) if step else nullcontext():
         train(before, out, on_step=stop)
     assert bara("train", "--resume", "--out", out).code == 0
-    assert not load_system(out).model.calibrated
+    assert load_system(out).corrections.temperature is None
     assert not (out / "rehearsal.json").exists()
 
 
@@ -127,7 +128,7 @@ def test_every_command_takes_it(default: Path, place: Place, tmp_path: Path, bar
     # Without units probabilities are others, divided by the same temperature.
     system = load_system(tmp_path / "pruned", backbone=str(place.backbone), with_rows=False)
     divided = probabilities(bp.predict(system, asked, samples=0).rows)
-    system.model.set_temperature(0.0)
+    require_temperature(system.corrections).set(0.0)
     plain = probabilities(bp.predict(system, asked, samples=0).rows)
     assert divided == pytest.approx((plain.log() / temperature).softmax(-1), abs=1e-6)
 
@@ -166,7 +167,7 @@ def test_an_export_says_what_to_divide_by(default: Path, tmp_path: Path, bara: B
     assert told["temperature"] != pytest.approx(1.0, abs=0.01)
     # The same run before its temperature is as near, but for what the temperature does to both.
     plain = load_system(default)
-    plain.model.set_temperature(0.0)
+    require_temperature(plain.corrections).set(0.0)
     rows, test = plain.split("train"), plain.split("test")
     again = export_lora(plain, tmp_path / "plain", rows=rows, compared_on=test)
     assert again["mean"]["same_answer"] == told["mean"]["same_answer"]
@@ -204,4 +205,4 @@ def test_peft_gives_the_logits_before_it(default: Path, place: Place) -> None:
 
 def test_a_run_without_says_so(place: Place) -> None:
     assert ONCE == {"adapter.calibrated": False}
-    assert not build_system(place.config(method="bara-gate")).model.calibrated
+    assert build_system(place.config(method="bara-gate")).corrections.temperature is None

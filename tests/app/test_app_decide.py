@@ -13,6 +13,7 @@ from app_cases import Bara, Place, assert_one_sentence, questions, write_rows
 from bara_pyro.cli.running import run as train
 from bara_pyro.data import task_from_rows
 from bara_pyro.methods import METHODS, method_config
+from bara_pyro.posthoc.distance import frozen_states
 from bara_pyro.runs.asked import ask, measured
 from bara_pyro.runs.decide import decide_sets
 from bara_pyro.runs.folder import load_system
@@ -165,10 +166,10 @@ def test_distance_is_the_measure_of_a_run_that_knows_it(
     system = load_system(calibrated, with_rows=False)
     split = load_system(calibrated).split("test")
     asked = ask(system, load_system(calibrated).task.test, "test", samples=0)
-    states = system.model.unadapted(split.batch(list(range(len(split))), system.answer_ids))
-    assert system.model.distance is not None
+    states = frozen_states(system.model, split.batch(list(range(len(split))), system.answer_ids))
+    assert system.corrections.distance is not None
     assert measured(system, asked, "distance") == pytest.approx(
-        system.model.distance.squares(states).double()
+        system.corrections.distance.squares(states).double()
     )
     assert "distance" in read_jsonl(tmp_path / "rows.jsonl")[0]
 

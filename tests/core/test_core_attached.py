@@ -15,6 +15,8 @@ from bara_pyro.core.prediction import predict
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
+from bara_pyro.runs.config import load_config
+from bara_pyro.runs.system import build_system
 
 ROUNDING = 5e-6  # of logits of 3 in float32, computed in two ways
 ARCHS = ("qwen2", "qwen2-tied", "gpt2", "gpt_neox")
@@ -202,12 +204,12 @@ def test_a_program_that_is_more_than_adapters_is_refused() -> None:
 
 
 def test_noise_of_answers_hangs_on_no_layer() -> None:
-    """The draws of a distance-aware program are not those of its adapters; its mean is."""
-    pair = bara_pair("llama", distance_aware=True)
-    said = "distance-aware program hold noise of its answers"
-    with pytest.raises(ConfigError, match=said), bp.attached(pair, 7):
+    """The draws of a distance-aware run are not those of its adapters; its mean is."""
+    overrides = {"method": "bara-gate", "task.limit": 20, "adapter.distance_aware": True}
+    system = build_system(load_config(overrides=overrides))
+    with pytest.raises(ConfigError, match="noise of its answers"), bp.attached(system, 7):
         pass
-    with bp.attached(pair):
+    with bp.attached(system):
         pass
 
 

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import pyro
-import pytest
 import torch
 from core_cases import backbone, bara_pair, make_batch, mean_forward, trainer
 from pyro import poutine
@@ -15,12 +14,10 @@ from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.likelihood import LIKELIHOOD, Head, Likelihood
 from bara_pyro.core.prediction import predict
 from bara_pyro.data.types import Batch
-from bara_pyro.errors import ConfigError
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA
 from bara_pyro.models.lora import LoRA
-from bara_pyro.models.temperature import TemperedLoRA
 
 N, R = 4, 2
 
@@ -94,11 +91,6 @@ def test_it_trains_and_predicts() -> None:
     # Neither other rows, nor padding, nor the cut into pieces is seen.
     one = predict(model, guide, make_batch(choose=[2], pad=3), samples=6, memory_budget=1)
     assert_close(one[:, 0], draws[:, 2], rtol=0, atol=1e-4)
-
-
-def test_a_temperature_is_of_a_closed_set_of_answers() -> None:
-    with pytest.raises(ConfigError, match=r"closed set of answers, .*NextTokens"):
-        TemperedLoRA(backbone(), N, r=R, likelihood=NextTokens())
 
 
 def test_whatever_it_returns_is_repeated_where_nothing_is_drawn() -> None:

@@ -21,7 +21,7 @@ from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA
 from bara_pyro.models.lora import LoRA
-from bara_pyro.models.temperature import TemperedLoRA
+from bara_pyro.posthoc.corrections import Corrections, require_temperature
 
 # Of each row: three texts, one of them not offered by the last row.
 TEXTS = (
@@ -102,16 +102,9 @@ def test_the_sums_differ_from_the_means() -> None:
 def test_a_temperature_divides_the_scores_of_texts(mean: bool) -> None:
     """The texts' scores, not the logits of their tokens: one that is not offered stays impossible."""
     plain, _ = lora(mean=mean)
-    model = TemperedLoRA(
-        plain.backbone,
-        len(ROWS),
-        r=plain.r,
-        target_modules="all-linear",
-        likelihood=TextLikelihood(mean=mean),
-    )
-    model.load_state_dict(plain.state_dict(), strict=False)
-    model.set_temperature(math.log(2.5))
-    found = predict(model, DeltaGuide(model), text_batch(), samples=0)[0]
+    own = Corrections(plain, calibrated=True)
+    require_temperature(own).set(math.log(2.5))
+    found = own.predict(plain, DeltaGuide(plain), text_batch(), samples=0)[0]
     expected = log_softmax(looped(plain, mean=mean).masked_fill(~TEXT_OFFERED, -math.inf).numpy() / 2.5, -1)
     assert_close(found[TEXT_OFFERED], torch.as_tensor(expected)[TEXT_OFFERED].double(), rtol=1e-4, atol=1e-4)
     assert (found[~TEXT_OFFERED] < -1000).all()

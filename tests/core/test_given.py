@@ -33,6 +33,7 @@ from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA
 from bara_pyro.models.gaussian_lora import GaussianLoRA
 from bara_pyro.models.lora import LoRA
+from bara_pyro.posthoc.distance import frozen_states
 
 
 class Hot(LlamaForCausalLM):
@@ -191,14 +192,9 @@ def test_schedules_out_of_range(steps: int, warmup: float) -> None:
         linear_schedule(optim, steps, warmup)
 
 
-def test_no_particles_and_temperatures_that_are_none() -> None:
+def test_no_particles_are_refused() -> None:
     with pytest.raises(ConfigError, match="num_particles=0"):
         MeanFieldELBO(num_particles=0)
-    plain, warm = LoRA(backbone(), num_data=8), LoRA(backbone(), num_data=8, calibrated=True)
-    with pytest.raises(ConfigError, match="no temperature"):
-        plain.set_temperature(0.1)
-    with pytest.raises(ConfigError, match="must be finite"):
-        warm.set_temperature(float("nan"))
 
 
 def stock(model: Any, guide: Any, batch: Any) -> object:
@@ -209,7 +205,7 @@ WAYS: dict[str, Callable[[Any, Any, Any], object]] = {
     "forward": lambda m, g, b: m(b),
     "predictive": stock,
     "bound": lambda m, g, b: MeanFieldELBO().terms(m, g, b),
-    "unadapted": lambda m, g, b: m.unadapted(b),
+    "frozen states": lambda m, g, b: frozen_states(m, b),
     "read": lambda m, g, b: m.read(b),
 }
 

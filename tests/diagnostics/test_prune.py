@@ -10,8 +10,6 @@ from inspection_cases import fitted
 from torch.testing import assert_close
 
 from bara_pyro.core.adapter import tapped
-from bara_pyro.core.fit_distance import fit_distance
-from bara_pyro.core.fit_one_pass import fit_one_pass
 from bara_pyro.core.gate_draws import gate_draws
 from bara_pyro.core.prediction import point_log_probs
 from bara_pyro.data import batches
@@ -20,6 +18,7 @@ from bara_pyro.diagnostics.gates.prune_curve import prune_curve
 from bara_pyro.diagnostics.page.render_prune import curve_figure, curve_table
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.weibull import WeibullGuide
+from bara_pyro.posthoc.corrections import require_temperature
 from bara_pyro.report import markdown
 from bara_pyro.report.style import png_bytes
 from bara_pyro.runs.evaluate import draw
@@ -87,15 +86,14 @@ def test_silent_units_go_and_nothing_changes(method: str) -> None:
 def test_what_was_fitted_to_training_rows_is_kept() -> None:
     options = ("adapter.distance_aware", "adapter.one_pass", "adapter.calibrated")
     system = fitted("bara-gate", **dict.fromkeys(options, True))
-    system.model.set_temperature(0.7)
+    require_temperature(system.corrections).set(0.7)
     rows, test = system.split("train"), system.split("test")
-    known = list(batches(rows, system.answer_ids, 10))
-    fit_distance(system.model, system.guide, known)
-    fit_one_pass(system.model, system.guide, known, samples=4)
+    known = batches(rows, system.answer_ids, 10)
+    system.corrections.fit(system.model, system.guide, known, samples=4)
     silence(system, 1)
     importance = unit_importance(system, rows)
     smaller = without(system, weakest(importance, len(importance)))
-    assert float(smaller.model.distance.radius) == float(system.model.distance.radius)
+    assert float(smaller.corrections.distance.radius) == float(system.corrections.distance.radius)
     assert_close(draw(smaller, test, 0), draw(system, test, 0), rtol=0, atol=1e-5)
 
 

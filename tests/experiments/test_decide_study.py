@@ -37,8 +37,8 @@ def test_what_is_measured(method: str, tmp_path: Path) -> None:
     assert (found["calibration_rows"], found["test_rows"]) == (60, 60)
     # Read back and asked without the noise of foreign rows: the same sets.
     system = load_system(tmp_path / "run")
-    assert system.model.distance is not None
-    system.model.distance.scale.zero_()
+    assert system.corrections.distance is not None
+    system.corrections.distance.scale.zero_()
     known, asked = (ask(system, rows, "", samples=2) for rows in (system.task.validation, system.task.test))
     sets = prediction_sets(known.log_probs, known.labels, alpha=0.2)(asked.log_probs)
     own = found["sets"]["lac"]["0.2"]["own"]
@@ -60,7 +60,7 @@ def test_sets_and_abstention_are_without_the_noise_of_foreign_rows() -> None:
         build_system(load_config(overrides={**SMALL, "method": "lora", **more}))
         for more in ({"adapter.distance_aware": True}, {})
     )
-    distance = aware.model.distance
+    distance = aware.corrections.distance
     assert distance is not None
     with torch.no_grad():
         distance.scale.fill_(3.0)

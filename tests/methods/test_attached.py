@@ -13,7 +13,7 @@ from bara_pyro.core.prediction import predict
 from bara_pyro.errors import ConfigError
 from bara_pyro.methods import METHODS
 
-MORE_THAN_ADAPTERS = {"ensemble", "temperature", "ensemble_temperature", "vbll", "polar_vbll"}
+MORE_THAN_ADAPTERS = {"ensemble", "ensemble_temperature", "vbll", "polar_vbll"}
 
 
 @pytest.mark.parametrize("draws", [None, 7])

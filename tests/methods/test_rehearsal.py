@@ -11,17 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from app_cases import questions
 from fit_cases import Interrupted, answers, assert_runs_come_back, tiny_run
 from safetensors.torch import load_file
 from scipy.special import log_softmax, logsumexp
 from torch.testing import assert_close
 
-from bara_pyro.core.frozen import read
-from bara_pyro.core.likelihood import CompletionLikelihood
 from bara_pyro.core.svi import SVI
-from bara_pyro.errors import BaraError, ConfigError, DataError, Stopped, TrainingError
-from bara_pyro.models.lora import LoRA
+from bara_pyro.errors import BaraError, DataError, Stopped, TrainingError
+from bara_pyro.posthoc.corrections import require_temperature
 from bara_pyro.posthoc.temperature import best_common_log_temperature
 from bara_pyro.runs import by_rows
 from bara_pyro.runs.config import RunConfig, load_config
@@ -279,10 +276,10 @@ def test_the_temperature_is_the_most_probable_one(tmp_path: Path) -> None:
     assert best > 0.01
     # The run that is read back divides by it, and nothing else has changed.
     again = load_system(tmp_path / "run")
-    assert float(read(again.model, "log_temperature")) == pytest.approx(best, rel=1e-6)
+    assert math.log(require_temperature(again.corrections).value) == pytest.approx(best, rel=1e-6)
     test = again.split("test")
     warm = draw(again, test, 3)
-    again.model.set_temperature(0.0)
+    require_temperature(again.corrections).set(0.0)
     plain = draw(again, test, 3)
     assert_close(warm, (plain / math.exp(best)).log_softmax(-1), rtol=0, atol=1e-5)
     assert (warm - plain).abs().max() > 1e-3
@@ -304,7 +301,9 @@ def test_a_rehearsal_never_makes_a_run_surer(tmp_path: Path, surer: bool) -> Non
     found = best_common_log_temperature(draws, torch.zeros(40, dtype=torch.long), spread=SPREAD)
     assert (found < -0.1) is surer
     assert fitted["temperature"] == pytest.approx(1.0 if surer else math.exp(found), rel=1e-12)
-    assert float(read(system.model, "log_temperature")) == pytest.approx(math.log(fitted["temperature"]))
+    assert math.log(require_temperature(system.corrections).value) == pytest.approx(
+        math.log(fitted["temperature"])
+    )
 
 
 def test_the_time_of_the_rehearsal_counts(tmp_path: Path) -> None:
@@ -351,9 +350,3 @@ def test_what_could_not_be_calibrated_is_refused_before_training(
         train(made(tmp_path), tmp_path / "run")
     assert ". " not in str(error.value)
     assert not (tmp_path / "run").exists()
-
-
-def test_replies_have_no_closed_set_of_answers(tmp_path: Path) -> None:
-    backbone = build_system(calibrated(tmp_path)).backbone
-    with pytest.raises(ConfigError, match="closed set of answers"):
-        LoRA(backbone, len(questions()), likelihood=CompletionLikelihood(), calibrated=True)

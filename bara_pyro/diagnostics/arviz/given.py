@@ -14,6 +14,7 @@ from bara_pyro.data import EncodedSplit, Example, Task
 from bara_pyro.data.types import Batch
 from bara_pyro.diagnostics.gates.full_draws import Rows, chosen_rows
 from bara_pyro.errors import ConfigError
+from bara_pyro.posthoc.corrections import Corrections
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.system import System
 
@@ -58,7 +59,9 @@ def _as_run(model: AdaptedLM, guide: SiteGuide, batch: Batch, split: str) -> tup
     examples: Any = tuple(Example(*row) for row in zip(ids, texts, labels, strict=True))
     names = tuple(_read(model, token.unsqueeze(0)).strip() or str(int(token)) for token in batch.answer_ids)
     task = replace(Task(GIVEN, names, names=names), **{split: examples})
-    return System(load_config(), model.backbone, task, batch.answer_ids, model, guide), part
+    return System(
+        load_config(), model.backbone, task, batch.answer_ids, model, guide, Corrections(model)
+    ), part
 
 
 def _read(model: AdaptedLM, tokens: Tensor) -> str:

@@ -15,7 +15,7 @@ from bara_pyro.core.guide import PRIOR, SiteGuide
 from bara_pyro.core.latents import Gates
 from bara_pyro.core.likelihood import require_answer_tokens
 from bara_pyro.core.noise import noise_seed
-from bara_pyro.core.prediction import Drawn, record
+from bara_pyro.core.prediction import Drawn
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.sites import distribution_of
 from bara_pyro.data import EncodedSplit, batches, first_rows
@@ -116,7 +116,9 @@ def full_draws(
         numbers = torch.tensor([place[row_id] for row_id in batch.ids])
         placed, budget = batch.to(system.backbone.device), c.memory_budget
         with _Divergences(model) as divergences:
-            for piece in record(model, guide, placed, samples=samples, seed=seed, memory_budget=budget):
+            for piece in system.corrections.record(
+                model, guide, placed, samples=samples, seed=seed, memory_budget=budget
+            ):
                 _keep(out, piece, numbers[piece.rows], gates, modules, divergences.seen)
                 divergences.seen = {}
     return out

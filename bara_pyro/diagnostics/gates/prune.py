@@ -18,7 +18,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bara_pyro.core.adapter import Adapter, chosen_rows, tapped
-from bara_pyro.core.frozen import read
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.latents import Gates
 from bara_pyro.core.likelihood import require_answer_tokens
@@ -141,12 +140,7 @@ def without(system: System, keep: Mapping[str, Tensor]) -> System:
             new.lora_A.copy_(old.lora_A[kept])
     if model.gates is not None:
         _copy_posterior(system.guide, smaller.guide, model.gates, order)
-    for part in ("distance", "one_pass"):  # what was fitted to the training rows
-        fitted, new_part = getattr(model, part), getattr(smaller.model, part)
-        if fitted is not None:
-            new_part.load_state_dict(fitted.state_dict())
-    if model.calibrated:
-        smaller.model.set_temperature(float(read(model, "log_temperature")))
+    smaller.corrections.load_state_dict(system.corrections.state_dict())
     return smaller
 
 

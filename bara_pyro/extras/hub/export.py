@@ -14,7 +14,6 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from bara_pyro.core.frozen import read
 from bara_pyro.core.gate_draws import gate_draws
 from bara_pyro.core.sites import module_key
 from bara_pyro.data import EncodedSplit, batches, first_rows
@@ -153,8 +152,8 @@ def nearest_loras(
     check_choice("fit", fit, Fit)
     seed = system.config.predict.seed if seed is None else seed
     down, phis = _parts(system, rows, fit, draws, seed)
-    calibrated = bool(system.config.adapter.calibrated)
-    temperature = float(read(system.model, "log_temperature").exp()) if calibrated else 1.0
+    tempered = system.corrections.temperature
+    temperature = 1.0 if tempered is None else tempered.value
     own = {"method": system.config.method.name, "config_hash": system.config.hash}
     log_probs = []
     lora = plain_lora(system)
@@ -164,9 +163,9 @@ def nearest_loras(
     labels = compared_on.labels
     report: Json = {"schema": SCHEMA, **own, "fit": fit, "fitted_rows": len(rows), "seed": seed}
     report["ask"] = prompt_format(system)
-    if calibrated:
+    if tempered is not None:
         report["temperature"] = temperature
-    if system.model.distance is not None:
+    if system.corrections.distance is not None:
         report["distance_aware"] = True
     report["mean"] = asdict(nearness(draw(system, compared_on, 0), log_probs[0], labels))
     if draws:

@@ -52,7 +52,7 @@ def look(system: System, args: Namespace) -> dict[str, Any]:
     """Return all that is known of one fitted system; its noise of foreign rows is switched off in between."""
     known, others = asked_rows(system, args.rows, args.samples)
     aware = alarms_of(system, known, others, MEASURES)
-    distance = system.model.distance
+    distance = system.corrections.distance
     if distance is None:
         raise ConfigError("This system is not distance-aware: make it with adapter.distance_aware=true.")
     distance.scale.zero_()

@@ -29,7 +29,7 @@ from bara_pyro.methods import METHODS, build
 from bara_pyro.report import Column, Table
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import environment
-from bara_pyro.runs.system import System, adapter_options, count_parameters
+from bara_pyro.runs.system import System, adapter_options, corrections_of, count_parameters
 from bara_pyro.runs.train import what_is_fitted
 from benchmarks.speed import device_clock, interleaved, peak_memory, peak_of_gpu
 from benchmarks.systems import NUM_DATA, SIZES, TARGETS, Size, labels_of, make_batch, make_lm
@@ -88,7 +88,9 @@ def contestant(name: str, size: Size, backbone: Backbone) -> Contestant:
     if finish is not None:
         model, guide, _ = started()
         task = Task("random", tuple("abcd"))
-        system = RandomSystem(config, backbone, task, batch.answer_ids, model, guide)
+        system = RandomSystem(
+            config, backbone, task, batch.answer_ids, model, guide, corrections_of(config, model)
+        )
         system.rows = random_split(size)
         finish(what_is_fitted(system))
     return Contestant(

@@ -40,7 +40,7 @@ def look(system: System, args: Namespace) -> dict[str, Any]:
     """Return the scores of a fitted system's test rows: `nll`, `ece` and `acc` of each of `READINGS`."""
     split = system.split("test")
     draws = {"one": draw(system, split, 0), "many": draw(system, split, MANY)}
-    one = system.model.one_pass
+    one = system.corrections.one_pass
     if one is None:
         raise LookupError("The run has no one-pass predictive.")
     with torch.no_grad():

@@ -202,14 +202,17 @@ def test_a_run_of_replies_and_one_of_answers_have_the_same_laws(systems: dict[st
 def test_noise_of_foreign_rows_is_of_answers_alone(place: Place, systems: dict[str, System]) -> None:
     """A distance-aware run has noise for each answer, and a continuation is none."""
     system = system_of(place, "bara-gate", adapter__distance_aware=True, **HEAD)
-    distance = system.model.distance
+    distance = system.corrections.distance
     assert distance is not None
     distance.scale.fill_(2.0)
     distance.radius.fill_(0.0)
     distance.whitening.copy_(torch.eye(len(distance.mean)))
     rows = system.split("train")
     batch = rows.batch([0, 1], system.answer_ids)
-    drawn = [predict(one.model, one.guide, batch, samples=S) for one in (system, systems["bara-gate"])]
+    drawn = [
+        one.corrections.predict(one.model, one.guide, batch, samples=S)
+        for one in (system, systems["bara-gate"])
+    ]
     assert (drawn[0] - drawn[1]).abs().max() > 0.1
     for law in ("joint", "token"):
         assert scores(BaraLM(system, law, S, 7)) == scores(BaraLM(systems["bara-gate"], law, S, 7))
@@ -228,8 +231,6 @@ def test_a_long_context_loses_its_beginning(systems: dict[str, System]) -> None:
 @pytest.mark.parametrize(
     ("method", "law", "said"),
     [
-        ("temperature", "joint", "TemperedLoRA changes the logits of answers"),
-        ("temperature", "mean", "more than adapters"),
         ("laplace", "token", "is of the answers that it was fitted to"),
         ("ensemble", "mean", "more than adapters"),
         ("lora", "median", "law 'median'"),

@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
-from bara_pyro.core.prediction import predict
 from bara_pyro.data import ColumnNames, EncodedSplit, Example, load_questions
 from bara_pyro.data.columns import find_columns
 from bara_pyro.data.questions import text_column
@@ -156,7 +155,7 @@ class RunEngine:
         order = sorted(range(len(questions)), key=lambda i: questions[i].encoded.lengths[0])
         asked = [questions[i] for i in order]
         batch = joined(asked).batch(range(len(asked)), self.system.answer_ids)
-        log_probs = predict(
+        log_probs = self.system.corrections.predict(
             self.system.model,
             self.system.guide,
             batch.to(self.system.backbone.device),

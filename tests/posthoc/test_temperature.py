@@ -7,23 +7,28 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from core_cases import backbone, make_batch, mean_forward, randomise
+from core_cases import backbone, make_batch, randomise
 from fit_cases import assert_runs_come_back, tiny_run
-from method_cases import N, R, stock_draws
+from method_cases import N, R
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, logsumexp
 from torch import Tensor
 from torch.testing import assert_close
 
+from bara_pyro.core.likelihood import CompletionLikelihood
 from bara_pyro.core.prediction import predict
-from bara_pyro.errors import DataError
+from bara_pyro.core.program import AdaptedLM
+from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.ensemble import EnsembleGuide
 from bara_pyro.metrics import accuracy, ece, nll
-from bara_pyro.models.temperature import TemperedEnsemble, TemperedLoRA
+from bara_pyro.models.ensemble import Ensemble
+from bara_pyro.models.lora import LoRA
+from bara_pyro.posthoc.corrections import Corrections, require_temperature
 from bara_pyro.posthoc.temperature import (
     COLDEST,
     HOTTEST,
+    Temperature,
     best_common_log_temperature,
     best_log_temperature,
 )
@@ -81,20 +86,44 @@ def test_rows_that_want_no_finite_temperature() -> None:
     assert math.isfinite(best_log_temperature(impossible, torch.tensor([0, 0, 0])))
 
 
-def toy(temperature: float = 1.0, **options: object) -> tuple[TemperedLoRA, DeltaGuide]:
+def at(temperature: float, model: AdaptedLM) -> Corrections:
+    own = Corrections(model, calibrated=True)
+    require_temperature(own).set(math.log(temperature))
+    return own
+
+
+@pytest.mark.parametrize("program", ["lora", "ensemble"])
+def test_the_logits_of_every_draw_are_divided(program: str) -> None:
     torch.manual_seed(3)
-    model = randomise(TemperedLoRA(backbone(), N, r=R, **options))
-    model.set_temperature(math.log(temperature))
-    return model, DeltaGuide(model)
-
-
-@pytest.mark.parametrize("full_vocab", [False, True])
-def test_the_program_divides_the_logits(full_vocab: bool) -> None:
-    batch = make_batch()
-    plain = mean_forward(*toy(full_vocab=full_vocab), batch)
-    warm = mean_forward(*toy(2.5, full_vocab=full_vocab), batch)
+    model = randomise(
+        LoRA(backbone(), N, r=R) if program == "lora" else Ensemble(backbone(), N, r=R, members=2)
+    )
+    guide = DeltaGuide(model) if program == "lora" else EnsembleGuide(model)
+    plain = predict(model, guide, make_batch(), samples=1)
+    assert_close(at(1.0, model).predict(model, guide, make_batch(), samples=1), plain, rtol=0, atol=0)
+    warm = at(2.5, model).predict(model, guide, make_batch(), samples=1)
+    assert len(warm) == len(plain) == (1 if program == "lora" else 2)
     assert_close(warm, (plain / 2.5).log_softmax(-1))
     assert (warm - plain).abs().max() > 0.1
+
+
+def test_what_is_not_offered_stays_impossible() -> None:
+    warm = Temperature()
+    warm.set(math.log(3.0))
+    told = torch.tensor([[-0.1, -2.3, -math.inf]]).double().log_softmax(-1)
+    assert_close(warm(told)[0, :2], (told[0, :2] / 3).log_softmax(-1))
+    assert warm(told)[0, 2] == -math.inf
+
+
+def test_what_has_no_temperature_or_no_number_is_refused() -> None:
+    model = LoRA(backbone(), N, r=R)
+    with pytest.raises(ConfigError, match="with calibrated=True"):
+        require_temperature(Corrections(model))
+    with pytest.raises(ConfigError, match="must be finite"):
+        at(math.inf, model)
+    replies = LoRA(backbone(), N, r=R, likelihood=CompletionLikelihood())
+    with pytest.raises(ConfigError, match=r"closed set of answers, .*CompletionLikelihood"):
+        Corrections(replies, calibrated=True)
 
 
 def mixture_nll(draws: Tensor, labels: Tensor, log_temperature: float) -> float:
@@ -117,20 +146,6 @@ def test_members_have_the_temperature_under_which_their_average_is_best(factor: 
     # An average is less sure than its members: each by itself wants to be cooled less.
     assert found < min(best_log_temperature(own, labels) for own in draws) - 0.01
     assert best_common_log_temperature(draws[:1], labels) == best_log_temperature(draws[0], labels)
-
-
-def test_a_tempered_ensemble_divides_the_logits_of_its_members() -> None:
-    batch = make_batch()
-    found = []
-    for temperature in (1.0, 2.5):
-        torch.manual_seed(3)
-        model = randomise(TemperedEnsemble(backbone(), N, r=R, members=2))
-        model.set_temperature(math.log(temperature))
-        found.append(predict(model, EnsembleGuide(model), batch, samples=1))
-    plain, warm = found
-    assert len(plain) == 2
-    assert_close(warm, (plain / 2.5).log_softmax(-1))
-    assert (warm - plain).abs().max() > 0.1
 
 
 def test_an_ensemble_is_trained_as_without_and_finds_its_temperature(tmp_path: Path) -> None:
@@ -188,12 +203,6 @@ def test_no_validation_rows_is_said_before_training(tmp_path: Path) -> None:
     assert str(error.value).endswith(".")
     assert not steps
     assert not (tmp_path / "run").exists()
-
-
-def test_stock_predictive_divides_too() -> None:
-    pair = toy(2.5)
-    truth = mean_forward(*pair, make_batch())
-    assert_close(stock_draws(pair, 3, parallel=False), truth.expand(3, -1, -1))
 
 
 @pytest.mark.parametrize("answers", [1, 3])

@@ -11,14 +11,23 @@ from numpy.testing import assert_allclose
 from torch import Tensor
 from torch.testing import assert_close
 
-from bara_pyro.core.fit_distance import fit_distance
+from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.likelihood import CompletionLikelihood, TextLikelihood
-from bara_pyro.core.prediction import predict, record
+from bara_pyro.core.prediction import predict
+from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.metrics import decompose_nested
 from bara_pyro.models.lora import LoRA
-from bara_pyro.posthoc.distance import FEWEST, Distance, InTurn, held_out_squares, whitened
+from bara_pyro.posthoc.corrections import Corrections
+from bara_pyro.posthoc.distance import (
+    FEWEST,
+    Distance,
+    InTurn,
+    frozen_states,
+    held_out_squares,
+    whitened,
+)
 
 WIDTH, CLASSES = 6, 3
 
@@ -165,29 +174,29 @@ def test_copies_of_a_row_are_left_out_with_it(copies: int) -> None:
 
 
 def test_a_program_is_fitted_by_groups_and_by_what_rows_offer() -> None:
-    model, guide = aware("lora")[1]
+    model, guide = pair_of("lora")
     known, _ = near_and_far()
     groups = [f"g{i // 4}" for i in range(32)]
     offered = torch.ones(32, 3, dtype=torch.bool)
     offered[5:, 2] = False
-    told = fit_distance(model, guide, known, groups=groups, offered=offered)
-    seen = torch.cat([model.unadapted(batch) for batch in known])
-    assert told["radius"] == pytest.approx(float(held_out_squares(seen, groups).quantile(0.95)), rel=1e-6)
-    assert told["radius"] != pytest.approx(float(held_out_squares(seen).quantile(0.95)), rel=1e-3)
+    told = aware(model).fit(model, guide, known, groups=groups, offered=offered)
+    seen = torch.cat([frozen_states(model, batch) for batch in known])
+    assert told["distance_radius"] == pytest.approx(
+        float(held_out_squares(seen, groups).quantile(0.95)), rel=1e-6
+    )
+    assert told["distance_radius"] != pytest.approx(float(held_out_squares(seen).quantile(0.95)), rel=1e-3)
     points = torch.cat([predict(model, guide, batch, samples=0)[0] for batch in known])
     own = [row[: 3 if i < 5 else 2].var(correction=0) for i, row in enumerate(points)]
-    assert told["scale"] == pytest.approx(math.sqrt(sum(own) / 32), rel=1e-5)
+    assert told["distance_scale"] == pytest.approx(math.sqrt(sum(own) / 32), rel=1e-5)
 
 
 def test_too_few_rows_and_other_likelihoods_are_refused() -> None:
     with pytest.raises(DataError, match=f"9 training rows .* {FEWEST} are the least"):
         Distance(WIDTH).fit(states(9), torch.zeros(9, 2))
-    model, guide = lora_pair("llama")
-    with pytest.raises(ConfigError, match="make it with distance_aware=True"):
-        fit_distance(model, guide, [unlabelled()])
+    model, _ = lora_pair("llama")
     for likelihood in (TextLikelihood(), CompletionLikelihood()):
         with pytest.raises(ConfigError, match="Distance-aware predictions are for answers of one token"):
-            LoRA(model.backbone, 4, distance_aware=True, likelihood=likelihood)
+            aware(LoRA(model.backbone, 4, likelihood=likelihood))
 
 
 def near_and_far() -> tuple[list[Batch], Batch]:
@@ -200,56 +209,59 @@ def near_and_far() -> tuple[list[Batch], Batch]:
     return [replace(batch, labels=None) for batch in known], unlabelled()
 
 
-def aware(kind: str, scale: float = 0.3):  # type: ignore[no-untyped-def]
-    """Two pairs of the same weights: as ever, and distance-aware."""
-    make = lora_pair if kind == "lora" else bara_pair
-    options = {} if kind == "lora" else {"form": kind}
-    pairs = []
-    for distance_aware in (False, True):
-        torch.manual_seed(0)
-        pairs.append(make("llama", scale=scale, distance_aware=distance_aware, **options))
-    return pairs
+def pair_of(kind: str, scale: float = 0.3) -> tuple[AdaptedLM, SiteGuide]:
+    torch.manual_seed(0)
+    if kind == "lora":
+        return lora_pair("llama", scale=scale)
+    return bara_pair("llama", scale=scale, form=kind)
+
+
+def aware(model: AdaptedLM) -> Corrections:
+    return Corrections(model, distance_aware=True)
 
 
 @pytest.mark.parametrize("kind", ["lora", "additive", "gate"])
 def test_rows_like_the_training_rows_keep_their_draws(kind: str) -> None:
-    plain, pair = aware(kind)
+    pair = pair_of(kind)
+    own = aware(pair[0])
     known, far = near_and_far()
-    assert_close(predict(*pair, far, samples=4), predict(*plain, far, samples=4), rtol=0, atol=0)
-    fit_distance(*pair, known)
-    assert_close(predict(*pair, far, samples=0), predict(*plain, far, samples=0), rtol=0, atol=0)
-    g = pair[0].distance.directions(pair[0].unadapted(known[0])).abs().sum(-1)
-    before, after = (predict(*p, known[0], samples=4) for p in (plain, pair))
+    assert_close(own.predict(*pair, far, samples=4), predict(*pair, far, samples=4), rtol=0, atol=0)
+    own.fit(*pair, known)
+    assert_close(own.predict(*pair, far, samples=0), predict(*pair, far, samples=0), rtol=0, atol=0)
+    g = own.distance.directions(frozen_states(pair[0], known[0])).abs().sum(-1)
+    before, after = predict(*pair, known[0], samples=4), own.predict(*pair, known[0], samples=4)
     inside = g == 0
     assert inside.any()
     assert_close(after[:, inside], before[:, inside])
-    assert (pair[0].distance.directions(pair[0].unadapted(far)).abs().sum(-1) > 0).any()
-    assert not torch.allclose(predict(*pair, far, samples=4), predict(*plain, far, samples=4))
+    assert (own.distance.directions(frozen_states(pair[0], far)).abs().sum(-1) > 0).any()
+    assert not torch.allclose(own.predict(*pair, far, samples=4), predict(*pair, far, samples=4))
 
 
 @pytest.mark.parametrize("kind", ["lora", "gate"])
 def test_a_draw_depends_on_its_seed_and_number_alone(kind: str) -> None:
-    _, pair = aware(kind)
+    pair = pair_of(kind)
+    own = aware(pair[0])
     known, far = near_and_far()
-    fit_distance(*pair, known)
-    whole = predict(*pair, far, samples=7, seed=3)
-    cut = predict(*pair, far, samples=7, seed=3, memory_budget=1)
+    own.fit(*pair, known)
+    whole = own.predict(*pair, far, samples=7, seed=3)
+    cut = own.predict(*pair, far, samples=7, seed=3, memory_budget=1)
     assert_close(cut, whole, rtol=1e-5, atol=1e-5)
-    assert_close(predict(*pair, far, samples=3, seed=3), whole[:3], rtol=1e-5, atol=1e-5)
+    assert_close(own.predict(*pair, far, samples=3, seed=3), whole[:3], rtol=1e-5, atol=1e-5)
     for i in range(len(far)):
-        alone = predict(*pair, far.questions(slice(i, i + 1)), samples=7, seed=3)
+        alone = own.predict(*pair, far.questions(slice(i, i + 1)), samples=7, seed=3)
         assert_close(alone[:, 0], whole[:, i], rtol=1e-5, atol=1e-5)
     if kind == "gate":
-        for piece in record(*pair, far, samples=7, seed=3):
+        for piece in own.record(*pair, far, samples=7, seed=3, memory_budget=1):
             assert_close(piece.log_probs, whole[piece.draws, piece.rows], rtol=1e-5, atol=1e-5)
 
 
 def test_nested_draws_share_the_noise() -> None:
     """It is the same for draws that share the global latents: no disagreement among these is of it."""
-    _, pair = aware("lora")
+    pair = pair_of("lora")
+    own = aware(pair[0])
     known, far = near_and_far()
-    fit_distance(*pair, known)
-    found = predict(*pair, far, samples=8, repeats=4)
+    own.fit(*pair, known)
+    found = own.predict(*pair, far, samples=8, repeats=4)
     nested = found.reshape(2, 4, *found.shape[1:])
     assert_close(nested, nested[:, :1].expand_as(nested))
     assert decompose_nested(found, repeats=4) is not None
@@ -257,10 +269,10 @@ def test_nested_draws_share_the_noise() -> None:
 
 def test_features_are_the_frozen_models() -> None:
     """Whatever the adapters do: of a model without any."""
-    _, pair = aware("gate", scale=2.0)
+    pair = pair_of("gate", scale=2.0)
     far = unlabelled()
     lm = pair[0].backbone.lm
     for i, length in enumerate(far.attention_mask.sum(-1).tolist()):
         ids = far.input_ids[i : i + 1, -length:]
         expected = lm.model(input_ids=ids).last_hidden_state[0, -1]
-        assert_close(pair[0].unadapted(far)[i], expected, rtol=1e-4, atol=1e-5)
+        assert_close(frozen_states(pair[0], far)[i], expected, rtol=1e-4, atol=1e-5)

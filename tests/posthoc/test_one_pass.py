@@ -10,14 +10,13 @@ from scipy import optimize
 from torch import Tensor
 from torch.testing import assert_close
 
-from bara_pyro.core.fit_distance import fit_distance
-from bara_pyro.core.fit_one_pass import fit_one_pass
 from bara_pyro.core.likelihood import TextLikelihood
-from bara_pyro.core.prediction import point_log_probs, predict
+from bara_pyro.core.prediction import predict
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.metrics import posterior_predictive
 from bara_pyro.models.bara import BaRA
+from bara_pyro.posthoc.corrections import Corrections
 from bara_pyro.posthoc.one_pass import FEWEST, RIDGE, OnePass
 
 WIDTH = 4
@@ -51,18 +50,17 @@ def test_what_a_row_does_not_offer_is_not_fitted_to() -> None:
 
 def test_a_program_is_fitted_to_what_rows_offer() -> None:
     torch.manual_seed(0)
-    model, guide = bara_pair("llama", form="gate", one_pass=True)
+    model, guide = bara_pair("llama", form="gate")
     rows = [replace(make_batch(), labels=None, ids=tuple(f"{k}-{i}" for i in range(4))) for k in range(4)]
     offered = torch.ones(16, 3, dtype=torch.bool)
     offered[::2, 2] = False
-    told = fit_one_pass(model, guide, rows, samples=6, offered=offered)
-    with model.one_pass.unfitted():
-        points = torch.cat([predict(model, guide, batch, samples=0)[0] for batch in rows])
-        drawn = torch.cat([predict(model, guide, batch, samples=6) for batch in rows], dim=1)
+    told = Corrections(model, one_pass=True).fit(model, guide, rows, samples=6, offered=offered)
+    points = torch.cat([predict(model, guide, batch, samples=0)[0] for batch in rows])
+    drawn = torch.cat([predict(model, guide, batch, samples=6) for batch in rows], dim=1)
     average = posterior_predictive(drawn.masked_fill(~offered, -math.inf).log_softmax(-1))
     points = points.masked_fill(~offered, -math.inf).log_softmax(-1)
     kl = (average.exp() * (average - points)).masked_fill(~offered, 0).sum(-1).mean()
-    assert told["kl_before"] == pytest.approx(float(kl), rel=1e-4)
+    assert told["one_pass_kl_before"] == pytest.approx(float(kl), rel=1e-4)
 
 
 def test_fit_by_scipy_on_features_of_a_loop() -> None:
@@ -119,63 +117,56 @@ def known() -> list[Batch]:
 @pytest.mark.parametrize("form", ["additive", "gate"])
 def test_without_draws_comes_near_the_average_of_draws(form: str) -> None:
     torch.manual_seed(0)
-    pair = bara_pair("llama", scale=1.0, form=form, one_pass=True, fit={"init_kappa": 1.0})
+    pair = bara_pair("llama", scale=1.0, form=form, fit={"init_kappa": 1.0})
+    own = Corrections(pair[0], one_pass=True)
     rows, batch = known(), unlabelled()
-    plain, drawn = predict(*pair, batch, samples=0), predict(*pair, batch, samples=8)
-    told = fit_one_pass(*pair, rows, samples=64)
-    assert told["rows"] == 32
-    assert told["kl_after"] < 0.7 * told["kl_before"]
-    assert_close(predict(*pair, batch, samples=8), drawn, rtol=0, atol=0)  # draws are what they were
-    found = predict(*pair, batch, samples=0)
+    plain, drawn = own.predict(*pair, batch, samples=0), own.predict(*pair, batch, samples=8)
+    assert_close(plain, predict(*pair, batch, samples=0), rtol=0, atol=0)
+    told = own.fit(*pair, rows, samples=64)
+    assert told["one_pass_rows"] == 32
+    assert told["one_pass_kl_after"] < 0.7 * told["one_pass_kl_before"]
+    assert_close(own.predict(*pair, batch, samples=8), drawn, rtol=0, atol=0)  # draws are what they were
+    found = own.predict(*pair, batch, samples=0)
     assert not torch.allclose(found, plain)
     assert_close(found.exp().sum(-1), torch.ones(1, len(batch), dtype=torch.float64))
-    assert_close(point_log_probs(*pair, batch), found[0])
+    assert_close(own.predict(*pair, batch, samples=0, memory_budget=1), found, rtol=1e-5, atol=1e-5)
     for i in range(len(batch)):  # whatever else is in the batch
-        alone = predict(*pair, batch.questions(slice(i, i + 1)), samples=0)
+        alone = own.predict(*pair, batch.questions(slice(i, i + 1)), samples=0)
         assert_close(alone[:, 0], found[:, i], rtol=1e-5, atol=1e-5)
     # On the rows of the fit, with other draws: still nearer to their average than the mean gates are.
     apart = []
     for row in rows:
-        average = posterior_predictive(predict(*pair, row, samples=64, seed=1))
-        apart.append((average.exp() * (average - predict(*pair, row, samples=0)[0])).sum(-1))
-    assert float(torch.cat(apart).mean()) < 0.8 * told["kl_before"]
+        average = posterior_predictive(own.predict(*pair, row, samples=64, seed=1))
+        apart.append((average.exp() * (average - own.predict(*pair, row, samples=0)[0])).sum(-1))
+    assert float(torch.cat(apart).mean()) < 0.8 * told["one_pass_kl_before"]
 
 
 def test_what_cannot_be_is_refused() -> None:
-    model, guide = bara_pair("llama")
-    with pytest.raises(ConfigError, match="make it with one_pass=True"):
-        fit_one_pass(model, guide, known())
+    pair, lora = bara_pair("llama"), lora_pair("llama")
     with pytest.raises(ConfigError, match="this program has none that differ"):
-        fit_one_pass(*lora_pair("llama", one_pass=True), known())
+        Corrections(lora[0], one_pass=True).fit(*lora, known())
     with pytest.raises(ConfigError, match="One-pass predictions are for answers of one token"):
-        BaRA(model.backbone, 4, one_pass=True, likelihood=TextLikelihood())
+        Corrections(BaRA(pair[0].backbone, 4, likelihood=TextLikelihood()), one_pass=True)
     with pytest.raises(DataError, match=f"4 training rows .* {FEWEST} are the least"):
-        fit_one_pass(*bara_pair("llama", one_pass=True), known()[:1])
+        Corrections(pair[0], one_pass=True).fit(*pair, known()[:1])
 
 
-def test_fits_after_it_are_of_the_posterior_mean() -> None:
-    """A second fit finds what the first found, and so does that of the noise of foreign rows."""
-    pair = bara_pair(
-        "llama", scale=1.0, form="gate", one_pass=True, distance_aware=True, fit={"init_kappa": 1.0}
-    )
-    noise = fit_distance(*pair, known())
-    first = fit_one_pass(*pair, known(), samples=4)
-    assert fit_one_pass(*pair, known(), samples=4) == pytest.approx(first)
-    assert pair[0].one_pass.fitted
-    assert fit_distance(*pair, known()) == pytest.approx(noise)
-    assert pair[0].one_pass.fitted
+def test_a_second_fit_finds_what_the_first_found() -> None:
+    pair = bara_pair("llama", scale=1.0, form="gate", num_data=32, fit={"init_kappa": 1.0})
+    own = Corrections(pair[0], one_pass=True, distance_aware=True)
+    first = own.fit(*pair, known(), samples=4)
+    assert {"distance_radius", "one_pass_kl_after"} <= first.keys()
+    assert own.fit(*pair, known(), samples=4) == pytest.approx(first)
 
 
 def test_it_knows_nothing_of_the_noise_of_foreign_rows() -> None:
-    """Whichever of the two was fitted first."""
-    found = []
-    for order in ((fit_one_pass,), (fit_distance, fit_one_pass)):
-        model, guide = bara_pair(num_data=64, seed=0, scale=0.5, one_pass=True, distance_aware=True)
-        batches = [make_batch() for _ in range(8)]
-        for fit in order:
-            fit(model, guide, batches)
-            if model.distance is not None and model.distance.fitted:
-                model.distance.radius.zero_()  # every row is a foreign one
-        found.append(model.one_pass.weights.clone())
-    assert model.distance.fitted
-    assert torch.equal(found[0], found[1])
+    """The fit is that without the noise, though here every row is a foreign one."""
+    model, guide = bara_pair(num_data=64, seed=0, scale=0.5)
+    batches = [make_batch() for _ in range(8)]
+    alone, both = (Corrections(model, one_pass=True, distance_aware=aware) for aware in (False, True))
+    for own in (alone, both):
+        own.fit(model, guide, batches)
+    both.distance.radius.zero_()
+    assert both.distance.fitted
+    both.fit(model, guide, batches)
+    assert torch.equal(alone.one_pass.weights, both.one_pass.weights)

@@ -1,0 +1,276 @@
+"""The corrections of a run, together: how they are made, fitted and applied to draws."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.likelihood import require_answer_tokens, require_closed_set
+from bara_pyro.core.observing import last_states
+from bara_pyro.core.prediction import Drawn, forwards, predict, record
+from bara_pyro.core.program import AdaptedLM
+from bara_pyro.data.batching import first_batches
+from bara_pyro.data.types import Batch
+from bara_pyro.errors import ConfigError
+from bara_pyro.metrics import posterior_predictive
+from bara_pyro.posthoc.distance import Distance, frozen_states
+from bara_pyro.posthoc.one_pass import OnePass
+from bara_pyro.posthoc.temperature import Temperature
+
+# Rows that are looked at: a covariance of thousands is known well enough, a draw costs a forward.
+MOST, MOST_DRAWN, DRAWS = 4096, 512, 32
+
+
+class Corrections(nn.Module):
+    """What is fitted to a program's draws once its training is over; the program knows nothing of it.
+
+    Each draw's scores are divided by the temperature. Then the prediction without draws is made to stand for
+    their average (`one_pass`), and draws of rows unlike the training rows get noise (`distance`).
+
+    Args:
+        model: the program.
+        calibrated: whether there is a temperature, see :class:`.Temperature`.
+        distance_aware: whether there is noise of foreign rows, see :class:`.Distance`.
+        one_pass: whether S = 0 stands for the average of draws, see :class:`.OnePass`.
+
+    Raises:
+        ConfigError: the program's likelihood is of no closed set of answers (`calibrated`), or of answers
+            that are not one token each (the other two).
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> from bara_pyro.posthoc.corrections import Corrections
+        >>> backbone, task = bp.load_backbone("microworld"), bp.load_task("micro-wgs")
+        >>> answers = bp.answer_token_ids(backbone.tokenizer, task.labels)
+        >>> train = bp.encode(task.train[:40], backbone.tokenizer)
+        >>> model = bp.models.BaRA(backbone, num_data=40, form="gate")
+        >>> guide = bp.guides.WeibullGuide(model)  # to be trained here
+        >>> corrections = Corrections(model, distance_aware=True)
+        >>> corrections.fit(model, guide, bp.batches(train, answers, 20))["distance_rows"]
+        40
+        >>> corrections.predict(model, guide, train.batch(range(4), answers), samples=10).shape
+        torch.Size([10, 4, 2])
+    """
+
+    def __init__(
+        self,
+        model: AdaptedLM,
+        *,
+        calibrated: bool = False,
+        distance_aware: bool = False,
+        one_pass: bool = False,
+    ) -> None:
+        super().__init__()
+        if calibrated:
+            require_closed_set(model.likelihood, "Temperatures")
+        if distance_aware:
+            require_answer_tokens(model.likelihood, "Distance-aware predictions")
+        if one_pass:
+            require_answer_tokens(model.likelihood, "One-pass predictions")
+        width = model.backbone.lm.get_output_embeddings().weight.shape[1]
+        self.temperature = Temperature() if calibrated else None
+        self.distance = Distance(width) if distance_aware else None
+        self.one_pass = OnePass(width) if one_pass else None
+        self.to(model.backbone.device)
+
+    def check(self, model: AdaptedLM, guide: SiteGuide, method: str = "this program") -> None:
+        """Refuse, before training, what could not be fitted after it; `method` is what the error calls it.
+
+        Raises:
+            ConfigError: `one_pass` without latents, or with a guide whose draws of them will not differ.
+            DataError: there are too few training rows.
+        """
+        if self.one_pass is not None:
+            _check_draws(model, guide, method)
+        for part in (self.distance, self.one_pass):
+            if part is not None:
+                part.check_rows(model.num_data)
+
+    def fit(
+        self,
+        model: AdaptedLM,
+        guide: SiteGuide,
+        batches: Iterable[Batch],
+        *,
+        groups: Sequence[str] | None = None,
+        offered: Tensor | None = None,
+        samples: int = DRAWS,
+        seed: int = 0,
+    ) -> dict[str, float]:
+        """Fit distance and one pass to rows that a program was trained on, whose labels are not looked at.
+
+        Args:
+            model: the program.
+            guide: its fitted guide.
+            batches: of training rows: the first `MOST` for the distance, `MOST_DRAWN` for the one pass.
+            groups: in the order of these rows, the name of each one's group (`data.clusters.together`), whose
+                rows look nearer to one another than rows to come will be; None: each row is alone.
+            offered: in the same order, which answers each row has to choose from, bool, `n x C`; None: all.
+            samples: number of draws that the one pass is to stand for.
+            seed: of these.
+
+        Returns:
+            What the parts' own `fit` return, under `distance_..` and `one_pass_..`; empty without them.
+
+        Raises:
+            ConfigError: nothing differs between the guide's draws, or not yet.
+            DataError: there are too few rows.
+        """
+        found: dict[str, float] = {}
+        if self.distance is None and self.one_pass is None:
+            return found
+        known = list(first_batches(batches, MOST))
+        if self.distance is not None:
+            own = self._fit_distance(self.distance, model, guide, known, groups, offered)
+            found |= {f"distance_{key}": value for key, value in own.items()}
+        if self.one_pass is not None:
+            known = list(first_batches(known, MOST_DRAWN))
+            own = self._fit_one_pass(self.one_pass, model, guide, known, offered, samples, seed)
+            found |= {f"one_pass_{key}": value for key, value in own.items()}
+        return found
+
+    def _fit_distance(
+        self,
+        distance: Distance,
+        model: AdaptedLM,
+        guide: SiteGuide,
+        batches: Sequence[Batch],
+        groups: Sequence[str] | None,
+        offered: Tensor | None,
+    ) -> dict[str, float]:
+        states = torch.cat([frozen_states(model, batch) for batch in batches])
+        points = torch.cat([self._tempered(predict(model, guide, b, samples=0))[0] for b in batches])
+        points = _among(points, offered)
+        return distance.fit(states, points, None if groups is None else groups[: len(points)])
+
+    def _fit_one_pass(
+        self,
+        one_pass: OnePass,
+        model: AdaptedLM,
+        guide: SiteGuide,
+        batches: Sequence[Batch],
+        offered: Tensor | None,
+        samples: int,
+        seed: int,
+    ) -> dict[str, float]:
+        _check_draws(model, guide)
+        if not guide.stochastic:
+            raise ConfigError(
+                f"This {type(guide).__name__} has no draws yet: fit its posterior first, as the method does."
+            )
+        with last_states(model) as seen:
+            at_mean = [self._tempered(predict(model, guide, b, samples=0))[0] for b in batches]
+        drawn = [self._tempered(predict(model, guide, b, samples=samples, seed=seed)) for b in batches]
+        states = torch.cat(seen).float()
+        average = posterior_predictive(_among(torch.cat(drawn, dim=1), offered).log_softmax(-1))
+        # What `predict` returns is on the CPU.
+        return one_pass.fit(torch.cat(at_mean).to(states.device), states, average.to(states.device))
+
+    @torch.no_grad()
+    def predict(
+        self,
+        model: AdaptedLM,
+        guide: SiteGuide,
+        batch: Batch,
+        *,
+        samples: int = 10,
+        repeats: int = 1,
+        seed: int = 0,
+        memory_budget: int | None = None,
+        last: int | None = None,
+    ) -> Tensor:
+        """Return what `core.prediction.predict` does, corrected; its arguments, shapes and errors."""
+        drawing = partial(predict, model, guide, batch, memory_budget=memory_budget)
+        if samples == 0 and self.one_pass is not None and self.one_pass.fitted:
+            with last_states(model) as seen:
+                at_mean = self._tempered(drawing(samples=0))[0]
+            states = torch.cat(seen)
+            return self.one_pass(at_mean.to(states.device), states).cpu().unsqueeze(0)
+        drawn = self._tempered(drawing(samples=samples, repeats=repeats, seed=seed, last=last))
+        if samples == 0 or self.distance is None or not self.distance.fitted:
+            return drawn
+        drawn = drawn.repeat_interleave(-(-samples // len(drawn)), 0)  # each member of an ensemble several
+        numbers = torch.arange(len(drawn)) // repeats
+        return self._spread(self.distance, model, batch, drawn, numbers, seed, memory_budget)
+
+    def record(
+        self,
+        model: AdaptedLM,
+        guide: SiteGuide,
+        batch: Batch,
+        *,
+        samples: int = 10,
+        seed: int = 0,
+        memory_budget: int | None = None,
+    ) -> Iterator[Drawn]:
+        """Yield what `core.prediction.record` does, corrected, but for the one pass, which is of no draws."""
+        for piece in record(model, guide, batch, samples=samples, seed=seed, memory_budget=memory_budget):
+            numbers = torch.arange(piece.draws.start, piece.draws.stop) if samples else None
+            rows = batch.questions(piece.rows)
+            yield replace(piece, log_probs=self.of_draws(model, rows, piece.log_probs, numbers, seed))
+
+    def of_draws(
+        self, model: AdaptedLM, batch: Batch, drawn: Tensor, numbers: Tensor | None = None, seed: int = 0
+    ) -> Tensor:
+        """Return draws of a batch, corrected: `S x B x C`, float64, on the CPU.
+
+        Args:
+            model: the program.
+            batch: the rows.
+            drawn: `S x B x C`, what its program and guide gave.
+            numbers: long, `S`: which draws they are; None: the posterior mean.
+            seed: of the draws.
+        """
+        drawn = self._tempered(drawn)
+        if numbers is None or self.distance is None or not self.distance.fitted:
+            return drawn
+        return self._spread(self.distance, model, batch, drawn, numbers, seed)
+
+    def stored(self) -> dict[str, nn.Parameter]:
+        """Return the parameters by the names that they have in a run's files."""
+        return {name.removeprefix("temperature."): value for name, value in self.named_parameters()}
+
+    def _tempered(self, drawn: Tensor) -> Tensor:
+        return drawn if self.temperature is None else self.temperature(drawn)
+
+    @staticmethod
+    @torch.no_grad()
+    def _spread(
+        distance: Distance,
+        model: AdaptedLM,
+        batch: Batch,
+        drawn: Tensor,
+        numbers: Tensor,
+        seed: int,
+        memory_budget: int | None = None,
+    ) -> Tensor:
+        """Return draws of these numbers with the noise of foreign rows."""
+        pieces = [batch.questions(rows) for rows in forwards(model, batch, memory_budget)]
+        states = torch.cat([frozen_states(model, piece) for piece in pieces])
+        return distance.noisy(drawn.to(states.device), states, numbers.to(states.device), seed).cpu()
+
+
+def _check_draws(model: AdaptedLM, guide: SiteGuide, method: str = "this program") -> None:
+    """Refuse, for a one pass, a program without latents or a guide whose draws of them will not differ."""
+    if not (model.latents and guide.stochastic_once_fitted):
+        raise ConfigError(
+            f"one_pass (--one-pass) stands for the average of many draws, and {method} has none that "
+            "differ: leave it out."
+        )
+
+
+def _among(log_probs: Tensor, offered: Tensor | None) -> Tensor:
+    """Return log-probabilities, `... n x C`, -inf where one of the first n rows does not offer an answer."""
+    if offered is None:
+        return log_probs
+    return log_probs.masked_fill(~offered[: log_probs.shape[-2]], -torch.inf)
+
+
+def require_temperature(corrections: Corrections) -> Temperature:
+    """Return the temperature of corrections that have one; others raise a `ConfigError`."""
+    if corrections.temperature is None:
+        raise ConfigError("There is no temperature to set: make the corrections with calibrated=True.")
+    return corrections.temperature
