@@ -28,7 +28,6 @@ from bara_pyro.core.foreign import beside_foreign
 from bara_pyro.core.frozen import Module
 from bara_pyro.core.frozen_states import Tokens
 from bara_pyro.core.handlers import check_conditions
-from bara_pyro.core.last_layer import ChangeCache, adapted_before_attending
 from bara_pyro.core.latents import Gates, Latents
 from bara_pyro.core.likelihood import AnswerLikelihood, Likelihood, predicting
 from bara_pyro.core.next_token import NextToken
@@ -123,8 +122,6 @@ class AdaptedLM(Module):
         self._body = tuple(
             (a, backbone.lm.get_submodule(a.target.path)) for a in adapters if not a.target.is_head
         )
-        # Here and not at the first step, whose hooks and autocast it would meet.
-        self._run_twice = adapted_before_attending(backbone, [layer for _, layer in self._body])
         self.to(backbone.device)
         for adapter in adapters:
             adapter.home = backbone.device
@@ -185,21 +182,14 @@ class AdaptedLM(Module):
             draws = draw_plate_shape()
             latents = self.global_latents(batch)
             with pyro.plate("data", self.num_data, subsample=indices, dim=-2):
-                width = self._trained_alone(batch)
-                with self._adapted(batch, latents, last_twice=width is not None) as copies:
-                    hidden = self._hidden(batch, copies, width)
+                with self._adapted(batch, latents) as copies:
+                    hidden = self._hidden(batch, copies)
                 hidden = hidden.reshape(*(draws if self.drawn_body else ()), rows, *hidden.shape[1:])
                 return self.likelihood.observe(hidden, batch, _Head(self, latents))
 
-    def _hidden(self, batch: Batch, copies: int, width: int | None) -> Tensor:
-        """Return the last hidden states of all tokens, or of the last `width`, `(copies B) x T x d`."""
-        below = self.frozen_layers
-        if width is not None:
-            tokens = Tokens(batch.input_ids, batch.attention_mask)
-            states = self.lower(batch)
-            past = self.backbone.read_last(tokens, copies=copies, below=below, states=states, width=width)
-            batch = batch.last(width, past)
-        ids, mask = batch.input_ids, batch.attention_mask
+    def _hidden(self, batch: Batch, copies: int) -> Tensor:
+        """Return the last hidden states of all tokens, `(copies B) x T x d`."""
+        ids, mask, below = batch.input_ids, batch.attention_mask, self.frozen_layers
         return self.backbone.hidden(ids, mask, batch.segments, copies=copies, below=below, past=batch.past)
 
     def asked_alone(self, batch: Batch) -> int | None:
@@ -208,14 +198,6 @@ class AdaptedLM(Module):
         plain = batch.segments is None and batch.past is None and self.likelihood.looks_at_asked
         adapted = self.backbone.last_apart and self.frozen_layers < len(self.backbone.states.layers)
         return width if plain and adapted and width < batch.input_ids.shape[1] else None
-
-    def _trained_alone(self, batch: Batch) -> int | None:
-        """Return the same for training: its adapters must all be run before it attends."""
-        if not torch.is_grad_enabled():
-            return None
-        width = self.asked_alone(batch)
-        few = width is not None and 2 * width <= batch.input_ids.shape[1]  # running a layer twice has a price
-        return width if few and self._run_twice is not None else None
 
     def read(self, batch: Batch, counted: Tensor | None = None, states: Tensor | None = None) -> Prefix:
         """Run the body of the program on rows that others will go on from; return their keys and values.
@@ -255,15 +237,13 @@ class AdaptedLM(Module):
         return self.backbone.lower(Tokens(batch.input_ids, batch.attention_mask), self.frozen_layers)
 
     @contextmanager
-    def _adapted(
-        self, batch: Batch, latents: Sequence[LayerLatents], *, last_twice: bool = False
-    ) -> Iterator[int]:
+    def _adapted(self, batch: Batch, latents: Sequence[LayerLatents]) -> Iterator[int]:
         """Hang the adapters of the body on the language model, in the plate of tokens; yield the draws."""
         draws = draw_plate_shape() if self.drawn_body else ()
         with (
             pyro.plate("tokens", batch.input_ids.shape[1], dim=-1),
             poutine.mask(mask=cast(BoolTensor, self.counted(batch))),
-            self.attached(latents, (*draws, len(batch)), last_twice=last_twice),
+            self.attached(latents, (*draws, len(batch))),
         ):
             yield torch.Size(draws).numel()
 
@@ -306,29 +286,22 @@ class AdaptedLM(Module):
         return self.backbone.finished(logits)
 
     @contextmanager
-    def attached(
-        self, latents: Sequence[LayerLatents], lead: tuple[int, ...], *, last_twice: bool = False
-    ) -> Iterator[None]:
+    def attached(self, latents: Sequence[LayerLatents], lead: tuple[int, ...]) -> Iterator[None]:
         """Hang the adapters of the body on the language model while the block runs.
 
         Each is given its `latents`, and its layer's input with the flat batch dimension of the language model
-        unfolded to `lead`, `[draws x] B`. `last_twice`: the last decoder layer is run twice, see
-        `bara_pyro.core.last_layer`.
+        unfolded to `lead`, `[draws x] B`.
         """
         recorded = Recorded() if self.backbone.checkpointing and torch.is_grad_enabled() else None
+        add = added if recorded is None else recorded.hook
         unfolded = unfolding(lead, self.one_input)
-        twice = (self._run_twice or ()) if last_twice else ()
-        once = ChangeCache()
         with ExitStack() as stack:
             for adapter, layer in self._body:
                 change_of = partial(adapter.change_of, latents[adapter.target.index], unfolded)
-                add = once.hook if layer in twice else added if recorded is None else recorded.hook
                 stack.callback(layer.register_forward_hook(partial(add, change_of)).remove)
             if recorded is not None:
-                # Of a last layer that is run twice there is little to keep.
-                upper = self.backbone.states.layers[self.frozen_layers : -1 if last_twice else None]
-                adapted = [layer for _, layer in self._body]
-                stack.enter_context(recorded.recomputing(upper, adapted))
+                upper = self.backbone.states.layers[self.frozen_layers :]
+                stack.enter_context(recorded.recomputing(upper, [layer for _, layer in self._body]))
             yield
 
 
