@@ -14,11 +14,9 @@ import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections import Counter
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from types import FrameType
 from typing import cast
-from unittest.mock import patch
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -106,19 +104,13 @@ def count(step: Callable[[], object]) -> Kernels:
     return kernels
 
 
-def as_on_an_accelerator() -> AbstractContextManager[object]:
-    """Let programs that are made meanwhile run the last layer whole, as they do where launches are dear."""
-    return patch("bara_pyro.core.program.adapted_before_attending", lambda *_: None)
-
-
 def measure(size_name: str) -> dict[str, Kernels]:
     """Return the kernels of a training step of PEFT's LoRA and of our methods."""
     size = size_of(size_name)
     batch = make_batch(size)
     out = {}
     for name in ("peft lora", *METHODS):
-        with as_on_an_accelerator():
-            step = peft_lora(size)[0] if name == "peft lora" else ours(size, name)[0]
+        step = peft_lora(size)[0] if name == "peft lora" else ours(size, name)[0]
         out[name] = count(lambda step=step: step(batch))  # type: ignore[misc]
     return out
 

@@ -9,27 +9,21 @@ level into a distribution.
 """
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Literal, cast
+from typing import Literal
 
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bara_pyro.core.adapter import Adapter
 from bara_pyro.core.distributions import KAPPA_MAX, KAPPA_MIN, MEAN_MIN, bound_kappa, bound_mean, bound_shape
 from bara_pyro.core.frozen import Module
 from bara_pyro.core.guide import SiteGuide
-from bara_pyro.core.latents import Site
-from bara_pyro.core.normalised import normalised_linear
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.core.sites import by_name, module_key
+from bara_pyro.core.sites import by_name
 from bara_pyro.errors import ConfigError, check_choice
 
-# Layers of one parent that are given one and the same input, under the names of common architectures.
-ONE_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
-
+NORM_MIN = 1e-6  # smallest norm that an input is divided by: one of zeros stays one
 # Of the noise level that training starts from: the largest, up to so many rows, and the smallest.
 MOST_START, MOST_START_ROWS, LEAST_START = 0.5, 2560, 0.1
 
@@ -129,10 +123,6 @@ class AmortizedGuide(SiteGuide):
             if not random_kappa:
                 raw[rank:] = 0
             sites[name] = _Raw(raw)
-        # Sites whose raw values are one product, under the first of them; each of the others by itself, too,
-        # where it turns out to be given another input.
-        self._together = {name: (name,) for name in latents.local_sites} | _of_one_input(latents.local_sites)
-        self._ahead: dict[str, tuple[Tensor, TorchDistribution]] = {}  # made with the first
         self.sites = by_name(sites)
         self._raw = dict(zip(sites, self.sites.values(), strict=True))  # read at every site: a plain dict
         self._local = frozenset(latents.local_sites)
@@ -140,31 +130,12 @@ class AmortizedGuide(SiteGuide):
 
     def get_posterior(self, name: str, prior: TorchDistribution) -> TorchDistribution:
         """Return the site's posterior; a global site is expanded by its plate."""
+        weight = self._raw[name].weight
         if name not in self._local:
-            return self.posterior(self._raw[name].weight, self.r)
-        x = self.input
-        if name in self._ahead:
-            seen, distribution = self._ahead.pop(name)
-            if seen is x:
-                return distribution
-        names = self._together[name]
-        distribution, *others = (own.to_event(1) for own in self._amortised(names, x))
-        self._ahead.update({other: (x, own) for other, own in zip(names[1:], others, strict=True)})
-        return distribution
-
-    def _amortised(self, names: Sequence[str], x: Tensor) -> Sequence[TorchDistribution]:
-        """Return the posteriors of sites of one rank that see the same input, from one matrix product."""
-        weights: list[Tensor] = [self._raw[name].weight for name in names]
-        paths = [str(self.model.latents.sites[name].path) for name in names]
-        adapters = [self.model.adapters[module_key(path)] for path in paths]
-        rank = self.sizes[names[0]][0]
-        return self.posteriors(
-            self.shifted(self._product(weights, rank, x, adapters), names), rank, local=True
-        )
-
-    def shifted(self, raw: Tensor, names: Sequence[str]) -> Tensor:
-        """Return the raw parameters of K local sites, `... x K x (rank + levels)`; here as the product is."""
-        return raw
+            return self.posterior(weight, self.r)
+        rank = self.sizes[name][0]
+        raw = self.shifted(self._amortised(weight, rank, self.input), name)
+        return self._of_raw(raw, rank, local=True).to_event(1)
 
     def posterior(self, weight: Tensor, rank: int, x: Tensor | None = None) -> TorchDistribution:
         """Return the posterior that unconstrained parameters stand for: means first, then noise levels.
@@ -174,41 +145,27 @@ class AmortizedGuide(SiteGuide):
             rank: of the module.
             x: float32, `... x in_features`: the layer's input, of a local site.
         """
-        if x is not None:
-            return self.posteriors(self._product([weight], rank, x), rank, local=True)[0].to_event(1)
-        raw = weight + self.start[self.r - rank : self.r - rank + weight.shape[-1]]
-        return self.posteriors(raw.unsqueeze(-2), rank, local=False)[0].to_event(1)
+        local = x is not None
+        raw = weight + self._start(rank, weight.shape[-1]) if x is None else self._amortised(weight, rank, x)
+        return self._of_raw(raw, rank, local).to_event(1)
 
-    def _product(
-        self, weights: Sequence[Tensor], rank: int, x: Tensor, adapters: Sequence[Adapter] = ()
-    ) -> Tensor:
-        """Return the raw parameters that K weights of one shape make of an input, `... x K x rows`.
-
-        In training the same product gives what `adapters` make of that input by themselves.
-        """
-        size = len(weights[0])
-        start = self.start[self.r - rank : self.r - rank + size]
-        if self.normalize_input:
-            with_own = [a for a in adapters if a.input_weight is not None] if torch.is_grad_enabled() else []
-            plain = [cast(Tensor, adapter.input_weight) for adapter in with_own]
-            raw, *products = normalised_linear(x, weights, start, plain)
-            for adapter, product in zip(with_own, products, strict=True):
-                adapter.product_ahead[:] = x, product
-        else:
-            weight = weights[0]
-            if len(weights) > 1:
-                weight, start = torch.cat(list(weights)), start.repeat(len(weights))
-            raw = F.linear(x, weight, start).unflatten(-1, (len(weights), size))
+    def shifted(self, raw: Tensor, name: str) -> Tensor:
+        """Return the raw parameters of a local site, `... x (rank + levels)`; here as the product is."""
         return raw
 
-    def posteriors(self, raw: Tensor, rank: int, local: bool) -> Sequence[TorchDistribution]:
-        """Return the distributions of K sites from raw parameters, `... x K x (rank + levels)`.
+    def _start(self, rank: int, size: int) -> Tensor:
+        return self.start[self.r - rank : self.r - rank + size]
 
-        Each has the batch shape `... x rank`; what they compute may be shared.
-        """
-        return [self._posterior(own, rank, local) for own in raw.unbind(-2)]
+    def _amortised(self, weight: Tensor, rank: int, x: Tensor) -> Tensor:
+        """Return the raw parameters that a weight makes of an input, `... x (rank + levels)`."""
+        start = self._start(rank, len(weight))
+        if not self.normalize_input:
+            return F.linear(x, weight, start)
+        # The few outputs are divided, not the wide input, of which autograd would keep a copy a layer.
+        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(NORM_MIN)
+        return F.linear(x, weight) * (x.shape[-1] ** 0.5 / norm) + start
 
-    def _posterior(self, raw: Tensor, rank: int, local: bool) -> TorchDistribution:
+    def _of_raw(self, raw: Tensor, rank: int, local: bool) -> TorchDistribution:
         # One softplus for both halves: on small models every operation counts.
         mean, level = F.softplus(raw).split((rank, raw.shape[-1] - rank), dim=-1)
         rectified = local and self.activation == "relu"
@@ -249,17 +206,6 @@ def start_kappa(rows: int) -> float:
     (0.5, 0.5, 0.25, 0.1)
     """
     return max(LEAST_START, MOST_START * math.sqrt(min(1.0, MOST_START_ROWS / rows)))
-
-
-def _of_one_input(sites: Mapping[str, Site]) -> dict[str, tuple[str, ...]]:
-    """Return the sites of layers that are given one and the same input and have one rank, under the first."""
-    found: dict[Hashable, list[str]] = {}
-    for name, site in sites.items():
-        parent, _, layer = str(site.path).rpartition(".")
-        for kin in ONE_INPUT:
-            if layer in kin:
-                found.setdefault((parent, kin, site.width, site.shape), []).append(name)
-    return {names[0]: tuple(names) for names in found.values()}
 
 
 def _softplus_inverse(value: float) -> float:

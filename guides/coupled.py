@@ -14,7 +14,6 @@ theta's prior does not know Phi:
 and of the expectation SVI has the draw of Phi that it makes anyway.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -47,14 +46,14 @@ class CoupledWeibullGuide(WeibullGuide):
         self._places = {name: place for place, name in enumerate(local)} if PHI in model.latents.sites else {}
         self.coupling = nn.Parameter(torch.zeros(len(self._places), self.r, device=self.start.device))
 
-    def shifted(self, raw: Tensor, names: Sequence[str]) -> Tensor:
+    def shifted(self, raw: Tensor, name: str) -> Tensor:
         """Return the raw parameters, those of the means moved by `c log Phi`."""
         if not self._places:
             return raw
         phi = self.shared
         if phi is None:
-            raise LookupError(f"Phi was not given to {names[0]}: see bara_pyro.core.adapter.local_sample.")
-        rank, levels = self.sizes[names[0]]
-        places = [self._places[name] for name in names]
-        shift = (self.coupling[places] * phi[..., places, :].log())[..., :rank]  # [draws x 1 x] K x rank
-        return raw + F.pad(shift, (0, levels)).unsqueeze(-3)
+            raise LookupError(f"Phi was not given to {name}: see bara_pyro.core.adapter.local_sample.")
+        rank, levels = self.sizes[name]
+        place = self._places[name]
+        shift = (self.coupling[place] * phi[..., place, :].log())[..., :rank]  # [draws x 1 x] rank
+        return raw + F.pad(shift, (0, levels)).unsqueeze(-2)

@@ -1,11 +1,8 @@
 """Weibull posteriors, the paper's family (Eq. 16 and 17): analytic KL to every Gamma prior."""
 
-from collections.abc import Sequence
-
-from pyro.distributions import TorchDistribution
 from torch import Tensor
 
-from bara_pyro.core.distributions import MeanWeibull, RawGates
+from bara_pyro.core.distributions import MeanWeibull
 from bara_pyro.guides.amortized import AmortizedGuide
 from bara_pyro.guides.families import register_guide
 
@@ -29,12 +26,3 @@ class WeibullGuide(AmortizedGuide):
     def family(self, mean: Tensor, kappa: Tensor) -> MeanWeibull:
         """Return `MeanWeibull(mean, kappa)`."""
         return MeanWeibull(mean, kappa, validate_args=False)
-
-    def posteriors(self, raw: Tensor, rank: int, local: bool) -> Sequence[TorchDistribution]:
-        """Return the distributions of K sites; in the usual form they are drawn together, in one node."""
-        usual = self.shape == "kappa" and self.activation == "softplus" and raw.shape[-1] == 2 * rank
-        own = getattr(self.family, "__func__", None) is WeibullGuide.family  # no other was put in its place
-        if not (usual and own):
-            return super().posteriors(raw, rank, local)
-        gates = RawGates(raw, self.max_kappa)
-        return [MeanWeibull.from_raw(gates, index) for index in range(raw.shape[-2])]

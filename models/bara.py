@@ -8,10 +8,10 @@ y = W0 x + s B ((Phi * theta) * (A x))      gate form (Definition 1 of the paper
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache, cached_property, partial, reduce
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial, reduce
 from operator import mul
-from typing import Literal, NamedTuple, Unpack, cast
+from typing import Literal, NamedTuple, Unpack
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -20,7 +20,6 @@ from torch.nn import functional as F
 
 from bara_pyro.core.adapter import Adapter, local_sample, tempered
 from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.distributions.whole import Whole
 from bara_pyro.core.latents import Gates, Latents, Site
 from bara_pyro.core.priors import make_prior
 from bara_pyro.core.program import AdaptedLM, AdapterOptions, by_module
@@ -39,16 +38,14 @@ class Gate(NamedTuple):
     """What one layer's gate is made of.
 
     Attributes:
-        phi: its draw of Phi, `[draws x 1 x] 1 x r`; None where there is none, or where `up` has it.
-        up: `s B diag(Phi)`, `out x r`; None where the layer makes it itself.
-        prior: of theta, by its batch shape and rank; None where there is none.
+        phi: its draw of Phi, `[draws x 1 x] 1 x r`; None where there is none.
+        prior: of an entry of theta; None where there is none.
         beta: weight of theta's KL.
         shared: the draw of Phi of all modules, `[draws x 1 x] modules x r`, for the guide of theta.
     """
 
     phi: Tensor | None
-    up: Tensor | None
-    prior: Callable[[torch.Size, int], TorchDistribution] | None
+    prior: TorchDistribution | None
     beta: float
     shared: Tensor | None
 
@@ -64,29 +61,18 @@ class BaRAAdapter(Adapter):
         self.centre = centre
         self.lora_B = up_projection(r, target.out_features)
 
-    @property
-    def input_weight(self) -> Tensor | None:
-        """LoRA's A, of the gate form."""
-        return self.lora_A if self.form == "gate" else None
-
     def shrink(self, x: Tensor, latents: Gate) -> Tensor:
-        """Return what the gates let through; of Phi where `latents.up` has it only the rest."""
-        phi, _, prior, beta, shared = latents
-        parts = []
-        if phi is not None:
-            parts.append(phi if phi.shape[-1] == self.r else phi[..., : self.r])
+        """Return what the gates let through."""
+        phi, prior, beta, shared = latents
+        parts = [] if phi is None else [phi[..., : self.r]]
         if prior is not None:
             with tempered(beta):
-                distribution = prior(x.shape[:-1], self.r)
+                distribution = prior.expand([*x.shape[:-1], self.r]).to_event(1)
                 theta = local_sample(self.target.site(THETA), distribution, x, shared)
-                parts.append(theta - self.centre if self.centre else theta)
+            parts.append(theta - self.centre if self.centre else theta)
         if self.form == "gate":
-            parts.append(self.times_input(x))
+            parts.append(F.linear(x, self.lora_A))
         return reduce(mul, parts)
-
-    def expand(self, units: Tensor, latents: Gate, rows: Tensor | None = None) -> Tensor:
-        """Return `s B units`, with `s B diag(Phi)` where that was made before."""
-        return super().expand(units, latents, rows) if latents.up is None else F.linear(units, latents.up)
 
 
 class BaRA(AdaptedLM):
@@ -121,7 +107,6 @@ class BaRA(AdaptedLM):
 
     adapters: Mapping[str, BaRAAdapter]
     prunable = True
-    one_input = True
 
     def __init__(
         self,
@@ -184,40 +169,12 @@ class BaRA(AdaptedLM):
         )
 
     def global_latents(self, batch: Batch) -> Sequence[Gate]:
-        """Sample `phi`; theta's prior is made once for all layers of one shape."""
-
-        @cache
-        def theta(shape: torch.Size, rank: int) -> TorchDistribution:
-            return Whole(self.theta_prior.expand([*shape, rank]), 1)
-
-        prior = None if self.latent == "phi" else theta
+        """Sample `phi`."""
+        prior = None if self.latent == "phi" else self.theta_prior
         if self.latent == "theta":
-            return [Gate(None, None, prior, self.beta_theta, None)] * len(self.targets)
-        drawn = self.one_per_module(PHI, self.phi_prior, self.beta_phi)
-        phi = by_module(drawn)
-        gates = [Gate(own, None, prior, self.beta_theta, drawn) for own in phi]
-        # In training only: predictions with and without a dimension of draws then round alike.
-        training = torch.is_grad_enabled() and phi[0].dim() == 2
-        if training and (prior is not None or self.form == "gate"):
-            for index, up in self._ups(phi).items():
-                gates[index] = Gate(None, up, prior, self.beta_theta, drawn)
-        return gates
-
-    def _ups(self, phi: Sequence[Tensor]) -> dict[int, Tensor]:
-        """Return `s B diag(Phi)` of the layers of the body: B once is smaller than gates of all tokens.
-
-        Layers of one shape at once, because on an accelerator a step waits for the number of operations.
-        """
-        alike: dict[torch.Size, list[BaRAAdapter]] = {}
-        for adapter, _ in self._body:
-            alike.setdefault(adapter.lora_B.shape, []).append(cast(BaRAAdapter, adapter))
-        out: dict[int, Tensor] = {}
-        for shape, adapters in alike.items():
-            indices = [adapter.target.index for adapter in adapters]
-            gates = torch.stack([phi[index] for index in indices])[..., : shape[-1]]
-            ups = torch.stack([adapter.lora_B for adapter in adapters]) * (gates * adapters[0].scaling)
-            out |= dict(zip(indices, ups.unbind(), strict=True))
-        return out
+            return [Gate(None, prior, self.beta_theta, None)] * len(self.targets)
+        phi = self.one_per_module(PHI, self.phi_prior, self.beta_phi)
+        return [Gate(own, prior, self.beta_theta, phi) for own in by_module(phi)]
 
 
 def centre_of(prior: str | Fields) -> float:

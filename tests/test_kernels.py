@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from bara_pyro.core.targets import find_targets
-from benchmarks.kernels import Kernels, as_on_an_accelerator, count
+from benchmarks.kernels import Kernels, count
 from benchmarks.systems import make_batch, make_lm, ours, peft_lora, size_of
 
 
@@ -22,13 +22,12 @@ def test_what_counts() -> None:
 
 # PEFT 0.21 asks transformers for a name that 5.23 calls deprecated.
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")
-# Extra kernels a module over PEFT LoRA's step; 86 and 111 before they were drawn and compared together.
-@pytest.mark.parametrize(("name", "most"), [("lora", 4.0), ("additive", 25.0), ("gate", 30.0)])
+# Extra kernels a module over PEFT LoRA's step: what a gate, its draw and its share of the KL are made of.
+@pytest.mark.parametrize(("name", "most"), [("lora", 4.0), ("additive", 55.0), ("gate", 80.0)])
 def test_extra_kernels_a_module(name: str, most: float) -> None:
     size = size_of("micro")
     batch = make_batch(size)
-    with as_on_an_accelerator():
-        step = ours(size, name)[0]
+    step = ours(size, name)[0]
     base = peft_lora(size)[0]
     extra = count(lambda: step(batch)).calls.total() - count(lambda: base(batch)).calls.total()
     modules = len(find_targets(make_lm(size), None))

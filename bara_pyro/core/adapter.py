@@ -1,6 +1,6 @@
 """What is added to one frozen layer, and what its author needs: local latents, weights of the KL, draws."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeAlias, cast
 
@@ -49,18 +49,6 @@ class Adapter(Module):
         self.target = target
         self.r = r
         self.scaling = scaling
-        # An input and its product with `input_weight`, where a guide has made it beside one of its own.
-        self.product_ahead: list[Tensor] = []
-
-    @property
-    def input_weight(self) -> Tensor | None:
-        """The weight that a layer's input is first multiplied by, `r x in_features`; None: there is none."""
-        return None
-
-    def times_input(self, x: Tensor) -> Tensor:
-        """Return the product of the input with `input_weight`, which the guide may have made with its own."""
-        seen, self.product_ahead[:] = list(self.product_ahead), ()
-        return seen[1] if seen and seen[0] is x else F.linear(x, cast(Tensor, self.input_weight))
 
     def shrink(self, x: Tensor, latents: LayerLatents) -> Tensor:
         """Return what the rank units pass on, `... x r`; the layer's local latents are sampled here.
@@ -113,12 +101,19 @@ class Adapter(Module):
     def change_of(
         self,
         latents: LayerLatents,
-        unfolded: Callable[[Tensor], Tensor],
+        lead: tuple[int, ...] | None,
         layer: nn.Module,
         args: tuple[Tensor],
         output: Tensor,
     ) -> Tensor:
-        """Return the change of a layer's output, of its shape and type; see `AdaptedLM.attached`.
+        """Return the change of a layer's output, of its shape and type.
+
+        Args:
+            latents: as of `shrink`.
+            lead: what the first dimension of the layer's input unfolds to, `[draws x] B`; None: it is rows.
+            layer: the layer, whose forward hook this is.
+            args: what it was given.
+            output: what it returned.
 
         Raises:
             BackboneError: the layer is not given rows of tokens, `B x T x in_features`, but single tokens, as
@@ -129,7 +124,8 @@ class Adapter(Module):
                 f"{self.target.path} is given {tuple(args[0].shape)} numbers, not rows of tokens: leave it "
                 "out of target_modules."
             )
-        return self.change(unfolded(args[0]), latents).reshape(output.shape).to(output)
+        x = args[0] if lead is None else args[0].reshape(*lead, *args[0].shape[1:])
+        return self.change(x, latents).reshape(output.shape).to(output)
 
 
 def chosen_rows(weight: Tensor, rows: Tensor | None) -> Tensor:
@@ -219,21 +215,6 @@ def by_draw(site: str, value: Tensor, prior: TorchDistribution) -> Tensor:
         f"{site!r} is given {left.numel()} values, and the program runs {torch.Size(draws).numel()} draws: "
         "give one a draw, or use Predictive with parallel=False."
     )
-
-
-def unfolding(lead: tuple[int, ...] | None, once: bool) -> Callable[[Tensor], Tensor]:
-    """Return what unfolds the first dimension to `lead` (None: leaves it), in float32.
-
-    `once`: what is given in turn as one tensor is returned as one.
-    """
-    last: list[Tensor] = []
-
-    def unfolded(x: Tensor) -> Tensor:
-        if not (once and last and last[0] is x):
-            last[:] = x, (x if lead is None else x.reshape(*lead, *x.shape[1:])).float()
-        return last[1]
-
-    return unfolded
 
 
 @contextmanager

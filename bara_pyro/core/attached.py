@@ -1,7 +1,7 @@
 """A fitted program as an ordinary language model: `forward`, `generate`, pipelines with gates in place."""
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol, cast
 from weakref import WeakKeyDictionary
@@ -11,7 +11,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from bara_pyro.core.adapter import Adapter, LayerLatents, unfolding
+from bara_pyro.core.adapter import Adapter, LayerLatents
 from bara_pyro.core.backbone import HOLDING
 from bara_pyro.core.cache_name import given_cache
 from bara_pyro.core.guide import Posterior, PosteriorMean, SiteGuide, check_guide
@@ -170,11 +170,10 @@ def hung(
         lead: what the first dimension of a layer's input unfolds to, `draws x rows`; None: it is rows.
     """
     lm = model.backbone.lm
-    unfolded = unfolding(lead, model.one_input)
     with ExitStack() as stack:
         for adapter in model.adapters.values():
             layer = lm.get_submodule(adapter.target.path)
-            hook = _Hook(adapter, latents[adapter.target.index], distribution, unfolded)
+            hook = _Hook(adapter, latents[adapter.target.index], distribution, lead)
             stack.callback(layer.register_forward_hook(hook).remove)
         if isinstance(distribution, Placed):
             for part, before in ((lm, distribution.check), (lm.get_decoder(), distribution.place)):
@@ -192,16 +191,16 @@ class _Hook:
         adapter: Adapter,
         latents: LayerLatents,
         distribution: Posterior,
-        unfolded: Callable[[Tensor], Tensor],
+        lead: tuple[int, ...] | None,
     ) -> None:
         self.adapter, self.latents = adapter, latents
-        self.distribution, self.unfolded = distribution, unfolded
+        self.distribution, self.lead = distribution, lead
 
     def __call__(self, layer: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
         if self.adapter.target.is_head:
             output = output.float()  # as `AdaptedLM.logits` adds it
         with PROGRAM, self.distribution:
-            return output + self.adapter.change_of(self.latents, self.unfolded, layer, args, output)
+            return output + self.adapter.change_of(self.latents, self.lead, layer, args, output)
 
 
 class Placed(Posterior):

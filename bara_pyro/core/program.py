@@ -21,7 +21,7 @@ from pyro import poutine
 from pyro.distributions import TorchDistribution
 from torch import BoolTensor, Tensor
 
-from bara_pyro.core.adapter import Adapter, LayerLatents, by_draw, draw_plate_shape, tempered, unfolding
+from bara_pyro.core.adapter import Adapter, LayerLatents, by_draw, draw_plate_shape, tempered
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.checkpointing import Recorded, added
 from bara_pyro.core.foreign import beside_foreign
@@ -76,8 +76,6 @@ class AdaptedLM(Module):
     # Whether units can be taken out of an adapter one by one, which leaves a program with a rank pattern.
     prunable = False
     has_activations = False  # whether `lora_A x` is what each rank unit passes on
-    # Whether adapters of layers that are given one tensor are given one, too: a guide then knows them by it.
-    one_input = False
     # Whether draws reach the body: where they do not, it is run once for all draws.
     drawn_body = True
     members = 0  # of an ensemble, which stand for draws, and whose numbers its adapters take as `latents`
@@ -294,10 +292,9 @@ class AdaptedLM(Module):
         """
         recorded = Recorded() if self.backbone.checkpointing and torch.is_grad_enabled() else None
         add = added if recorded is None else recorded.hook
-        unfolded = unfolding(lead, self.one_input)
         with ExitStack() as stack:
             for adapter, layer in self._body:
-                change_of = partial(adapter.change_of, latents[adapter.target.index], unfolded)
+                change_of = partial(adapter.change_of, latents[adapter.target.index], lead)
                 stack.callback(layer.register_forward_hook(partial(add, change_of)).remove)
             if recorded is not None:
                 upper = self.backbone.states.layers[self.frozen_layers :]

@@ -55,7 +55,7 @@ def test_an_exception_inside_leaves_no_hook(
     monkeypatch.setattr(list(model.adapters.values())[2], "shrink", fail)
     with pytest.raises(RuntimeError, match="inside"):
         model(batch)
-    assert seen == [5]  # four adapters, the head needs none, and one that notes what the last layer is given
+    assert seen == [4]  # the body's adapters: the head needs none
     assert hooks(qwen.lm) == 0
     with torch.no_grad():
         assert torch.equal(before, plain_forward(batch, qwen.lm))

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain
 
@@ -33,7 +33,6 @@ from bara_pyro.fast.capture import (
     replaying,
     widened,
 )
-from benchmarks.kernels import as_on_an_accelerator
 
 STEPS = 12
 # What would wait for a GPU: no CUDA graph can hold that.
@@ -103,10 +102,8 @@ def replies(step: int) -> Batch:
 
 
 @pytest.fixture(autouse=True)
-def on_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def on_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(NextToken, "_check", lambda *_: None)  # looked at on a CPU alone
-    with as_on_an_accelerator():
-        yield
 
 
 def make(name: str, **options: object) -> SVI:

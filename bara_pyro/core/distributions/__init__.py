@@ -16,7 +16,6 @@ from bara_pyro.core.distributions.bounds import (
     bound_mean,
     bound_shape,
 )
-from bara_pyro.core.distributions.drawn import RawGates
 from bara_pyro.core.distributions.weibull import MeanWeibull
 
 __all__ = [
@@ -24,7 +23,6 @@ __all__ = [
     "KAPPA_MIN",
     "MEAN_MIN",
     "MeanWeibull",
-    "RawGates",
     "bound_kappa",
     "bound_mean",
     "bound_shape",

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 from torch.distributions.utils import broadcast_all
-
-from bara_pyro.core.distributions.drawn import RawGates, log_of
 
 EULER = 0.5772156649015329
 """The Euler-Mascheroni constant g: the mean of -log E for E ~ Exp(1)."""
@@ -59,11 +56,7 @@ class MeanWeibull(TorchDistribution):
     arg_constraints = {"mean": constraints.positive, "kappa": constraints.positive}  # noqa: RUF012
     support = constraints.positive
     has_rsample = True
-    _mean: Tensor | None
-    _kappa: Tensor | None
     _log_norm: Tensor | None
-    _gates: RawGates | None = None  # of `from_raw`: where mean and kappa come from when they are needed
-    _index: int
 
     def __init__(
         self, mean: Tensor | float, kappa: Tensor | float, validate_args: bool | None = None
@@ -73,18 +66,6 @@ class MeanWeibull(TorchDistribution):
         self._mean, self._kappa = _at_least_float32(mean), _at_least_float32(kappa)
         self._log_norm = None
         super().__init__(self._mean.shape, validate_args=validate_args)
-
-    @classmethod
-    def from_raw(cls, gates: RawGates, index: int = 0) -> MeanWeibull:
-        """Return the distribution of one of K gates, which are drawn together; see :class:`.RawGates`.
-
-        The distribution of ``bound_mean(softplus(raw mean))`` and ``bound_kappa(softplus(raw kappa))``.
-        """
-        distribution = cls.__new__(cls)
-        distribution._gates, distribution._index = gates, index
-        distribution._mean = distribution._kappa = distribution._log_norm = None
-        super(MeanWeibull, distribution).__init__(gates.shape, validate_args=False)
-        return distribution
 
     def expand(self, batch_shape: Sequence[int], _instance: MeanWeibull | None = None) -> MeanWeibull:
         """Return a view of batch shape ``batch_shape`` that shares the parameters and ``log_norm``."""
@@ -111,12 +92,10 @@ class MeanWeibull(TorchDistribution):
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draw reparameterised samples of shape ``sample_shape + batch_shape``, all strictly positive."""
-        if self._gates is not None and not sample_shape:
-            drawn = self._gates.draw(self._index)
-            if drawn is not None:
-                return drawn
         shape = self._extended_shape(torch.Size(sample_shape))
-        log_energy = log_of(self.mean.new_empty(shape).exponential_())
+        energy = self.mean.new_empty(shape).exponential_()
+        # A generator may return a 0, whose logarithm would make kappa's gradient a NaN.
+        log_energy = energy.clamp_(min=torch.finfo(energy.dtype).tiny).log_()
         value = self.mean * torch.addcmul(self.log_norm, self.kappa, log_energy).exp()
         # At large kappa a draw can underflow to 0, outside the support.
         return value.clamp(min=torch.finfo(value.dtype).tiny)
@@ -150,19 +129,12 @@ class MeanWeibull(TorchDistribution):
     @property
     def mean(self) -> Tensor:
         """The mean, shape ``batch_shape``."""
-        if self._mean is None:
-            self._mean, self._kappa = self._of_gates()
         return self._mean
 
     @property
     def kappa(self) -> Tensor:
         """The reciprocal of the shape, shape ``batch_shape``."""
-        if self._kappa is None:
-            self._mean, self._kappa = self._of_gates()
         return self._kappa
-
-    def _of_gates(self) -> tuple[Tensor, Tensor]:
-        return cast(RawGates, self._gates).parameters(self._index)
 
     @property
     def mode(self) -> Tensor:
