@@ -22,7 +22,7 @@ from bara_pyro.core.adapter import Adapter, local_sample, tempered
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.latents import Gates, Latents, Site
 from bara_pyro.core.priors import make_prior
-from bara_pyro.core.program import AdaptedLM, AdapterOptions, by_module
+from bara_pyro.core.program import AdaptedLM, AdapterOptions, by_module, sample_per_module
 from bara_pyro.core.targets import Target
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, check_choice
@@ -173,7 +173,7 @@ class BaRA(AdaptedLM):
         prior = None if self.latent == "phi" else self.theta_prior
         if self.latent == "theta":
             return [Gate(None, prior, self.beta_theta, None)] * len(self.targets)
-        phi = self.one_per_module(PHI, self.phi_prior, self.beta_phi)
+        phi = sample_per_module(self, PHI, self.phi_prior, self.beta_phi)
         return [Gate(own, prior, self.beta_theta, phi) for own in by_module(phi)]
 
 

@@ -134,24 +134,6 @@ class GaussianLoRA(AdaptedLM):
             sites[a.target.site(SIGNS)] = Site(SIGNS, (width + a.r,), a.target.path, local=True, width=width)
         return Latents(self.r, sites)
 
-    @contextmanager
-    def unflipped(self) -> Iterator[None]:
-        """Predict without flipout: of what rows share, the same posterior, and a draw is that of all rows."""
-        if not self.flipout:
-            yield
-            return
-        self._flip(on=False)
-        try:
-            yield
-        finally:
-            self._flip(on=True)
-
-    def _flip(self, *, on: bool) -> None:
-        self.flipout = on
-        for adapter in self.adapters.values():
-            adapter.flipout = on
-        self.__dict__.pop("latents", None)
-
     def global_latents(self, batch: Batch) -> Sequence[Deviations]:
         """Sample the deviations of every module."""
         with tempered(self.beta):
@@ -168,3 +150,26 @@ class GaussianLoRA(AdaptedLM):
         prior = Normal(-mean, scale, validate_args=False).to_event(2)
         site = adapter.target.site(weight)
         return by_draw(site, pyro.sample(site, prior), prior)
+
+
+@contextmanager
+def unflipped(model: AdaptedLM) -> Iterator[None]:
+    """Have draws of the weights be one for all tokens, which flipout turns by random signs for each.
+
+    Of what rows share this is the same posterior. Other programs are left as they are.
+    """
+    if not (isinstance(model, GaussianLoRA) and model.flipout):
+        yield
+        return
+    _flip(model, on=False)
+    try:
+        yield
+    finally:
+        _flip(model, on=True)
+
+
+def _flip(model: GaussianLoRA, *, on: bool) -> None:
+    model.flipout = on
+    for adapter in model.adapters.values():
+        adapter.flipout = on
+    model.__dict__.pop("latents", None)

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.latents import Latents, Site
-from bara_pyro.core.program import AdaptedLM, AdapterOptions, by_module
+from bara_pyro.core.program import AdaptedLM, AdapterOptions, by_module, sample_per_module
 from bara_pyro.core.targets import Target
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
@@ -96,4 +96,4 @@ class ScalaBL(AdaptedLM):
     def global_latents(self, batch: Batch) -> Sequence[Tensor]:
         """Sample the singular values of all modules."""
         prior = Normal(self.shift, self.shift + 1, validate_args=False)
-        return by_module(self.one_per_module(S, prior, self.beta))
+        return by_module(sample_per_module(self, S, prior, self.beta))

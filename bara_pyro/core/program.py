@@ -26,12 +26,10 @@ from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.checkpointing import Recorded, added
 from bara_pyro.core.foreign import beside_foreign
 from bara_pyro.core.frozen import Module
-from bara_pyro.core.frozen_states import Tokens
 from bara_pyro.core.handlers import check_conditions
 from bara_pyro.core.latents import Gates, Latents
 from bara_pyro.core.likelihood import AnswerLikelihood, Likelihood, predicting
 from bara_pyro.core.next_token import NextToken
-from bara_pyro.core.prefix import Prefix
 from bara_pyro.core.rank_pattern import checked_ranks
 from bara_pyro.core.sites import by_name
 from bara_pyro.core.targets import Target, find_targets
@@ -133,21 +131,8 @@ class AdaptedLM(Module):
         """Sample what is shared by all rows and tokens; return what each adapter is given, a target each."""
         return [None] * len(self.targets)
 
-    def one_per_module(self, site: str, entry: TorchDistribution, beta: float) -> Tensor:
-        """Sample an r-vector for every module in one statement, its KL weighted by `beta`.
-
-        `entry` is the prior of one entry. Returns `[draws x 1 x] modules x r`, see `by_module`.
-        """
-        prior = entry.expand([len(self.targets), self.r]).to_event(1)
-        with pyro.plate("modules", len(self.targets), dim=-1), tempered(beta):
-            return by_draw(site, pyro.sample(site, prior), prior)
-
     def outside(self) -> AbstractContextManager[None]:
         """Return what stands around the program's own plates: by default nothing."""
-        return nullcontext()
-
-    def unflipped(self) -> AbstractContextManager[None]:
-        """Let a draw of the global latents be one for all tokens, where random signs turn it for each."""
         return nullcontext()
 
     def counted(self, batch: Batch) -> Tensor:
@@ -177,73 +162,45 @@ class AdaptedLM(Module):
         rows = len(batch)
         indices = torch.arange(rows, device=batch.input_ids.device)
         with beside_foreign(batch) or nullcontext(), self.outside():
-            draws = draw_plate_shape()
             latents = self.global_latents(batch)
             with pyro.plate("data", self.num_data, subsample=indices, dim=-2):
-                with self._adapted(batch, latents) as copies:
-                    hidden = self._hidden(batch, copies)
-                hidden = hidden.reshape(*(draws if self.drawn_body else ()), rows, *hidden.shape[1:])
+                with self.adapted(batch, latents) as draws:
+                    hidden = self.backbone.hidden(
+                        batch.input_ids,
+                        batch.attention_mask,
+                        batch.segments,
+                        copies=draws.numel(),
+                        below=self.frozen_layers,
+                        past=batch.past,
+                    )
+                hidden = hidden.reshape(*draws, rows, *hidden.shape[1:])
                 return self.likelihood.observe(hidden, batch, _Head(self, latents))
 
-    def _hidden(self, batch: Batch, copies: int) -> Tensor:
-        """Return the last hidden states of all tokens, `(copies B) x T x d`."""
-        ids, mask, below = batch.input_ids, batch.attention_mask, self.frozen_layers
-        return self.backbone.hidden(ids, mask, batch.segments, copies=copies, below=below, past=batch.past)
-
-    def asked_alone(self, batch: Batch) -> int | None:
-        """Return how many last tokens alone the last layer can be run for; None: for all, or for none."""
-        width = max(batch.asked)
-        plain = batch.segments is None and batch.past is None and self.likelihood.looks_at_asked
-        adapted = self.backbone.last_apart and self.frozen_layers < len(self.backbone.states.layers)
-        return width if plain and adapted and width < batch.input_ids.shape[1] else None
-
-    def read(self, batch: Batch, counted: Tensor | None = None, states: Tensor | None = None) -> Prefix:
-        """Run the body of the program on rows that others will go on from; return their keys and values.
+    @contextmanager
+    def adapted(self, batch: Batch, latents: Sequence[LayerLatents]) -> Iterator[torch.Size]:
+        """Hang the adapters of the body on the language model while the block runs, in the plate of tokens.
 
         Args:
-            batch: the rows.
-            counted: bool, `B x T`: the tokens that count; by default the real ones.
-            states: `B x T x d`, what the layers below the adapters give; None: these are run.
+            batch: the rows that are run meanwhile.
+            latents: what each adapter is given.
+
+        Yields:
+            The shape of the draws that the body is run for; empty: it is run once, whatever the draws.
         """
-        below = 0 if states is None else self.frozen_layers
-        tokens = Tokens(batch.input_ids, batch.attention_mask)
-        with self._reading(batch) as copies:
-            return self.backbone.read(tokens, copies=copies, counted=counted, below=below, states=states)
-
-    def read_last(self, batch: Batch, width: int) -> Prefix | None:
-        """Run the body on rows up to its last layer; see `Backbone.read_last`."""
-        tokens = Tokens(batch.input_ids, batch.attention_mask)
-        below, states = self.frozen_layers, self.lower(batch)
-        with self._reading(batch) as copies:
-            return self.backbone.read_last(tokens, copies=copies, below=below, states=states, width=width)
-
-    @contextmanager
-    def _reading(self, batch: Batch) -> Iterator[int]:
-        """Sample the global latents and hang the adapters of the body on the language model, as `forward`."""
-        self.backbone.check()
-        indices = torch.arange(len(batch), device=batch.input_ids.device)
-        with self.outside():
-            latents = self.global_latents(batch)
-            with (
-                pyro.plate("data", self.num_data, subsample=indices, dim=-2),
-                self._adapted(batch, latents) as copies,
-            ):
-                yield copies
-
-    def lower(self, batch: Batch) -> Tensor | None:
-        """Return what the layers below the adapters give rows, `B x T x d`; None where there are none."""
-        return self.backbone.lower(Tokens(batch.input_ids, batch.attention_mask), self.frozen_layers)
-
-    @contextmanager
-    def _adapted(self, batch: Batch, latents: Sequence[LayerLatents]) -> Iterator[int]:
-        """Hang the adapters of the body on the language model, in the plate of tokens; yield the draws."""
-        draws = draw_plate_shape() if self.drawn_body else ()
-        with (
-            pyro.plate("tokens", batch.input_ids.shape[1], dim=-1),
-            poutine.mask(mask=cast(BoolTensor, self.counted(batch))),
-            self.attached(latents, (*draws, len(batch))),
-        ):
-            yield torch.Size(draws).numel()
+        draws = torch.Size(draw_plate_shape() if self.drawn_body else ())
+        recorded = Recorded() if self.backbone.checkpointing and torch.is_grad_enabled() else None
+        add = added if recorded is None else recorded.hook
+        with ExitStack() as stack:
+            stack.enter_context(pyro.plate("tokens", batch.input_ids.shape[1], dim=-1))
+            stack.enter_context(poutine.mask(mask=cast(BoolTensor, self.counted(batch))))
+            for adapter, layer in self._body:
+                given = latents[adapter.target.index], (*draws, len(batch))
+                hook = partial(add, partial(adapter.change_of, *given))
+                stack.callback(layer.register_forward_hook(hook).remove)
+            if recorded is not None:
+                upper = self.backbone.states.layers[self.frozen_layers :]
+                stack.enter_context(recorded.recomputing(upper, [layer for _, layer in self._body]))
+            yield draws
 
     def logits(self, latents: Sequence[LayerLatents], hidden: Tensor, rows: Tensor | None = None) -> Tensor:
         """Apply the output embedding and its adapter; see `bara_pyro.core.likelihood.Head`.
@@ -283,23 +240,22 @@ class AdaptedLM(Module):
         """Do to logits, adapted or not, what is done to them last: here what the architecture does."""
         return self.backbone.finished(logits)
 
-    @contextmanager
-    def attached(self, latents: Sequence[LayerLatents], lead: tuple[int, ...]) -> Iterator[None]:
-        """Hang the adapters of the body on the language model while the block runs.
 
-        Each is given its `latents`, and its layer's input with the flat batch dimension of the language model
-        unfolded to `lead`, `[draws x] B`.
-        """
-        recorded = Recorded() if self.backbone.checkpointing and torch.is_grad_enabled() else None
-        add = added if recorded is None else recorded.hook
-        with ExitStack() as stack:
-            for adapter, layer in self._body:
-                change_of = partial(adapter.change_of, latents[adapter.target.index], lead)
-                stack.callback(layer.register_forward_hook(partial(add, change_of)).remove)
-            if recorded is not None:
-                upper = self.backbone.states.layers[self.frozen_layers :]
-                stack.enter_context(recorded.recomputing(upper, [layer for _, layer in self._body]))
-            yield
+def sample_per_module(model: AdaptedLM, site: str, entry: TorchDistribution, beta: float) -> Tensor:
+    """Sample an r-vector for every adapted module in one statement, its KL weighted by `beta`.
+
+    Args:
+        model: the program.
+        site: its name.
+        entry: the prior of one entry.
+        beta: weight of the KL.
+
+    Returns:
+        `[draws x 1 x] modules x r`, see `by_module`.
+    """
+    prior = entry.expand([len(model.targets), model.r]).to_event(1)
+    with pyro.plate("modules", len(model.targets), dim=-1), tempered(beta):
+        return by_draw(site, pyro.sample(site, prior), prior)
 
 
 def by_module(drawn: Tensor) -> Sequence[Tensor]:

@@ -1,11 +1,16 @@
 """What is left to run of a batch once some of it was read, for rows that begin alike or for all draws."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
+import pyro
+import torch
 from torch import Tensor
 
+from bara_pyro.core.frozen_states import Tokens
 from bara_pyro.core.guide import PosteriorMean, SiteGuide
-from bara_pyro.core.prefix import LEAST, after, beginning, common_tokens, split
+from bara_pyro.core.prefix import LEAST, Prefix, after, beginning, common_tokens, split
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
@@ -25,8 +30,8 @@ def shared(model: AdaptedLM, batch: Batch) -> Batch:
     if uneven and not model.backbone.goes_on_after_gaps(int(lengths.max())):
         return batch
     begin = beginning(batch, tokens)
-    rest = after(batch, tokens, model.read(begin, states=model.lower(begin)))
-    return _with_rest(rest, model.lower(batch))
+    rest = after(batch, tokens, read(model, begin, states=lower(model, begin)))
+    return _with_rest(rest, lower(model, batch))
 
 
 def narrowed(model: AdaptedLM, batch: Batch) -> Batch:
@@ -35,8 +40,8 @@ def narrowed(model: AdaptedLM, batch: Batch) -> Batch:
     Exact: what the last layer does with the others beside attending to them reaches no answer. To be called
     under the same latents as what goes on from it.
     """
-    width = model.asked_alone(batch)
-    past = None if width is None else model.read_last(batch, width)
+    width = _asked_alone(model, batch)
+    past = None if width is None else _read_last(model, batch, width)
     return batch if width is None or past is None else batch.last(width, past)
 
 
@@ -55,9 +60,9 @@ def drawn_last(model: AdaptedLM, guide: SiteGuide, batch: Batch, last: int) -> B
             f"last={last}, which draws for all of them."
         )
     begin, counted = split(batch, last)
-    states = model.lower(batch)
+    states = lower(model, batch)
     with PosteriorMean(guide):
-        past = model.read(begin, counted, None if states is None else states[:, :-last])
+        past = read(model, begin, counted, None if states is None else states[:, :-last])
     return _with_rest(batch.last(last, past), states)
 
 
@@ -66,3 +71,59 @@ def _with_rest(rest: Batch, states: Tensor | None) -> Batch:
     if states is None:
         return rest
     return replace(rest, past=replace(rest.past, rest=states[:, -rest.input_ids.shape[1] :]))
+
+
+def read(
+    model: AdaptedLM, batch: Batch, counted: Tensor | None = None, states: Tensor | None = None
+) -> Prefix:
+    """Run the body of a program on rows that others will go on from; return their keys and values.
+
+    Args:
+        model: the program.
+        batch: the rows.
+        counted: bool, `B x T`: the tokens that count; by default the real ones.
+        states: `B x T x d`, what the layers below the adapters give; None: these are run.
+    """
+    below = 0 if states is None else model.frozen_layers
+    with _reading(model, batch) as copies:
+        return model.backbone.read(_tokens(batch), copies=copies, counted=counted, below=below, states=states)
+
+
+def lower(model: AdaptedLM, batch: Batch) -> Tensor | None:
+    """Return what the layers below the adapters give rows, `B x T x d`; None where there are none."""
+    return model.backbone.lower(_tokens(batch), model.frozen_layers)
+
+
+def _asked_alone(model: AdaptedLM, batch: Batch) -> int | None:
+    """Return how many last tokens alone the last layer can be run for; None: for all, or for none."""
+    width = max(batch.asked)
+    plain = batch.segments is None and batch.past is None and model.likelihood.looks_at_asked
+    adapted = model.backbone.last_apart and model.frozen_layers < len(model.backbone.states.layers)
+    return width if plain and adapted and width < batch.input_ids.shape[1] else None
+
+
+def _read_last(model: AdaptedLM, batch: Batch, width: int) -> Prefix | None:
+    """Run the body on rows up to its last layer; see `Backbone.read_last`."""
+    below, states = model.frozen_layers, lower(model, batch)
+    with _reading(model, batch) as copies:
+        return model.backbone.read_last(
+            _tokens(batch), copies=copies, below=below, states=states, width=width
+        )
+
+
+@contextmanager
+def _reading(model: AdaptedLM, batch: Batch) -> Iterator[int]:
+    """Sample the global latents and hang the body's adapters on the language model, as a forward does."""
+    model.backbone.check()
+    indices = torch.arange(len(batch), device=batch.input_ids.device)
+    with model.outside():
+        latents = model.global_latents(batch)
+        with (
+            pyro.plate("data", model.num_data, subsample=indices, dim=-2),
+            model.adapted(batch, latents) as draws,
+        ):
+            yield draws.numel()
+
+
+def _tokens(batch: Batch) -> Tokens:
+    return Tokens(batch.input_ids, batch.attention_mask)

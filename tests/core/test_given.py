@@ -18,6 +18,7 @@ import bara_pyro as bp
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.prediction import predict
+from bara_pyro.core.resuming import read
 from bara_pyro.core.svi import SVI, adamw, linear_schedule
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import BackboneError, ConfigError, DataError
@@ -206,7 +207,7 @@ WAYS: dict[str, Callable[[Any, Any, Any], object]] = {
     "predictive": stock,
     "bound": lambda m, g, b: MeanFieldELBO().terms(m, g, b),
     "frozen states": lambda m, g, b: frozen_states(m, b),
-    "read": lambda m, g, b: m.read(b),
+    "read": lambda m, g, b: read(m, b),
 }
 
 

@@ -19,6 +19,7 @@ from bara_pyro.data.clusters import by_name, together
 from bara_pyro.data.tables import Data
 from bara_pyro.errors import ConfigError
 from bara_pyro.metrics import choose, decompose, joint_information
+from bara_pyro.models.gaussian_lora import unflipped
 from bara_pyro.runs.asked import answers_drawn
 from bara_pyro.runs.evaluate import OnRows
 from bara_pyro.runs.rows import reading_notes
@@ -94,7 +95,7 @@ def ask_pool(
         ConfigError: the model learnt replies.
         DataError: no question is short enough.
     """
-    with system.model.unflipped():
+    with unflipped(system.model):
         latents = system.model.latents
         shared = system.guide.joint and (not latents.local_sites or bool(latents.global_sites))
         repeats = REPEATS if samples and latents.local_sites and shared else 1

@@ -19,7 +19,7 @@ from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.frozen import frozen, read
 from bara_pyro.core.latents import Gates, Latents, Site
 from bara_pyro.core.priors import make_prior
-from bara_pyro.core.program import AdaptedLM, AdapterOptions, by_module
+from bara_pyro.core.program import AdaptedLM, AdapterOptions, by_module, sample_per_module
 from bara_pyro.core.targets import Target
 
 PHI = "phi"
@@ -80,4 +80,4 @@ class VeRA(AdaptedLM):
 
     def global_latents(self, batch: object) -> Sequence[Tensor]:
         """Sample Phi of all modules."""
-        return by_module(self.one_per_module(PHI, self.prior, self.beta))
+        return by_module(sample_per_module(self, PHI, self.prior, self.beta))
