@@ -197,11 +197,12 @@ def test_the_others_that_are_exact(method: str, place: Place, tmp_path: Path) ->
     assert export(system, tmp_path / "lora")["mean"]["kl_max"] < 1e-8
 
 
-def test_what_is_done_to_a_loras_logits_is_measured_not_exported(place: Place, tmp_path: Path) -> None:
+def test_a_temperature_is_told_not_exported(place: Place, tmp_path: Path) -> None:
     system = fitted(place, tmp_path / "run", "temperature", task__validation_rows=8)
     report = export(system, tmp_path / "lora")
-    assert report["mean"]["kl_max"] > 1e-4
-    assert report["mean"]["same_answer"] == 100
+    told = json.loads((tmp_path / "run" / "fitted.json").read_text())
+    assert report["temperature"] == pytest.approx(told["temperature"], rel=1e-6)
+    assert report["mean"]["kl_max"] < 1e-8  # but for it
 
 
 def test_a_pruned_run_is_filled_up_to_one_rank(

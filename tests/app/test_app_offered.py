@@ -13,7 +13,7 @@ from bara_pyro.cli.running import run
 from bara_pyro.core.prediction import predict
 from bara_pyro.data import batches
 from bara_pyro.diagnostics.posterior.gibbs_draws import gibbs_draws
-from bara_pyro.posthoc.distance import held_out_squares
+from bara_pyro.posthoc.distance import frozen_states, held_out_squares
 from bara_pyro.runs.offered import among_offered
 from bara_pyro.runs.system import build_system
 from bara_pyro.runs.train import train
@@ -118,5 +118,5 @@ def test_what_is_fitted_after_training_is_of_what_rows_offer_and_of_groups(out: 
     squares = [raw[i, : counts[row]].var(correction=0) for i, row in enumerate(batch.ids)]
     assert told["distance_scale"] == pytest.approx(float(torch.stack(squares).mean().sqrt()), rel=1e-4)
     things = [row.split("-")[0] for row in split.ids]
-    squares = held_out_squares(system.model.unadapted(batch), things)
+    squares = held_out_squares(frozen_states(system.model, batch), things)
     assert told["distance_radius"] == pytest.approx(float(squares.quantile(0.95)), rel=1e-4)

@@ -168,7 +168,7 @@ def test_parameters_must_match_in_name_and_shape() -> None:
     }
     for message, tensors in wrong.items():
         with pytest.raises(CheckpointError, match=message):
-            load_parameters(layer, tensors, Path("file"))
+            load_parameters(dict(layer.named_parameters()), tensors, Path("file"))
         assert all(torch.equal(value, before[name]) for name, value in layer.state_dict().items())
-    load_parameters(layer, right, Path("file"))
+    load_parameters(dict(layer.named_parameters()), right, Path("file"))
     assert torch.equal(layer.bias, torch.ones(3))

@@ -138,7 +138,7 @@ def test_a_full_disk_is_an_error_once() -> None:
 
 GONE = {
     "training": (SVI, "step", 3),
-    "fitting": (training, "_fit_options", 1),
+    "fitting": (training, "_fit_corrections", 1),
     "evaluating": (evaluation, "environment", 1),
 }
 

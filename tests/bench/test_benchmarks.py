@@ -34,7 +34,6 @@ SLOW: dict[str, tuple[str, ...]] = {
         *("--equality-size", "micro", "--equality-methods", "bara", "ensemble"),
         *("--steps", "24", "--test-rows", "20"),
     ),
-    "compiled": ("--tokens", "8"),
     "serving": ("--requests", "6", "--few", "2", "--rounds", "1", "--samples", "2"),
 }
 

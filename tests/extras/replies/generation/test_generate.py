@@ -17,7 +17,7 @@ from bara_pyro.extras.replies.generation import Prompt, Reply, encode_prompts, g
 from bara_pyro.methods import METHODS
 
 SHORT = PROMPTS[0]
-REFUSED = ("laplace", "temperature", "ensemble_temperature", "vbll", "polar_vbll")
+REFUSED = ("laplace", "vbll", "polar_vbll")
 
 
 def replies(pair: Pair, prompts: Any = PROMPTS, **options: Any) -> list[Reply]:
