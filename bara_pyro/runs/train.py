@@ -234,7 +234,7 @@ def _fit_corrections(system: System, out: Path) -> dict[str, float]:
     found: dict[str, float] = {}
     if system.config.adapter.calibrated:
         found |= {f"calibrated_{key}": value for key, value in fit_rehearsed(system, out).items()}
-    if system.config.task.likelihood != "answer":
+    if system.corrections.distance is None and system.corrections.one_pass is None:
         return found
     split, device = system.split("train"), system.backbone.device
     rows = (b.to(device) for b in batches(split, system.answer_ids, system.config.predict.batch_size))
