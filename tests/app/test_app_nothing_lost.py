@@ -39,7 +39,7 @@ def runs(run: Path, tmp_path: Path) -> Path:
     ],
 )
 def test_a_folder_that_holds_runs_is_not_cleared(runs: Path, place: Place, bara: Bara, command: str) -> None:
-    given = command.format(a=runs / "a").split()
+    given = [word.format(a=runs / "a") for word in command.split()]
     if given[0] in ("train", "demo"):
         given += ["--model", str(place.backbone), "--task", str(place.rows)]
     assert_one_sentence(bara(*given, "--out", runs, "--overwrite"), str(runs), "holds")

@@ -41,6 +41,11 @@ FILES = {
 }
 
 
+def words(given: str, **places: object) -> list[str]:
+    """Return the words of a command with paths in them, which may hold spaces."""
+    return [word.format(**places) for word in given.split()]
+
+
 def overwriting(group: object, name: str = "") -> Iterator[str]:
     """Every command below a group that has --overwrite."""
     for word, command in getattr(group, "commands", {}).items():
@@ -124,8 +129,8 @@ def test_a_manifest_makes_nothing_ours(
         (target / "empty").mkdir()
         hostile(target)
         before = files_below(tmp_path)
-        given = FOLDERS[command].format(run=run, rows=place.rows, model=place.backbone, target=target)
-        assert_one_sentence(bara(*command.split(), *given.split(), "--overwrite"), str(target))
+        given = words(FOLDERS[command], run=run, rows=place.rows, model=place.backbone, target=target)
+        assert_one_sentence(bara(*command.split(), *given, "--overwrite"), str(target))
         assert files_below(tmp_path) == before, hostile.__name__
 
 
@@ -139,8 +144,8 @@ def test_no_file_of_somebody_else_is_replaced(
     for content in ("mine", '{"mine": 1}\n', '{"id": 1}\n', '{"id": "a", "mine": 1}', '{"mine": "a'):
         target.write_text(content)
         before = files_below(tmp_path)
-        words = given.format(run=run, rows=rows, model=place.backbone, new=tmp_path / "new", target=target)
-        found = bara(*command.partition(" --")[0].split(), *words.split(), "--overwrite")
+        typed = words(given, run=run, rows=rows, model=place.backbone, new=tmp_path / "new", target=target)
+        found = bara(*command.partition(" --")[0].split(), *typed, "--overwrite")
         assert_one_sentence(found, f"{target} was not written by bara")
         assert files_below(tmp_path) == before
 
@@ -189,17 +194,17 @@ def test_an_empty_file_is_replaced(command: str, run: Path, place: Place, tmp_pa
     target = tmp_path / f"empty{ending}"
     target.write_text("")
     rows = write_rows(tmp_path / "rows.jsonl", questions()[:4])
-    words = given.format(run=run, rows=rows, model=place.backbone, new=tmp_path / "new", target=target)
-    found = bara(*command.partition(" --")[0].split(), *words.split(), "--overwrite")
+    typed = words(given, run=run, rows=rows, model=place.backbone, new=tmp_path / "new", target=target)
+    found = bara(*command.partition(" --")[0].split(), *typed, "--overwrite")
     assert "was not written by bara" not in found.err
 
 
 @pytest.mark.parametrize("name", ["n" * 256, "new\udcff", f"{'n' * 256}/file"])
 def test_a_name_that_no_file_can_have(name: str, run: Path, place: Place, tmp_path: Path, bara: Bara) -> None:
-    for command, given in {**FOLDERS, **{key: words for key, (words, _) in FILES.items()}}.items():
-        words = given.format(
-            run=run, rows=place.rows, model=place.backbone, new=tmp_path, target=tmp_path / name
+    for command, given in {**FOLDERS, **{key: own for key, (own, _) in FILES.items()}}.items():
+        typed = words(
+            given, run=run, rows=place.rows, model=place.backbone, new=tmp_path, target=tmp_path / name
         )
-        found = bara(*command.partition(" --")[0].split(), *words.split())
+        found = bara(*command.partition(" --")[0].split(), *typed)
         assert_one_sentence(found, "no file can be named")
         assert len(found.err) < 400

@@ -98,7 +98,7 @@ def test_only_its_own_files_are_replaced(run: Path, rows: Path, bara: Bara, tmp_
 )
 def test_refused(arguments: str, said: str, run: Path, rows: Path, place: Place, bara: Bara) -> None:
     names = {"run": str(run), "rows": str(rows), "backbone": str(place.backbone)}
-    result = bara("lm-eval", *arguments.format(**names).split())
+    result = bara("lm-eval", *(word.format(**names) for word in arguments.split()))
     assert result.code == 2, result.err
     assert_one_sentence(result, said)
 

@@ -169,7 +169,7 @@ def test_mistakes(
     places |= {name: tmp_path / name for name in ("full", "file", "new", "absent")}
     places |= {"lm": lm, "pairs": pairs, "classifier": classifier}
     before = sorted(tmp_path.rglob("*"))
-    result = bara("reward", *arguments.format(**places).split())
+    result = bara("reward", *(word.format(**places) for word in arguments.split()))
     assert result.code == 2
     assert_one_sentence(result, said)
     assert sorted(tmp_path.rglob("*")) == before
