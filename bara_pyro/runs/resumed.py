@@ -56,7 +56,7 @@ def resumed(
         raise other_settings(out, others)
     if with_rows:
         return started.with_memory(config.memory()), config
-    if stored["columns"] and not is_file_name(config.task.name):
+    if stored.get("columns") and not is_file_name(config.task.name):
         raise CheckpointError(
             f"{out} was started on rows given in Python: resume it there, or give them in a file with --task."
         )

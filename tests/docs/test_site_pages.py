@@ -120,9 +120,9 @@ def test_posterior(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("in_a_folder")
 def test_distance() -> None:
-    """The page's loop ends with a program that knows its training rows."""
+    """The page's loop ends with corrections that know the training rows."""
     names = run_page("distance")
-    assert names["model"].distance.fitted
+    assert names["corrections"].distance.fitted
 
 
 @pytest.mark.slow
