@@ -132,7 +132,8 @@ def load_config(
     train = given.get("train")
     if isinstance(train, dict) and any(train.get(key) is not None for key in LENGTH):
         data["train"] |= dict.fromkeys(LENGTH)  # of the base: what is given stands in its place
-    return parse_config(collect(file, overrides, assignments, data), stored=True)
+    # What nothing reads is let stand in a base that has it, and refused where it is given.
+    return parse_config(collect(file, overrides, assignments, data), stored="method" not in given)
 
 
 def parse_config(data: Json, *, stored: bool = False) -> RunConfig:

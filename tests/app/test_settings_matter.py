@@ -187,3 +187,12 @@ def test_a_stored_run_keeps_what_nothing_reads(place: Place, tmp_path: Path) -> 
     assert load_system(tmp_path).config == older.config
     started, again = resumed(tmp_path, None, {}, [])
     assert started == again == older.config
+
+
+def test_what_nothing_reads_is_refused_upon_a_base_too() -> None:
+    base = load_config(overrides={"method": {"name": "bara", "guide": "delta"}})
+    for given in ({"overrides": {"method.init_kappa": 0.5}}, {"assignments": ["method.init_kappa=0.5"]}):
+        with pytest.raises(ConfigError, match=r"init_kappa=0.5 is not read with method\.guide=delta"):
+            load_config(base=base, **given)
+    older = base.model_copy(update={"method": base.method.model_copy(update={"init_kappa": 0.5})})
+    assert load_config(base=older, overrides={"seed": 7}).method == older.method
