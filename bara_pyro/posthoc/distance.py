@@ -21,7 +21,7 @@ import torch
 from pyro.distributions import Normal
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
-from torch import Tensor, nn
+from torch import Tensor
 
 from bara_pyro.core.frozen import frozen
 from bara_pyro.core.noise import CounterNoise
@@ -30,18 +30,21 @@ from bara_pyro.core.sites import distribution_of
 from bara_pyro.core.threads import PROGRAM
 from bara_pyro.data.clusters import folds
 from bara_pyro.data.types import Batch
-from bara_pyro.errors import DataError
+from bara_pyro.posthoc.rows import FittedToRows
 
 SITE = "distance"
-INSIDE, FOLDS, FEWEST = 0.95, 5, 10
+INSIDE, FOLDS = 0.95, 5
 
 
-class Distance(nn.Module):
+class Distance(FittedToRows):
     """The noise of a program's answers; none before `fit`.
 
     Args:
         width: d, of the language model's hidden states.
     """
+
+    purpose = "tell foreign rows from"
+    option = "distance_aware"
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -92,15 +95,6 @@ class Distance(nn.Module):
         with PROGRAM, InTurn(seed, numbers):
             found: Tensor = self(log_probs, states)
         return found
-
-    @staticmethod
-    def check_rows(rows: int) -> None:
-        """Raise `DataError` for too few training rows."""
-        if rows < FEWEST:
-            raise DataError(
-                f"There are {rows} training rows to tell foreign rows from, and {FEWEST} are the least: "
-                "leave out distance_aware."
-            )
 
     @torch.no_grad()
     def fit(self, states: Tensor, log_probs: Tensor, groups: Sequence[str] | None = None) -> dict[str, float]:

@@ -11,21 +11,25 @@ draw, and how much flatter is what a row's state tells.
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bara_pyro.core.frozen import frozen
 from bara_pyro.errors import DataError
+from bara_pyro.posthoc.rows import FittedToRows
 
-FEWEST, RIDGE, STEPS = 10, 1e-2, 300
+RIDGE, STEPS = 1e-2, 300
 OWN = 3  # features beside the hidden state
 
 
-class OnePass(nn.Module):
+class OnePass(FittedToRows):
     """The temperatures of a program's rows; all 1 before `fit`.
 
     Args:
         width: d, of the language model's hidden states.
     """
+
+    purpose = "fit temperatures to"
+    option = "one_pass"
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -55,15 +59,6 @@ class OnePass(nn.Module):
         """
         scale = (self.features(log_probs, states) @ self.weights.double()).exp()
         return (log_probs.double() * scale.unsqueeze(-1)).log_softmax(-1)
-
-    @staticmethod
-    def check_rows(rows: int) -> None:
-        """Raise `DataError` for too few training rows."""
-        if rows < FEWEST:
-            raise DataError(
-                f"There are {rows} training rows to fit temperatures to, and {FEWEST} are the least: leave "
-                "out one_pass."
-            )
 
     def fit(self, log_probs: Tensor, states: Tensor, average: Tensor) -> dict[str, float]:
         """Set the temperatures to those of training rows.

@@ -21,13 +21,13 @@ from bara_pyro.metrics import decompose_nested
 from bara_pyro.models.lora import LoRA
 from bara_pyro.posthoc.corrections import Corrections
 from bara_pyro.posthoc.distance import (
-    FEWEST,
     Distance,
     InTurn,
     frozen_states,
     held_out_squares,
     whitened,
 )
+from bara_pyro.posthoc.rows import FEWEST
 
 WIDTH, CLASSES = 6, 3
 

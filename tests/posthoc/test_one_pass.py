@@ -17,7 +17,8 @@ from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.metrics import posterior_predictive
 from bara_pyro.models.bara import BaRA
 from bara_pyro.posthoc.corrections import Corrections
-from bara_pyro.posthoc.one_pass import FEWEST, RIDGE, OnePass
+from bara_pyro.posthoc.one_pass import RIDGE, OnePass
+from bara_pyro.posthoc.rows import FEWEST
 
 WIDTH = 4
 
