@@ -1,4 +1,4 @@
-"""Chat templates of twenty-five forms that public models have, each in a few lines of our own.
+"""Chat templates of the forms that public models have, each in a few lines of our own.
 
 What matters is kept: which roles a template knows, what it strips, cuts or merges, in which form it wants
 texts and arguments, how it writes a call, where its generation prompt ends. Beside each stands which kinds
@@ -50,7 +50,6 @@ TURNS = "{% for m in messages %}"
 END = "{% endfor %}"
 ASKS = "{% if add_generation_prompt %}"
 FI = "{% endif %}"
-BAD = "{{ raise_exception('Conversation roles must alternate') }}"
 
 
 def _chatml(before: str = "", body: str = "{{ m['content'] }}", opening: str = "", roles: str = "") -> str:
@@ -80,13 +79,6 @@ _THINKS = (
     "{% if m['role'] == 'assistant' and loop.last %}<think>\n{{ why | trim }}\n</think>\n\n{{ said | trim }}"
     "{% else %}{{ said }}{% endif %}"
 )
-
-
-def _headed(head: str, tail: str, model: str = "assistant", body: str = "{{ m['content'] | trim }}") -> str:
-    """Turns under a header with the role, whatever that is."""
-    opened = head.replace("ROLE", model)
-    role = f"{{{{ m['role'] | replace('assistant', '{model}') }}}}"
-    return f"{TURNS}{head.replace('ROLE', role)}{body}{tail}{END}{ASKS}{opened}{FI}"
 
 
 def _two(user: str, assistant: str, opening: str, first: str = "", also: str = "") -> str:
@@ -181,25 +173,17 @@ TEMPLATES = {
         ),
         "plain system tool call tools thoughts",
     ),
-    "smollm2": (
-        _chatml("<|im_start|>system\nYou are helpful.<|im_end|>\n"),
-        "plain system developer thoughts",
-    ),
     "yi": (_chatml(roles="['system', 'user', 'assistant']"), "plain system thoughts"),
-    "zephyr": (
-        _headed("<|ROLE|>\n", "{{ eos_token }}\n", body=_C, model="assistant"),
-        "plain system developer thoughts",
-    ),
     "llama2": (
         _SYSTEM_FIRST
         + _ONLY_TWO
         + _two(f"[INST] {_LED} [/INST]", " {{ m['content'] | trim }} {{ eos_token }}", ""),
         "plain system thoughts",
     ),
-    "llama3": (_headed("<|start|>ROLE<|stop|>\n\n", "<|eot_id|>"), "plain system developer thoughts"),
     "llama3.1": (
         "{% if tools %}{% for t in tools %}{{ t | tojson(indent=4) }}{% endfor %}{% endif %}"
-        + _headed("<|start|>ROLE<|stop|>\n\n", "<|eot_id|>", body=_LLAMA_CALL),
+        f"{TURNS}<|start|>{{{{ m['role'] }}}}<|stop|>\n\n{_LLAMA_CALL}<|eot_id|>{END}"
+        f"{ASKS}<|start|>assistant<|stop|>\n\n{FI}",
         "plain system developer tool call tools thoughts",
     ),
     "mistral v1": (
@@ -230,15 +214,6 @@ TEMPLATES = {
         ),
         "plain thoughts",
     ),
-    "gemma3": (
-        _SYSTEM_FIRST
-        + _two(
-            f"<start_of_turn>user\n{_LED}<end_of_turn>\n",
-            "<start_of_turn>model\n{{ m['content'] | trim }}<end_of_turn>\n",
-            "<start_of_turn>model\n",
-        ),
-        "plain system thoughts",
-    ),
     "phi3": (
         _two(
             f"<|user|>\n{_C}<|end|>\n",
@@ -248,39 +223,8 @@ TEMPLATES = {
         ),
         "plain system thoughts",
     ),
-    "phi4": (
-        _two(
-            f"<|im_start|>user<|im_sep|>{_C}<|im_end|>",
-            f"<|im_start|>assistant<|im_sep|>{_C}<|im_end|>",
-            "<|im_start|>assistant<|im_sep|>",
-            also=f"{{% elif m['role'] == 'system' %}}{_C}",
-        ),
-        "plain system thoughts",
-    ),
-    "deepseek v2": (
-        _two(
-            f"User: {_C}\n\n",
-            f"Assistant: {_C}{{{{ eos_token }}}}",
-            "Assistant:",
-            also=f"{{% elif m['role'] == 'system' %}}{_C}\n\n",
-        ),
-        "plain system thoughts",
-    ),
     "deepseek v3": (_DEEPSEEK.replace("OPENING", ""), "plain system tool"),
     "deepseek r1": (_DEEPSEEK.replace("OPENING", "<think>\n"), "tool"),
-    "command r": (
-        _two(
-            f"<|TURN|><|USER|>{_C}<|END|>",
-            f"<|TURN|><|CHATBOT|>{_C}<|END|>",
-            "<|TURN|><|CHATBOT|>",
-            first=_SYSTEM_FIRST + "{% if lead %}<|TURN|><|SYSTEM|>{{ lead }}<|END|>{% endif %}",
-        ),
-        "plain system thoughts",
-    ),
-    "vicuna": (
-        _SYSTEM_FIRST + _two(f"USER: {_LED} ", f"ASSISTANT: {_C}{{{{ eos_token }}}}", "ASSISTANT:"),
-        "plain system thoughts",
-    ),
     "glm": (_GLM, "plain system tool call tools reasoning thoughts"),
     "harmony": (_HARMONY, "plain system developer tool call tools reasoning thoughts"),
     "idefics3": (_PARTS, "plain system developer thoughts"),

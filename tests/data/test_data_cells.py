@@ -260,3 +260,8 @@ def test_an_answer_names_its_option_whatever_cannot_be_seen() -> None:
     assert first(task_from_rows(asked(OBJECTS, "\ufeffB"))).label == 1
     code = ["if a:\n  b", "if a:\n    b"]
     assert first(task_from_rows(asked(code, code[1]))).label == 1
+
+
+def test_numbers_and_bytes_read_as_they_are_meant() -> None:
+    row = {"share": np.float32(0.1), "text": b"yes", "none": np.float32("nan"), "number": np.int64(3)}
+    assert read_table([row]).rows == [{"share": 0.1, "text": "yes", "none": None, "number": 3}]

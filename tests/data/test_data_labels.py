@@ -19,10 +19,7 @@ def test_words_where_they_are_single_tokens_else_letters():
     assert encode_labels(task_of("yes", "no"), tokenizer) == task_of("yes", "no")
     found = encode_labels(task_of("so so", "no"), tokenizer)
     assert (found.labels, found.names) == (("A", "B"), ("so so", "no"))
-    assert [row.question for row in found.test] == [
-        "A) so so\nB) no\nAnswer:",
-        "q\nA) so so\nB) no\nAnswer:",
-    ]
+    assert [row.question for row in found.test] == ["A) so so\nB) no\nAnswer:", "q\nA) so so\nB) no\nAnswer:"]
     assert encode_labels(found, tokenizer) is found
     assert encode_labels(task_of("yes", "no"), tokenizer, "letters").labels == ("A", "B")
     assert encode_labels(task_of("so so", "no"), tokenizer, "words").labels == ("so so", "no")

@@ -91,7 +91,7 @@ def test_other_files_and_sets_of_the_hub(tmp_path: Path) -> None:
     import datasets
     import pandas as pd
 
-    rows = [{**row, "id": f"{i:03d}"} for i, row in enumerate(plain(2500))]
+    rows = [{**row, "id": f"{i:03d}"} for i, row in enumerate(plain(1100))]
     frame = pd.DataFrame(rows)
     frame.to_csv(tmp_path / "rows.csv", index=False)
     frame.to_csv(tmp_path / "rows.tsv", index=False, sep="\t")
@@ -99,8 +99,8 @@ def test_other_files_and_sets_of_the_hub(tmp_path: Path) -> None:
     for name in ("rows.csv", "rows.tsv", "rows.parquet"):
         found = load_conversations(tmp_path / name)
         assert list(stored_file(tmp_path / name)) == found
-        assert (found[3].id, len(found)) == ("003", 2500)
-    told = chats(2500)
+        assert (found[3].id, len(found)) == ("003", 1100)
+    told = chats(1100)
     folder = tmp_path / "gsm8k"
     folder.mkdir()
     for split in ("train", "test"):

@@ -1,6 +1,5 @@
 """A user's own files in the generic schema."""
 
-import json
 from pathlib import Path
 
 import pandas as pd
@@ -9,8 +8,7 @@ from app_cases import write_rows
 
 from bara_pyro.data import load_task, task_from_rows
 from bara_pyro.data.reply_tasks import load_replies
-from bara_pyro.data.tables import read_table
-from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.errors import DataError
 
 
 def lines(path, rows):
@@ -86,18 +84,6 @@ def test_most_rows_keep_their_side_when_rows_are_added_and_seeds_change(tmp_path
     assert any(note.startswith("20 of 100 rows tested on") for note in small.notes)
 
 
-def test_csv_and_json(tmp_path):
-    table = tmp_path / "t.csv"
-    table.write_text('id,question,choices,answer\n007,"Which, then?",stone | pear,B\n8,Q2,a|b,0\n')
-    listed = tmp_path / "e.json"
-    listed.write_text(json.dumps([{"question": "Q", "choices": ["x", "y"], "answer": "y"}]))
-    task = load_task(str(table), test_file=listed)
-    assert [row.id for row in task.train] == ["007", "8"]
-    assert task.train[0].question == "Which, then?\nA) stone\nB) pear\nAnswer:"
-    assert [row.label for row in task.train] == [1, 0]
-    assert task.test[0].label == 1
-
-
 PLAIN = {"question": "q", "answer": "a"}
 TWO = {"question": "q", "choices": ["a", "b"], "answer": "A"}
 BAD = {
@@ -105,7 +91,7 @@ BAD = {
         [PLAIN, PLAIN | {"answer": " "}, PLAIN | {"answer": "b"}],
         r"r\.jsonl, row 2: it has no answer in 'answer'",
     ),
-    "no key": ([PLAIN, {"question": "q"}, PLAIN | {"answer": "b"}], "row 2: it has no answer"),
+    "nan": ([PLAIN, PLAIN | {"answer": float("nan")}, PLAIN | {"answer": "b"}], "row 2: it has no answer"),
     "one answer": ([PLAIN], r"one answer only, 'a', in 'answer': at least two are needed"),
     "some choices": ([TWO, PLAIN], "row 2 has no 'choices', unlike row 1: give them to all or to none"),
     "option": ([TWO | {"answer": "C"}], "row 1: its answer 'C' is no letter from A to B"),
@@ -126,13 +112,11 @@ BAD = {
         "the option 'air' stands there 2 times: give each option once",
     ),
     "no list": ([TWO | {"choices": "a, b"}], "'choices' are no list: 'a, b'"),
-    "empty": ([], "is empty"),
     "few": (
         [TWO],
         r"too few rows \(1\) to set some aside to test on: at least 3 are needed, or .*\(--test-file\)",
     ),
     "few classes": ([PLAIN | {"answer": a} for a in "abcd"], r"too few rows \(4\) .*: at least 5 are needed"),
-    "same id": ([TWO | {"id": 1}] * 2, "rows 1 and 2 share the id '1'"),
 }
 
 
@@ -152,16 +136,13 @@ BROKEN = {
         "question;answer\nq, r;a\nq,b\n",
         r"row 2 has .* \(1 and not 2, separated by a semicolon, but this row by a comma\?\): separate all",
     ),
-    "t.csv: empty": ("", r"t\.csv is empty"),
     "t.csv: a column without a name": (
         "question,answer,,\nq,a,,\nq,b,and more,\n",
         r"t\.csv, row 2 has 'and more' in column 3, which has no name",
     ),
     "t.csv: short": ("question,answer,,\nq\n", r"row 1 has not as many cells as the header \(1 and not 2"),
-    "t.json: broken": ("[{]", "line 1 is not valid JSON"),
-    "t.json: object": ("{}", "must hold a list of objects"),
-    "t.json: numbers": ("[1]", "row 1 is not a JSON object: 1"),
-    "t.json: empty": ("[]", "is empty"),
+    "t.jsonl: long number": ("1" * 5000, "number is too long"),
+    "t.csv: two alike": ("text, text,label\na,b,c\n", "two columns called 'text'"),
 }
 
 
@@ -172,44 +153,6 @@ def test_files_that_cannot_be_parsed(tmp_path, case):
     path.write_text(text)
     with pytest.raises(DataError, match=sentence):
         load_task(str(path))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "question,answer,,,\nq,a,,,\nr,b,,,\n",
-        "question,answer,,,\nq,a\nr,b,\n",
-        ",,,\nquestion,answer,,\nq,a,,\nr,b,,\n",
-        "sep=,\nquestion,answer\nq,a\nr,b\n",
-        "sep=;\r\nquestion;answer\r\nq;a\r\nr;b\r\n",
-        '"sep=;"\nquestion;answer;\nq;a;\nr;b;\n',
-        "SEP=|\n\nquestion|answer\nq|a\nr|b\n",
-        "sep=\t\nquestion\tanswer\nq\ta\nr\tb\n",
-    ],
-)
-def test_what_spreadsheets_write_around_a_table_is_no_part_of_it(text, tmp_path):
-    path = tmp_path / "t.csv"
-    path.write_bytes(text.encode())
-    assert read_table(path).rows == [{"question": "q", "answer": "a"}, {"question": "r", "answer": "b"}]
-
-
-def test_the_numbers_that_pandas_writes_before_rows_stay(tmp_path):
-    pd.DataFrame(reviews(4)).to_csv(tmp_path / "t.csv")
-    assert [row[""] for row in read_table(tmp_path / "t.csv").rows] == list("0123")
-
-
-def test_files_that_are_absent_or_of_another_kind(tmp_path):
-    with pytest.raises(DataError, match=r"There is no file .*none\.jsonl"):
-        load_task(str(tmp_path / "none.jsonl"))
-    with pytest.raises(DataError, match=r"e\.txt is no \.csv, \.tsv, \.jsonl, \.json or \.parquet file"):
-        load_task(lines(tmp_path / "r.jsonl", reviews(4)), test_file=str(tmp_path / "e.txt"))
-
-
-def test_options_for_a_file_only(tmp_path):
-    with pytest.raises(ConfigError, match="for a file of one's own, and 'arc_easy' is none"):
-        load_task("arc_easy", classes=["a", "b"])
-    with pytest.raises(ConfigError, match="test_fraction is 1: choose a number between 0 and 1"):
-        load_task(lines(tmp_path / "r.jsonl", reviews(4)), test_fraction=1)
 
 
 def test_test_rows_that_all_stand_in_train_are_refused(tmp_path):
