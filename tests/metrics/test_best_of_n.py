@@ -18,8 +18,7 @@ def mean_over_subsets(values, n: int, score) -> float:
     return math.fsum(subsets) / len(subsets)
 
 
-@pytest.mark.parametrize("samples", range(1, 8))
-@pytest.mark.parametrize("levels", [2, 4, None])
+@pytest.mark.parametrize(("samples", "levels"), [(1, None), (2, 2), (4, 4), (7, 2), (7, None)])
 def test_equals_the_mean_over_all_subsets(samples: int, levels: int | None) -> None:
     rng = np.random.default_rng(samples)
     rewards = rng.normal(size=(5, samples)) if levels is None else rng.integers(-1, levels, (5, samples))
@@ -30,7 +29,7 @@ def test_equals_the_mean_over_all_subsets(samples: int, levels: int | None) -> N
             assert found[prompt, n - 1] == pytest.approx(mean_over_subsets(row, n, max), abs=1e-14)
 
 
-@pytest.mark.parametrize("samples", range(1, 8))
+@pytest.mark.parametrize("samples", [1, 2, 7])
 def test_win_rate_equals_the_mean_over_all_subsets_with_ties_as_halves(samples: int) -> None:
     rng = np.random.default_rng(samples)
     rewards, references = rng.integers(0, 4, (6, samples)), rng.integers(-1, 5, 6)
@@ -78,11 +77,6 @@ def test_unbiased_for_the_maximum_of_uniforms() -> None:
         assert (error < 0.005 * expected).all()  # tight enough to tell n from n + 1
 
 
-def test_the_order_of_replies_does_not_matter() -> None:
-    rewards = np.random.default_rng(2).integers(0, 3, (4, 6)).astype(float)
-    assert (best_of_n_per_prompt(rewards) == best_of_n_per_prompt(rewards[:, ::-1])).all()
-
-
 def test_certain_wins_ties_and_losses_are_exact() -> None:
     rewards = np.tile([1.0, 2.0, 3.0], (3, 1))
     found = win_rate_per_prompt(rewards, [0.0, 4.0, 3.0])
@@ -107,25 +101,7 @@ def test_curves_hold_estimates_means_and_the_intervals_of_student() -> None:
         assert found.high[j] == pytest.approx(high, abs=0.02 * half)
 
 
-def test_means_below_zero_keep_their_sign() -> None:
-    found = best_of_n(np.random.default_rng(4).normal(-5.0, 1.0, (30, 3)))
-    assert (found.low < found.mean).all()
-    assert (found.mean < found.high).all()
-    assert (found.high < -3.0).all()
-
-
-def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
-    """Prompts of their own difficulty: the mean best of 3 of N(d, 1), d ~ N(0, 1), is 3 / (2 sqrt(pi))."""
-    rng, hits, repetitions = np.random.default_rng(5), 0, 300
-    truth = 3 / (2 * math.sqrt(math.pi))
-    for repetition in range(repetitions):
-        rewards = rng.normal(size=(25, 1)) + rng.normal(size=(25, 4))
-        found = best_of_n(rewards, level=0.9, resamples=300, seed=repetition)
-        hits += found.low[2] <= truth <= found.high[2]
-    assert hits / repetitions == pytest.approx(0.9, abs=3 * math.sqrt(0.09 / repetitions))
-
-
-@pytest.mark.parametrize("prompts", [2, 7, 40])
+@pytest.mark.parametrize("prompts", [2, 40])
 def test_rates_without_spread_have_the_exact_interval_of_a_proportion(prompts: int) -> None:
     clusters = [f"c{i // 2}" for i in range(2 * prompts)]
     won, lost = (

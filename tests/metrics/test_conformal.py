@@ -1,4 +1,4 @@
-"""Prediction sets: their rank by enumeration, their coverage by its exact law and under a known truth."""
+"""Prediction sets and detection: ranks by enumeration, coverage and false alarms by their exact laws."""
 
 import math
 
@@ -9,12 +9,9 @@ from scipy.stats import beta, kstest
 from torch import Tensor
 
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.metrics import coverage, expected_coverage, prediction_sets
-from bara_pyro.metrics.conformal import allowed, nonconformity
-from bara_pyro.microworld import load_task
+from bara_pyro.metrics import coverage, detector, expected_coverage, prediction_sets
+from bara_pyro.metrics.conformal import allowed
 from bara_pyro.types import SetScore
-
-SCORES: tuple[SetScore, ...] = ("lac", "aps")
 
 
 def loop_scores(probs: list[float], score: SetScore) -> list[float]:
@@ -36,8 +33,7 @@ def loop_sets(
     return q, [[s <= q + 1e-10 for s in loop_scores(row, score)] for row in new.exp().tolist()]
 
 
-@pytest.mark.parametrize("score", SCORES)
-@pytest.mark.parametrize("alpha", [0.02, 0.1, 0.29, 0.5])
+@pytest.mark.parametrize(("alpha", "score"), [(0.02, "lac"), (0.29, "lac"), (0.1, "aps"), (0.5, "aps")])
 def test_equals_plain_loops(alpha: float, score: SetScore) -> None:
     known, labels = random_case(1, n=99)
     new, _ = random_case(2, n=60)
@@ -47,8 +43,7 @@ def test_equals_plain_loops(alpha: float, score: SetScore) -> None:
     assert sets(new).tolist() == expected
 
 
-@pytest.mark.parametrize("score", SCORES)
-@pytest.mark.parametrize("alpha", [0.1, 0.25, 0.4])
+@pytest.mark.parametrize(("alpha", "score"), [(0.1, "lac"), (0.4, "aps")])
 def test_of_exchangeable_rows_as_many_are_missed_as_may_be(alpha: float, score: SetScore) -> None:
     """Each of n + 1 rows is the new one in turn: of exchangeable rows each is equally likely to be."""
     log_probs, labels = random_case(3, n=40, sharpness=0.5)
@@ -73,27 +68,6 @@ def test_the_coverage_of_rows_to_come_has_its_beta_law() -> None:
     assert kstest(found, beta(*sets.law).cdf).pvalue > 0.01
     for a, b in ((37, 3), (35, 5)):  # a rank beside it
         assert kstest(found, beta(a, b).cdf).pvalue < 1e-6
-
-
-@pytest.mark.parametrize("score", SCORES)
-def test_coverage_under_the_microworlds_true_answers(score: SetScore) -> None:
-    """Rows in random halves, answers drawn from their truth; predictions that are much too sure."""
-    task = load_task("micro-arcc")
-    truth = torch.tensor([row.truth for row in (*task.validation, *task.test)], dtype=torch.float64)
-    log_probs = (8 * truth.log()).log_softmax(-1)
-    generator = torch.Generator().manual_seed(0)
-    reached, trusted = [], []
-    for _ in range(200):
-        order = torch.randperm(len(truth), generator=generator)
-        known, new = order[:200], order[200:]
-        labels = torch.multinomial(truth[known], 1, generator=generator).squeeze(1)
-        sets = prediction_sets(log_probs[known], labels, alpha=0.1, score=score)(log_probs[new])
-        reached.append(expected_coverage(sets, truth[new]) / 100)
-        believed = nonconformity(log_probs[new], "aps") < 0.9  # what such predictions hold to be 90 %
-        trusted.append(expected_coverage(believed, truth[new]) / 100)
-    mean, error = torch.tensor(reached).mean(), torch.tensor(reached).std() / 200**0.5
-    assert mean > 0.9 - 3 * error
-    assert torch.tensor(trusted).mean() < 0.85
 
 
 def test_aps_always_holds_the_answer_and_lac_may_hold_none() -> None:
@@ -136,3 +110,52 @@ def test_refusals() -> None:
         coverage(log_probs, labels)
     with pytest.raises(DataError, match="No row has a known truth"):
         expected_coverage(torch.ones(2, 2, dtype=torch.bool), torch.full((2, 2), math.nan))
+
+
+def test_equals_a_plain_loop_with_equal_scores_among_them() -> None:
+    generator = torch.Generator().manual_seed(0)
+    known = torch.randint(0, 12, (50,), generator=generator).tolist()
+    new = torch.randint(-1, 14, (30,), generator=generator).tolist()
+    expected = [(1 + sum(k >= s for k in known)) / 51 for s in new]
+    found = detector(known, alpha=0.1)
+    assert found.p_values(new).tolist() == pytest.approx(expected)
+    assert found(new).tolist() == [p <= 0.1 for p in expected]
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.29])
+def test_of_exchangeable_rows_as_many_are_called_foreign_as_may_be(alpha: float) -> None:
+    scores = torch.randn(100, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    alarms = sum(
+        bool(detector(scores[torch.arange(100) != new], alpha=alpha)(scores[[new]])) for new in range(100)
+    )
+    assert alarms == allowed(99, alpha) == round(100 * alpha)
+
+
+def test_equal_scores_raise_fewer_alarms() -> None:
+    scores = torch.arange(100) // 7
+    alarms = sum(
+        bool(detector(scores[torch.arange(100) != new], alpha=0.1)(scores[[new]])) for new in range(100)
+    )
+    assert alarms == 9  # 7 of the last value, 2 of the one before are not told from its other 5
+    assert not detector([0.0] * 50, alpha=0.1)([0.0]).any()
+
+
+def test_the_rate_of_false_alarms_has_its_beta_distribution() -> None:
+    generator = torch.Generator().manual_seed(2)
+    grid = (torch.arange(20_000, dtype=torch.float64) + 0.5) / 20_000
+    rates = []
+    for _ in range(1000):
+        found = detector(torch.rand(59, dtype=torch.float64, generator=generator), alpha=0.05)
+        rates.append(float(found(grid).double().mean()))  # of uniform scores: the rate but for 1/20,000
+    assert kstest(rates, beta(3, 57).cdf).pvalue > 0.01
+    for a, b in ((2, 58), (4, 56)):
+        assert kstest(rates, beta(a, b).cdf).pvalue < 1e-6
+
+
+def test_scores_that_detect_nothing_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"alpha=0.01 says nothing with 50 .* or 99 rows"):
+        detector([0.1] * 50, alpha=0.01)
+    with pytest.raises(DataError, match="score of row 1 is NaN"):
+        detector([0.1, float("nan")], alpha=0.5)
+    with pytest.raises(DataError, match="NaN"):
+        detector([0.1, 0.2], alpha=0.5)([float("nan")])

@@ -107,19 +107,6 @@ def test_shifts_of_one_training_share_its_luck() -> None:
     assert crossed_interval(tasks, trainings=["a", "b", "c"]) == crossed_interval(tasks)
 
 
-def test_shifts_of_one_training_hold_the_truth_as_often_as_one_task() -> None:
-    """Taken as independent they hold it in four cases of five, where 95 in a hundred are promised."""
-    rng, together, apart = np.random.default_rng(8), 0, 0
-    for _ in range(REPETITIONS):
-        luck = 0.5 * rng.normal(size=(SEEDS, 1))
-        tasks = [pair(world(rng, rows_sd=0.1) + luck, resamples=50) for _ in range(2)]
-        one, two = crossed_interval(tasks, trainings=["t", "t"]), crossed_interval(tasks)
-        together += one.low <= TRUTH <= one.high
-        apart += two.low <= TRUTH <= two.high
-    assert together / REPETITIONS == pytest.approx(0.95, abs=monte_carlo(0.95))  # t of 2
-    assert apart / REPETITIONS < 0.95 - monte_carlo(0.95)
-
-
 def test_tasks_of_one_training_with_other_seeds_are_refused() -> None:
     rng = np.random.default_rng(6)
     tasks = [pair(world(rng, rows_sd=0.1, seeds=seeds)) for seeds in (2, 3)]
@@ -128,7 +115,7 @@ def test_tasks_of_one_training_with_other_seeds_are_refused() -> None:
 
 
 # Standard deviations of seed, cluster, their interaction and row.
-SPREADS = {"seeds": (0.5, 0.0, 0.0, 0.2), "clusters": (0.0, 0.5, 0.0, 0.5), "all": (0.1, 0.3, 0.4, 0.5)}
+SPREADS = {"seeds": (0.5, 0.0, 0.0, 0.2), "all": (0.1, 0.3, 0.4, 0.5)}
 REPETITIONS = 300
 
 
@@ -168,45 +155,6 @@ def test_holds_the_truth_as_often_as_theory_says_where_rows_alone_do_not(spread:
     assert alone / REPETITIONS == pytest.approx(by_rows, abs=monte_carlo(by_rows))
 
 
-def test_seeds_that_agree_by_chance_do_not_make_it_narrower_than_rows_alone() -> None:
-    """Nothing but rows varies, for each seed by itself: t of three seeds, or of rows where that is wider."""
-    rng, held, narrower = np.random.default_rng(11), 0, 0
-    for _ in range(REPETITIONS):
-        values = world(rng, rows_sd=0.5)
-        found = crossed_interval([pair(values, resamples=200)])
-        held += found.low <= TRUTH <= found.high
-        rows = stats.t.ppf(0.975, CLUSTERS - 1) * found.se_rows
-        assert found.high - found.difference >= rows - 1e-12
-        known = stats.t.ppf(0.975, SEEDS - 1) * found.se_seeds
-        narrower += known < rows
-    # Where V is that of the seeds, chi-squared of 2, or that of rows if this gives the wider interval.
-    variance = rng.chisquare(SEEDS - 1, 20_000) / (SEEDS - 1)
-    half = np.maximum(stats.t.ppf(0.975, SEEDS - 1) * np.sqrt(variance), stats.t.ppf(0.975, CLUSTERS - 1))
-    expected = float(np.mean(1 - 2 * stats.norm.sf(half)))
-    assert expected == pytest.approx(0.987, abs=0.003)
-    assert held / REPETITIONS == pytest.approx(expected, abs=monte_carlo(expected))
-    assert narrower / REPETITIONS > 0.1  # one over seeds alone would have been
-
-
-def test_quantiles_of_three_seeds_hold_the_truth_in_three_cases_of_four() -> None:
-    """Why the pigeonhole bootstrap is not used: with three seeds it goes from the least to the largest.
-
-    All draws are the same seed once in 27 for each, more often than once in 40. The truth lies outside where
-    all seeds are on one side of it, which is one case in four.
-    """
-    rng = np.random.default_rng(3)
-    drawn = rng.integers(SEEDS, size=(4000, SEEDS))
-    pigeonhole = student = 0
-    for _ in range(REPETITIONS):
-        values = torch.from_numpy(TRUTH + rng.normal(size=SEEDS))
-        low, high = np.quantile(values.numpy()[drawn].mean(axis=1), [0.025, 0.975])
-        pigeonhole += low <= TRUTH <= high
-        found = crossed_interval([Drawn(values, values.expand(2, SEEDS), frozenset("ab"))])
-        student += found.low <= TRUTH <= found.high
-    assert pigeonhole / REPETITIONS == pytest.approx(0.75, abs=monte_carlo(0.75))
-    assert student / REPETITIONS == pytest.approx(0.95, abs=monte_carlo(0.95))  # t of 2: exact
-
-
 def test_one_seed_speaks_of_rows_alone() -> None:
     found = crossed_interval([pair(world(np.random.default_rng(4), 9.0, 0.5, seeds=1))])
     assert found.se_seeds is None
@@ -225,9 +173,7 @@ def test_what_never_varies_is_known_as_well_as_clusters_are_many() -> None:
         assert one.excludes_zero == (low > 0)
 
 
-@pytest.mark.parametrize(
-    "sizes", [[50, *[1] * 50], [50, *[2] * 9], [40, 20, 10, *[1] * 27], [1, 2, 4, 8, 16, 32]]
-)
+@pytest.mark.parametrize("sizes", [[50, *[2] * 9], [1, 2, 4, 8, 16, 32]])
 def test_clusters_of_unlike_sizes_hold_the_truth_as_often_as_they_say(sizes: list[int]) -> None:
     """Counted by their names they do so in 62 to 90 % of the cases: a large one decides."""
     rng, held, index = np.random.default_rng(5), 0, np.repeat(np.arange(len(sizes)), sizes)

@@ -62,17 +62,6 @@ def test_an_interval_between_two_bounds_is_wilsons_of_as_many_prompts_as_the_err
         assert abs(end - p) == pytest.approx(t * math.sqrt(end * (1 - end) / n))
 
 
-def test_rates_near_a_bound_are_held_as_often_as_they_say() -> None:
-    """A symmetric interval holds a rate of 10 % of twenty unlike prompts in 87 % of the cases."""
-    rng, held = np.random.default_rng(1), 0
-    for seed in range(400):
-        own = rng.beta(0.2, 1.8, size=20)
-        rates = (rng.random((20, 4)) < own[:, None]).mean(axis=1, keepdims=True)
-        found = sampling_curve(rates, np.array([1]), bounds=(0.0, 1.0), resamples=200, seed=seed)
-        held += found.low[0] <= 0.1 <= found.high[0]
-    assert 0.92 < held / 400 < 0.98  # 95 +- 3 %
-
-
 def test_too_little_to_draw_from() -> None:
     for clusters in ([], ["a"], ["a", "a"]):
         with pytest.raises(DataError, match=f"prompts of {len(set(clusters))} cluster"):

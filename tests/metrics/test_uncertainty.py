@@ -36,7 +36,7 @@ def test_predictive_survives_extreme_draws():
     assert posterior_predictive(impossible).tolist() == [[0.0, -math.inf]]
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_total_is_aleatoric_plus_epistemic(seed: int):
     parts = decompose(random_draws(seed))
     assert torch.allclose(parts.total, parts.aleatoric + parts.epistemic, rtol=0, atol=1e-12)
@@ -61,20 +61,16 @@ def test_epistemic_is_the_mean_divergence_from_the_mean_prediction():
     assert torch.allclose(decompose(draws).epistemic, divergence, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("copies", [1, 3, 10])
+@pytest.mark.parametrize("copies", [1, 10])
 def test_identical_draws_have_no_epistemic_uncertainty(copies: int):
     parts = decompose(random_draws(2)[:1].expand(copies, -1, -1))
     assert (parts.epistemic >= 0).all()
     assert parts.epistemic.max() < 1e-14
 
 
-def test_order_of_draws_does_not_matter():
-    draws = random_draws(3)
-    assert torch.allclose(decompose(draws).epistemic, decompose(draws.flip(0)).epistemic, atol=1e-12)
-
-
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("scale", [0.3, 50.0])  # 50: far outside 0..1, where a sigmoid would tie everything
+@pytest.mark.parametrize(
+    ("seed", "scale"), [(0, 0.3), (1, 50.0)]
+)  # 50: far outside 0..1, where a sigmoid would tie everything
 def test_auroc_counts_pairs(seed: int, scale: float):
     generator = torch.Generator().manual_seed(seed)
     inside = (scale * torch.rand(40, generator=generator)).round(decimals=1)
@@ -111,7 +107,7 @@ def test_unusable_scores(inside: list, words: str):
         ood_auroc(inside, [1.0])
 
 
-@pytest.mark.parametrize("repeats", [1, 2, 5])
+@pytest.mark.parametrize("repeats", [1, 5])
 def test_nested_parts_by_loops(repeats: int) -> None:
     probs = torch.rand(10, 4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(repeats))
     probs = probs / probs.sum(-1, keepdim=True)
