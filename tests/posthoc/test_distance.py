@@ -1,4 +1,4 @@
-"""Distance-aware predictions: distribution of the noise, what is fitted, and that nothing else changes."""
+"""Distance-aware predictions of every method: distribution of the noise, the fit, nothing else changed."""
 
 import math
 from dataclasses import replace
@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from core_cases import bara_pair, lora_pair, make_batch, unlabelled
+from core_cases import bara_pair, lora_pair, make_batch, randomise, unlabelled
+from method_cases import ALPHA, UNLABELLED, N, R, backbone
 from numpy.testing import assert_allclose
 from torch import Tensor
 from torch.testing import assert_close
@@ -17,6 +18,7 @@ from bara_pyro.core.prediction import predict
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.methods import METHODS, build, method_config
 from bara_pyro.metrics import decompose_nested
 from bara_pyro.models.lora import LoRA
 from bara_pyro.posthoc.corrections import Corrections
@@ -153,10 +155,9 @@ def test_scale_is_that_of_the_answers_that_a_row_offers() -> None:
     assert told["scale"] == pytest.approx(math.sqrt(sum(squares) / 400), rel=1e-6)
 
 
-@pytest.mark.parametrize("copies", [2, 3])
-def test_copies_of_a_row_are_left_out_with_it(copies: int) -> None:
+def test_copies_of_a_row_are_left_out_with_it() -> None:
     """80 texts several times over, hardly more than dimensions: the radius is of texts that are not there."""
-    rows, width = 80, 40
+    rows, width, copies = 80, 40, 2
     x = states(rows, width=width).repeat_interleave(copies, 0)
     names = [f"text {i}" for i in range(rows) for _ in range(copies)]
     distance = Distance(width)
@@ -220,7 +221,7 @@ def aware(model: AdaptedLM) -> Corrections:
     return Corrections(model, distance_aware=True)
 
 
-@pytest.mark.parametrize("kind", ["lora", "additive", "gate"])
+@pytest.mark.parametrize("kind", ["lora", "gate"])
 def test_rows_like_the_training_rows_keep_their_draws(kind: str) -> None:
     pair = pair_of(kind)
     own = aware(pair[0])
@@ -276,3 +277,30 @@ def test_features_are_the_frozen_models() -> None:
         ids = far.input_ids[i : i + 1, -length:]
         expected = lm.model(input_ids=ids).last_hidden_state[0, -1]
         assert_close(frozen_states(pair[0], far)[i], expected, rtol=1e-4, atol=1e-5)
+
+
+# Rows that end alike, unlike those of `UNLABELLED`.
+KNOWN = [
+    replace(make_batch(rows=[(3 + 4 * i + k, 20, 21, 22) for k in range(4)]), labels=None) for i in range(6)
+]
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_foreign_rows_get_draws_that_disagree(method: str) -> None:
+    torch.manual_seed(0)
+    adapter = {"r": R, "lora_alpha": ALPHA, "target_modules": None}
+    model, guide = build(method_config(method), backbone(), N, adapter)
+    randomise(model)  # so that the adapters change something
+    own = Corrections(model, distance_aware=True)
+    assert own.fit(model, guide, KNOWN)["distance_rows"] == 24
+    before, after = (drawn(model, guide, UNLABELLED, samples=6) for drawn in (predict, own.predict))
+    assert_close(after.exp().sum(-1), torch.ones_like(after[..., 0]))
+    times, rest = divmod(len(after), len(before))  # members of an ensemble take several draws each
+    assert times * len(before) >= 6
+    assert rest == 0
+    changed = (after - before.repeat_interleave(times, 0)).abs().amax((0, -1)) > 1e-6
+    outside = own.distance.directions(frozen_states(model, UNLABELLED)).abs().sum(-1) > 0
+    assert outside.any()
+    assert changed.tolist() == outside.tolist()
+    point = [drawn(model, guide, UNLABELLED, samples=0) for drawn in (predict, own.predict)]
+    assert_close(*point, rtol=0, atol=0)

@@ -94,13 +94,6 @@ def test_fit_by_scipy_on_features_of_a_loop() -> None:
     assert told["kl_after"] < 0.5 * told["kl_before"]
 
 
-def test_a_temperature_changes_no_order() -> None:
-    log_probs, states, target = toy()
-    one = OnePass(WIDTH)
-    one.fit(log_probs, states, target)
-    assert (one(log_probs, states).argsort(-1) == log_probs.argsort(-1)).all()
-
-
 def known() -> list[Batch]:
     generator = torch.Generator().manual_seed(0)
     return [
@@ -115,10 +108,9 @@ def known() -> list[Batch]:
     ]
 
 
-@pytest.mark.parametrize("form", ["additive", "gate"])
-def test_without_draws_comes_near_the_average_of_draws(form: str) -> None:
+def test_without_draws_comes_near_the_average_of_draws() -> None:
     torch.manual_seed(0)
-    pair = bara_pair("llama", scale=1.0, form=form, fit={"init_kappa": 1.0})
+    pair = bara_pair("llama", scale=1.0, form="gate", fit={"init_kappa": 1.0})
     own = Corrections(pair[0], one_pass=True)
     rows, batch = known(), unlabelled()
     plain, drawn = own.predict(*pair, batch, samples=0), own.predict(*pair, batch, samples=8)

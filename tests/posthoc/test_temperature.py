@@ -21,7 +21,6 @@ from bara_pyro.core.program import AdaptedLM
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.ensemble import EnsembleGuide
-from bara_pyro.metrics import accuracy, ece, nll
 from bara_pyro.models.ensemble import Ensemble
 from bara_pyro.models.lora import LoRA
 from bara_pyro.posthoc.corrections import Corrections, require_temperature
@@ -64,17 +63,6 @@ def test_the_best_temperature_is_that_of_a_grid_and_the_true_one(factor: float) 
     assert found == pytest.approx(math.log(factor), abs=0.1)
     # Log-probabilities are logits too.
     assert best_log_temperature(logits.log_softmax(-1), labels) == pytest.approx(found, abs=1e-9)
-
-
-def test_over_confident_rows_are_mended() -> None:
-    (fit, fit_labels), (test, labels) = rows(4.0), rows(4.0)
-    before = test.log_softmax(-1)
-    after = (test / math.exp(best_log_temperature(fit, fit_labels))).log_softmax(-1)
-    assert accuracy(after, labels) == accuracy(before, labels)
-    assert torch.equal(after.argmax(-1), before.argmax(-1))
-    assert nll(after, labels) < nll(before, labels) - 0.3
-    assert ece(after, labels) < 3
-    assert ece(before, labels) > 15
 
 
 def test_rows_that_want_no_finite_temperature() -> None:
