@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from app_cases import ONCE, Bara, Place, assert_one_sentence, questions, write_rows
+from app_cases import Bara, Place, assert_one_sentence, questions, write_rows
 from safetensors.torch import load_file
 from torch.testing import assert_close
 
@@ -15,7 +15,7 @@ import bara_pyro as bp
 from bara_pyro.cli.running import run
 from bara_pyro.extras.hub.export import export_lora
 from bara_pyro.posthoc.corrections import require_temperature
-from bara_pyro.runs.by_rows import for_rows
+from bara_pyro.runs.by_rows import for_rows, rehearsal_note
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import load_system
@@ -62,12 +62,18 @@ def test_too_few_rows_are_refused_before_a_rehearsal_is_announced(
     ],
 )
 def test_rows_say_whether_there_is_a_rehearsal(rows: int, settings: dict[str, object], on: bool) -> None:
-    given = {"method": "bara-gate", "task.name": "micro-wgm", "task.train_rows": rows, **settings}
+    config = for_rows(load_config(overrides={"method": "bara-gate", **settings}), rows)
+    assert bool(config.adapter.calibrated) is on
+    assert [str(rows) in note for note in rehearsal_note(config, rows, rows // 2)] == [True] * on
+
+
+@pytest.mark.parametrize("method", ["bara-gate", "lora"])
+def test_who_has_a_rehearsal_has_a_temperature_and_a_note(method: str) -> None:
+    given = {"method": method, "task.name": "micro-wgm", "task.train_rows": 80}
     system = build_system(load_config(overrides=given))
-    assert system.model.num_data == rows
+    on = method == "bara-gate"
     assert bool(system.config.adapter.calibrated) is (system.corrections.temperature is not None) is on
-    notes = [note for note in system.task.notes if "rehearsal" in note]
-    assert [f"half of the {rows} training rows" in note for note in notes] == [True] * on
+    assert any("rehearsal" in note for note in system.task.notes) is on
 
 
 def test_a_run_of_before_has_no_temperature(place: Place) -> None:
@@ -153,13 +159,6 @@ def test_text_goes_without_it(default: Path) -> None:
     assert (theirs.log_softmax(-1) - ours).abs().max() > 1e-3
 
 
-def test_what_is_read_of_a_reply_goes_without_it(default: Path, tmp_path: Path, bara: Bara) -> None:
-    written = tmp_path / "replies.jsonl"
-    result = bara("generate", default, "--prompt", "is the fox", "--max-new-tokens", 3, "--output", written)
-    assert result.code == 0, result.err
-    assert len(read_jsonl(written)) == 1
-
-
 def test_an_export_says_what_to_divide_by(default: Path, tmp_path: Path, bara: Bara) -> None:
     result = bara("export", default, "--as", "lora", "--out", tmp_path / "lora", "--json")
     told = json.loads(result.out)
@@ -194,15 +193,8 @@ def test_peft_gives_the_logits_before_it(default: Path, place: Place) -> None:
     mask = batch.attention_mask.long()
     with torch.no_grad():
         out = model(
-            input_ids=batch.input_ids,
-            attention_mask=mask,
-            position_ids=(mask.cumsum(-1) - 1).clamp_min(0),
+            input_ids=batch.input_ids, attention_mask=mask, position_ids=(mask.cumsum(-1) - 1).clamp_min(0)
         )
     theirs = out.logits[:, -1, system.answer_ids].double()
     ours = draw(system, split.take(range(4)), 0)[0]
     assert_close((theirs / temperature).log_softmax(-1), ours, rtol=0, atol=1e-5)
-
-
-def test_a_run_without_says_so(place: Place) -> None:
-    assert ONCE == {"adapter.calibrated": False}
-    assert build_system(place.config(method="bara-gate")).corrections.temperature is None

@@ -9,109 +9,19 @@ from typing import Any
 
 import pytest
 import yaml
-from app_cases import Place
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
+from setting_cases import at, other_settings
 
 from bara_pyro.errors import ConfigError
 from bara_pyro.runs.config import RunConfig, differences, load_config, parse_config
-from bara_pyro.runs.memory import training_bytes
 from bara_pyro.runs.sections import SettingsSection
-from bara_pyro.runs.system import build_system
 from bara_pyro.settings import later
-
-# Another value than the default for every field: a new field needs a line here.
-OTHER: dict[str, Any] = {
-    "seed": 3,
-    "backbone.name": "some/model",
-    "backbone.dtype": "bfloat16",
-    "backbone.device": "cuda:1",
-    "backbone.states_folder": "states",
-    "task.name": "boolq",
-    "task.likelihood": "completion",
-    "task.chat": True,
-    "task.packing": True,
-    "task.streaming": True,
-    "task.data_dir": "data",
-    "task.revision": "v1",
-    "task.test_file": "test.jsonl",
-    "task.test_fraction": 0.5,
-    "task.text_column": "review",
-    "task.label_column": "stars",
-    "task.choices_column": "offers",
-    "task.context_column": "film",
-    "task.cluster_column": "author",
-    "task.classes": ["no", "yes"],
-    "task.max_length": 64,
-    "task.too_long": "drop",
-    "task.labels": "texts",
-    "task.text_score": "mean",
-    "task.validation_rows": 5,
-    "task.evaluate_on": "validation",
-    "task.limit": 9,
-    "task.world": 2,
-    "task.train_rows": 8,
-    "task.train_rows_seed": 3,
-    "task.seed": 4,
-    "adapter.r": 4,
-    "adapter.lora_alpha": 8.0,
-    "adapter.target_modules": "all-linear",
-    "adapter.distance_aware": True,
-    "adapter.one_pass": True,
-    "adapter.calibrated": True,
-    "train.epochs": 2.5,
-    "train.may_double": True,
-    "train.steps": 7,
-    "train.batch_size": 6,
-    "train.accumulate": 2,
-    "train.lr": 3e-4,
-    "train.local_lr_scale": 1.0,
-    "train.warmup": 0.1,
-    "train.weight_decay": 0.01,
-    "train.clip_norm": 1.0,
-    "train.autocast": "bfloat16",
-    "train.checkpointing": True,
-    "train.capture": "auto",
-    "train.sampled_kl": True,
-    "train.checkpoint_every": 11,
-    "train.log_every": 12,
-    "train.process_timeout": 30.0,
-    "predict.samples": [0, 4],
-    "predict.batch_size": 16,
-    "predict.last": 4,
-    "predict.memory_budget": 1000,
-    "predict.seed": 2,
-    "method.form": "additive",
-    "method.centred": True,
-    "method.latent": "phi",
-    "method.phi_prior": {"name": "gamma", "rate": 2.0},
-    "method.theta_prior": {"name": "exponential"},
-    "method.beta_phi": 0.5,
-    "method.beta_theta": 0.1,
-    "method.guide": "lognormal",
-    "method.shape": "k",
-    "method.shape_width": "scalar",
-    "method.init_kappa": 0.3,
-    "method.max_kappa": 2.0,
-    "method.random_kappa": True,
-    "method.normalize_input": True,
-    "method.activation": "topk",
-    "method.top_k": 2,
-}
-
-
-def value_at(config: RunConfig, key: str) -> Any:
-    section, _, name = key.rpartition(".")
-    value: Any = config.dump()
-    part = getattr(config, section) if section else config
-    # A field that was added later is not in the dump while it has its default.
-    return (value[section] if section else value).get(name, getattr(part, name))
-
 
 # What is no part of what a run is called by: no result depends on it.
 WITHOUT_EFFECT = ("backbone.states_folder", "task.streaming", "train.process_timeout")
-# What a setting is refused without.
 # What goes with none of the answers' settings.
 OF_REPLIES = ("task.likelihood", "task.chat", "task.packing", "task.streaming")
+# What a setting is refused without.
 NEEDED = {
     "task.text_score": ["task.labels=texts"],
     "task.train_rows_seed": ["task.train_rows=8"],
@@ -119,50 +29,45 @@ NEEDED = {
     "task.chat": ["task.likelihood=completion"],
     "task.packing": ["task.likelihood=completion"],
     "task.streaming": ["task.likelihood=completion"],
-    "method.centred": ["method.form=additive"],
     "method.top_k": ["method.activation=topk"],
 }
 
 
-def assigned(key: str) -> list[str]:
-    # accumulate must divide the batch, which is 4 by default.
-    return [f"{key}={yaml.safe_dump(OTHER[key], default_flow_style=True).split(chr(10))[0]}"]
+def others() -> dict[str, Any]:
+    """Return another value than the default of every setting."""
+    # Such that all go together, and none is another name of the default.
+    together = {"task.labels": "texts", "task.train_rows": 8, "method.activation": "topk"}
+    return other_settings("bara") | together
 
 
-def test_the_table_above_holds_every_field() -> None:
-    config = load_config()
-    keys = {"seed"}
-    for section in RunConfig.model_fields:
-        part = getattr(config, section)
-        if isinstance(part, BaseModel):
-            keys |= {f"{section}.{name}" for name in type(part).model_fields}
-    assert keys - {"method.name"} == set(OTHER)
+def assigned(key: str, value: Any) -> str:
+    return f"{key}={json.dumps(value)}"
 
 
-@pytest.mark.parametrize("key", OTHER)
-def test_every_field_from_the_command_line_and_from_yaml(key: str, tmp_path: Path) -> None:
-    needed = NEEDED.get(key, [])
-    default = load_config(assignments=needed)
-    assert value_at(default, key) != OTHER[key]
-    by_set = load_config(assignments=[*needed, *assigned(key)])
-    assert value_at(by_set, key) == OTHER[key]
-    *section, name = key.split(".")
+def test_every_field_from_the_command_line_and_from_yaml(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
-    path.write_text(yaml.safe_dump({section[0]: {name: OTHER[key]}} if section else {name: OTHER[key]}))
-    by_yaml = load_config(path, assignments=needed)
-    assert by_yaml == by_set
-    assert by_yaml.hash == by_set.hash
-    assert (by_set.hash == default.hash) == (key in WITHOUT_EFFECT or key in by_set.memory())
-    changed = differences(default, by_set)
-    assert changed
-    assert all(other == key or other.startswith(key + ".") for other in changed)
+    for key, value in others().items():
+        needed = ["method=bara", *NEEDED.get(key, [])]
+        default = load_config(assignments=needed)
+        assert at(default.dump(), key) != value, key
+        by_set = load_config(assignments=[*needed, assigned(key, value)])
+        assert at(by_set.dump(), key) == value, key
+        *section, name = key.split(".")
+        path.write_text(yaml.safe_dump({section[0]: {name: value}} if section else {name: value}))
+        by_yaml = load_config(path, assignments=needed)
+        assert by_yaml == by_set, key
+        assert by_yaml.hash == by_set.hash
+        assert (by_set.hash == default.hash) == (key in WITHOUT_EFFECT or key in by_set.memory()), key
+        changed = differences(default, by_set)
+        assert changed
+        assert all(other == key or other.startswith(key + ".") for other in changed)
 
 
 def test_all_fields_at_once_and_back_again() -> None:
     apart = (*OF_REPLIES, "train.epochs", "method.latent")  # with latent=phi there is no theta
-    others = {key: value for key, value in OTHER.items() if key not in apart}
-    config = load_config(assignments=[assignment for key in others for assignment in assigned(key)])
-    assert {key: value_at(config, key) for key in others} == others
+    given = {key: value for key, value in others().items() if key not in apart}
+    config = load_config(assignments=["method=bara", *(assigned(*item) for item in given.items())])
+    assert {key: at(config.dump(), key) for key in given} == given
     assert RunConfig.model_validate(config.dump()) == config
 
 
@@ -236,6 +141,8 @@ def test_a_whole_section_leaves_what_was_given_beside_it() -> None:
         ("train.steps", ["key=value"]),
         ("train.steps=[1", ["YAML"]),
         ("seed.a=1", ["seed"]),
+        ("adapter.calibrated=yess", ["adapter.calibrated", "'yess'", "true or false"]),
+        ("adapter.r=abc", ["adapter.r", "'abc'", "a whole number"]),
     ],
 )
 def test_a_wrong_setting_is_one_sentence_with_the_known_ones(assignment: str, parts: list[str]) -> None:
@@ -328,43 +235,3 @@ def test_labels_chosen_by_themselves_have_the_hash_of_words() -> None:
     styles = ("auto", "words", "letters")
     auto, words, letters = (load_config(overrides={"task.labels": style}).hash for style in styles)
     assert auto == words == load_config().hash != letters
-
-
-def test_what_cannot_fit_is_refused_with_the_estimate(
-    place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """By hand: r (in + out) of each module six times, hidden states and units of the longest rows."""
-    config = place.config(train__batch_size=8)
-    system = build_system(config)
-    split = system.split("train")
-    widths = sum(target.in_features + target.out_features for target in system.model.targets)
-    lengths = sorted((len(ids) for ids in split.token_ids), reverse=True)[:8]
-    inside = [target for target in system.model.targets if not target.is_head]
-    needed = 4 * (6 * 8 * widths + 8 * sum(lengths) * 16 * 2 + 8 * sum(lengths) * len(inside))
-    assert training_bytes(config, system.backbone, split) == needed
-    less = place.config(train__batch_size=8, train__checkpointing=True)
-    assert training_bytes(less, system.backbone, split) == needed - 4 * 7 * sum(lengths) * 16 * 2
-    twice = place.config(train__batch_size=2 * len(split))
-    rows = 2 * sum(len(ids) for ids in split.token_ids)
-    whole = 4 * (6 * 8 * widths + 8 * rows * 16 * 2 + 8 * rows * len(inside))
-    assert training_bytes(twice, system.backbone, split) == whole
-    monkeypatch.setattr("bara_pyro.runs.memory.memory", lambda device: needed)
-    build_system(config)
-    monkeypatch.setattr("bara_pyro.runs.memory.memory", lambda device: needed - 1)
-    with pytest.raises(ConfigError, match=r"rank 8 and 8 rows at a time needs at least .* GiB, cpu has"):
-        build_system(config)
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "fix"),
-    [
-        ("adapter.calibrated", "yess", "give true or false"),
-        ("adapter.one_pass", [1], "give true or false"),
-        ("train.lr", "abc", "give a number"),
-        ("adapter.r", "abc", "give a whole number"),
-    ],
-)
-def test_a_value_of_another_type_is_told_what_is_wanted(key: str, value: object, fix: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        load_config(overrides={key: value})
-    assert str(refused.value) == f"Setting {key} = {value!r} is not valid: {fix}."
