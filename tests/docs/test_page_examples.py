@@ -1,0 +1,101 @@
+"""The examples of pages that train something: run as they are printed, or with fewer steps, they learn."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bara_pyro.core.prediction import predict
+from bara_pyro.metrics import evaluate, posterior_predictive
+
+ROOT = Path(__file__).parents[2]
+
+
+def blocks(page: str, short: dict[str, str] | None = None) -> list[str]:
+    """Return the Python of a page, with what makes it short; each text has to be there."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for old, new in (short or {}).items():
+        assert old in text
+        text = text.replace(old, new)
+    return re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+
+
+def run(code: str, names: dict[str, Any]) -> dict[str, Any]:
+    exec(compile(code, "page", "exec"), names)
+    return names
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def nll(names: dict[str, Any]) -> float:
+    """Score the model and guide that an example left, in nats."""
+    bp, test = names["bp"], names["test"]
+    rows = bp.batches(test, names["answers"], batch_size=64)
+    drawn = [posterior_predictive(predict(names["model"], names["guide"], b, samples=4)) for b in rows]
+    return float(evaluate(torch.cat(drawn), torch.tensor(test.labels))["nll"])
+
+
+@pytest.mark.slow
+def test_readme(capsys: pytest.CaptureFixture[str]) -> None:
+    """With a tenth of the steps, at which the score is clear of the untrained model's, and some rows."""
+    [example] = blocks(
+        "README.md", {"1500": "150", "(task.train, task.test)": "(task.train, task.test[:200])"}
+    )
+    torch.manual_seed(0)
+    names = run(example.split("optim =")[0], {})
+    untrained = nll(names)  # B is zero: the language model as it is
+    assert nll(run(example, names)) < untrained - 0.05
+    assert "'nll'" in capsys.readouterr().out
+
+
+def test_generation(capsys: pytest.CaptureFixture[str]) -> None:
+    [code] = blocks("docs/generation.md")
+    replies = run(code, {})["replies"]
+    assert len(replies) == 12
+    assert len(capsys.readouterr().out.splitlines()) == 24
+    # It has learnt how replies go: three clauses, each with its full stop, and then the end.
+    assert sum(reply["ended"] for reply in replies) >= 10
+    assert sum(reply["reply"].count(" .") for reply in replies) >= 24
+
+
+@pytest.mark.slow
+def test_replies(capsys: pytest.CaptureFixture[str]) -> None:
+    [block] = blocks("docs/replies.md")
+    run(block, {})
+    before, mean, drawn = map(float, capsys.readouterr().out.split())
+    assert max(mean, drawn) < before - 0.05
+
+
+@pytest.mark.slow
+def test_reward() -> None:
+    [block] = blocks("docs/reward.md")
+    found = run(block, {})["reward"].held_out
+    assert found["low"] > max(found["longer_high"], 100 - found["longer_low"])
+
+
+@pytest.mark.slow
+def test_transformers(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("accelerate")
+    quiet = 'max_steps=60, disable_tqdm=True, save_strategy="no", dataloader_pin_memory=False'
+    short = {"max_steps=200": quiet, "(task.train, task.test)": "(task.train[:128], task.test[:64])"}
+    names: dict[str, Any] = {}
+    for block in blocks("docs/transformers.md", short):
+        run(block, names)
+    history = [logged for logged in names["trainer"].state.log_history if "nll" in logged]
+    assert history[-1]["nll"] < history[0]["nll"]
+    assert {"loss", "nll", "kl_phi", "kl_theta", "grad_norm", "learning_rate"} <= history[0].keys()
+    said = capsys.readouterr().out
+    assert "eval_accuracy" in said
+    assert said.count("the guest lives in") == 4
+
+
+def test_the_readme_is_short_and_its_links_lead_somewhere() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 120
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)[^)]*\)", text):
+        assert (ROOT / target).exists(), target
