@@ -4,9 +4,14 @@ import json
 from itertools import combinations
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 import pytest
 from app_cases import Bara, assert_one_sentence, make_bara, write_rows
+
+from bara_pyro.errors import DataError
+from bara_pyro.extras.replies.generation.scored import read_scored
+from bara_pyro.extras.replies.reward.files import replies_in
 
 SCORES = {"a": (1.0, 3.0, 2.0), "b": (0.5, 0.5, 4.0), "c": (2.0, 1.0, 1.0)}
 REFERENCES = {"a": 2.0, "b": 1.0, "c": 2.5}
@@ -131,3 +136,60 @@ def test_what_is_refused(tmp_path: Path, bara: Bara) -> None:
     one = write_rows(tmp_path / "one.jsonl", [{"id": "a", "score": 1.0}])
     assert_one_sentence(bara("best-of-n", file, "--references", one), "none of 'b'")
     assert_one_sentence(bara("best-of-n", tmp_path / "absent.jsonl"), "no file")
+
+
+def judged(**more: object) -> list[dict[str, Any]]:
+    return [
+        {"id": f"q{i}", "number": n, "instruction": f"ask {i}", **more, "output": f"say {n} of {i} now"}
+        for i in range(2)
+        for n in range(2)
+    ]
+
+
+@pytest.mark.parametrize("more", [{}, {"reply": None}, {"reply": None, "completion": None}])
+def test_a_scored_reply_is_the_one_that_was_judged(more: dict, tmp_path: Path, bara: Bara) -> None:
+    texts = [one.reply for one in replies_in([{**row, "id": None} for row in judged(**more)])[1]]
+    scored = [{**row, "score": 1.0 * row["number"]} for row in judged(**more)]
+    file = write_rows(tmp_path / "scores.jsonl", scored)
+    assert [text for own in read_scored(file).replies for text in own] == texts
+    named = write_rows(
+        tmp_path / "named.jsonl",
+        [{**row, "reply": text} for row, text in zip(scored, texts, strict=True)],
+    )
+    reports = [json.loads(bara("best-of-n", path, "--json").out) for path in (file, named)]
+    assert reports[0] == reports[1]
+    assert reports[0]["diversity"] > 0
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"output": None}, "row 3 has no reply: give a text in 'reply', 'completion' or 'output'"),
+        ({"output": None, "answer": "a"}, "row 3 has no reply"),
+        ({"output": 5}, "row 3 has '5' as its 'output': give a text"),
+    ],
+)
+def test_a_scored_row_without_a_reply_is_named(more: dict, words: str, tmp_path: Path, bara: Bara) -> None:
+    rows = [{**row, "score": 1.0} for row in judged()]
+    rows[2] |= more
+    file = write_rows(tmp_path / "scores.jsonl", rows)
+    assert_one_sentence(bara("best-of-n", file), words)
+
+
+def test_an_empty_reply_is_one(tmp_path: Path) -> None:
+    rows = [{**row, "reply": "", "score": 1.0} for row in judged()]
+    assert read_scored(write_rows(tmp_path / "scores.jsonl", rows)).replies == (("", ""), ("", ""))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("number", None), ("number", [1]), ("number", True), ("number", 1.5), ("score", float("nan")),
+        ("score", float("inf")), ("log_prob", "a"), ("tokens", []), ("total", 1.0), ("epistemic", ["a"]),
+    ],
+)  # fmt: skip
+def test_numbers_that_are_none_are_refused(name: str, value: object, tmp_path: Path) -> None:
+    rows = [{**row, "score": 1.0} for row in judged()]
+    file = write_rows(tmp_path / "scores.jsonl", [rows[0], {**rows[1], name: value}, *rows[2:]])
+    with pytest.raises(DataError, match=rf"row 2 has .* as its '?{name}"):
+        read_scored(file)

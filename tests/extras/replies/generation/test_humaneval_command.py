@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from app_cases import Place, assert_one_sentence, make_bara, questions, save_backbone, write_rows
 
-from bara_pyro.errors import SandboxError
+from bara_pyro.errors import DataError, SandboxError
 from bara_pyro.extras.replies.generation import humaneval
-from bara_pyro.extras.replies.generation.humaneval import judge_programs, score_programs
+from bara_pyro.extras.replies.generation.decoding import Decoding
+from bara_pyro.extras.replies.generation.humaneval import judge_programs, score_programs, write_programs
 from bara_pyro.extras.replies.sandbox import Problem, check_isolation
 from bara_pyro.metrics import self_bleu_diversity
 from bara_pyro.runs.system import build_system
@@ -119,6 +120,10 @@ def test_the_command(
     file.write_text("".join(json.dumps(vars(one)) + "\n" for one in PROBLEMS))
     out = tmp_path / "out"
     command = ("humaneval", tmp_path / "run", "--problems", file, "--out", out, "--replies", 2)
+    one = write_rows(tmp_path / "one.jsonl", [vars(PROBLEMS[0])])
+    refused = bara("humaneval", tmp_path / "run", "--problems", one, "--out", out, "--replies", 2)
+    assert_one_sentence(refused, "of which there is 1", "give at least 2")
+    assert not (out / "programs.jsonl").exists()
     found = bara(*command, "--max-new-tokens", 6)
     assert found.code == 0, found.err
     assert "pass@k" in found.out
@@ -136,3 +141,10 @@ def test_the_command(
     assert_one_sentence(refused, "another prompt under the id 'one'", "--overwrite")
     assert ((out / "programs.jsonl").read_text(), (out / "judged.jsonl").read_text()) == before
     assert "already holds results" in bara(*command).err
+
+
+def test_one_problem_is_refused_before_a_run_is_asked(tmp_path: Path) -> None:
+    for problems in ([], [PROBLEMS[0]]):
+        with pytest.raises(DataError, match=f"over problems, of which there is {len(problems)}: give at"):
+            write_programs(object(), problems, tmp_path, Decoding(), replies=2)  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,100 @@
+"""Turns of a conversation, in every way that rows have them: each is read once, or the row is refused."""
+
+import pytest
+from app_cases import (
+    word_tokenizer,
+)
+
+from bara_pyro.data.conversations import encode_replies, load_conversations
+from bara_pyro.data.preferences import load_pairs
+from bara_pyro.errors import DataError
+
+TEMPLATE = (
+    "{% for m in messages %} the {{ m['role'] }} {{ m['content'] }} <end>{% endfor %}"
+    "{% if add_generation_prompt %} the assistant {% endif %}"
+)
+
+
+def said(role: str, text: str) -> dict[str, str]:
+    return {"role": role, "content": text}
+
+
+Q1, A1, Q2, A2 = (
+    said("user", "is the fox red ?"),
+    said("assistant", "yes"),
+    said("user", "is the hen blue ?"),
+    said("assistant", "no"),
+)
+B2, NEW = said("assistant", "yes"), said("user", "is the owl grey ?")
+BE, CALL, TOOL = said("system", "no cat"), said("assistant", "the ant"), said("tool", "red")
+TALK = [Q1, A1, Q2, A2]
+
+
+@pytest.mark.parametrize(
+    ("row", "whole"),
+    [
+        ({"prompt": Q1["content"], "chosen": TALK}, TALK),
+        ({"prompt": "is the fox red ?\n", "chosen": TALK}, [said("user", "is the fox red ?\n"), A1, Q2, A2]),
+        ({"question": Q1["content"], "chosen": [A1, Q2, A2]}, TALK),
+        ({"instruction": "is the fox", "input": "red ?", "output": [A1, Q2, A2]},
+         [said("user", "is the fox\nred ?"), A1, Q2, A2]),
+        ({"prompt": [Q1], "completion": TALK}, TALK),
+        ({"prompt": [Q1, A1, Q2], "completion": TALK}, TALK),
+        ({"prompt": [Q1, A1], "completion": [Q2, A2]}, TALK),
+        ({"prompt": [Q1], "completion": [A1, Q2, A2]}, TALK),
+        ({"prompt": [Q1], "completion": [CALL, TOOL, A1]}, [Q1, CALL, TOOL, A1]),
+        ({"prompt": [BE, Q1], "completion": TALK}, [BE, *TALK]),
+        ({"prompt": [BE, Q1], "completion": [BE, *TALK]}, [BE, *TALK]),
+        ({"prompt": Q1["content"], "completion": [BE, *TALK]}, [BE, *TALK]),
+        ({"prompt": [BE], "completion": TALK}, [BE, *TALK]),
+        ({"prompt": [Q1], "completion": [A1]}, [Q1, A1]),
+        ({"prompt": Q1["content"], "completion": [Q1, A1]}, [Q1, A1]),
+    ],
+)  # fmt: skip
+def test_every_turn_is_read_once(row: dict, whole: list) -> None:
+    """Prompt and reply together are what a chat template makes of the conversation."""
+    tokenizer = word_tokenizer()
+    tokenizer.chat_template = TEMPLATE
+    [found] = load_conversations([row])
+    assert [*found.prompt, said("assistant", found.reply)] == whole
+    [[encoded]] = encode_replies([found], tokenizer).rows
+    text = tokenizer.apply_chat_template(whole, tokenize=False)
+    assert [*encoded.prompt, *encoded.reply] == tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert tokenizer.decode(encoded.reply) == f"{whole[-1]['content']} <end>"
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"prompt": [Q1], "completion": [Q2]}, "The last of 1 messages of row 1 .* is the user's"),
+        ({"prompt": "is the fox red ?", "chosen": [Q1, A1, Q2]}, "The last of 3 messages .* is the user's"),
+        ({"prompt": [Q1], "completion": [CALL, TOOL]}, "The last of 2 messages .* is the tool's"),
+        ({"prompt": "is the fox red ?", "chosen": [NEW, A1]}, "begin with the user's 'is the owl grey"),
+        ({"prompt": Q2["content"], "chosen": TALK}, "begin with the user's 'is the fox red"),
+        ({"question": Q2["content"], "chosen": [BE, *TALK]}, "not what 'question' says: leave 'question'"),
+        ({"prompt": [said("system", "red"), Q1], "completion": [BE, *TALK]}, "begin with the system's 'no"),
+    ],
+)
+def test_messages_that_are_no_reply_to_the_prompt(row: dict, words: str) -> None:
+    with pytest.raises(DataError, match=words) as caught:
+        load_conversations([row])
+    assert str(caught.value).count(". ") == 0
+
+
+def test_pairs_with_a_prompt_are_those_without() -> None:
+    pair = {"chosen": TALK, "rejected": [Q1, A1, Q2, B2]}
+    for prompt in (Q1["content"], [Q1], [Q1, A1], [Q1, A1, Q2]):
+        assert load_pairs([{"prompt": prompt, **pair}]) == load_pairs([pair])
+    [found] = load_pairs([{"prompt": [Q1], "chosen": TALK[1:], "rejected": [A1, Q2, B2]}])
+    assert (found.prompt, found.chosen, found.rejected) == ((Q1, A1, Q2), "no", "yes")
+
+
+@pytest.mark.parametrize("rejected", [[Q1, A1, NEW, B2], [Q1, B2], [Q1, A2, Q2, B2], "yes"])
+def test_replies_after_different_turns_are_no_pair(rejected: object) -> None:
+    with pytest.raises(DataError, match=r"The replies of row 1 of .* answer different prompts"):
+        load_pairs([{"prompt": Q1["content"], "chosen": TALK, "rejected": rejected}])
+
+
+def test_a_side_that_ends_with_a_question_is_no_reply() -> None:
+    with pytest.raises(DataError, match=r"'rejected' as its reply\) is the user's"):
+        load_pairs([{"prompt": Q1["content"], "chosen": TALK, "rejected": [Q1, A1, Q2]}])
