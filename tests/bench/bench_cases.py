@@ -29,6 +29,7 @@ class Case:
         losses: of each step.
         before: posterior mean's log-probabilities of the training rows when nothing was trained, `n x C`.
         frozen: the backbone's tensors before anything was built on them.
+        answers: log-probabilities of the test rows by number of draws, draws x rows x classes.
     """
 
     config: RunConfig
@@ -37,6 +38,7 @@ class Case:
     losses: list[float]
     before: Tensor
     frozen: dict[str, Tensor]
+    answers: dict[int, Tensor]
 
 
 def settings(name: str, files: Path) -> dict[str, object]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from app_cases import questions, save_backbone, write_rows
-from bench_cases import DEVICE, NEEDS, Case, settings
+from bench_cases import DEVICE, NEEDS, SAMPLES, Case, settings
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.loading import load_backbone
@@ -47,4 +47,5 @@ def case(
     losses: list[float] = []
     out = tmp_path_factory.mktemp(name) / "run"
     train(system, out, on_step=lambda _, figures: losses.append(figures["loss"]))
-    return Case(config, out, system, losses, before, frozen)
+    answers = {samples: draw(system, system.split("test"), samples) for samples in (0, SAMPLES)}
+    return Case(config, out, system, losses, before, frozen, answers)
