@@ -49,19 +49,20 @@ def test_imports_point_one_way(tree: Path) -> None:
     assert "0 broken" in said
 
 
-@pytest.mark.parametrize(
-    ("file", "line", "broken"),
-    [
-        ("core/frozen.py", "import bara_pyro.runs.config", UPWARD + "runs"),
-        ("core/frozen.py", "def late():\n    import bara_pyro.models.lora", UPWARD + "models"),
-        ("core/frozen.py", "import bara_pyro.extras.active", UPWARD + "extras"),
-        ("cli/app.py", "import bara_pyro.extras.serve.command", "bara_pyro.cli is not allowed to import"),
-        ("extras/serve/command.py", "import bara_pyro.extras.hub.export", "Rooms BROKEN"),
-        ("data/types.py", "import bara_pyro.data.split", "No circles BROKEN"),
-    ],
-)  # fmt: skip
-def test_a_wrong_import_is_seen(tree: Path, file: str, line: str, broken: str) -> None:
-    plant(tree / "bara_pyro" / file, line)
+# File, a wrong import in it, and what is said of it.
+WRONG = [
+    ("core/frozen.py", "import bara_pyro.runs.config", UPWARD + "runs"),
+    ("core/noise.py", "def late():\n    import bara_pyro.models.lora", UPWARD + "models"),
+    ("core/elbo.py", "import bara_pyro.extras.active", UPWARD + "extras"),
+    ("cli/app.py", "import bara_pyro.extras.serve.command", "bara_pyro.cli is not allowed to import"),
+    ("extras/serve/command.py", "import bara_pyro.extras.hub.export", "Rooms BROKEN"),
+    ("data/types.py", "import bara_pyro.data.split", "No circles BROKEN"),
+]
+
+
+def test_wrong_imports_are_seen(tree: Path) -> None:
+    for file, line, _ in WRONG:
+        plant(tree / "bara_pyro" / file, line)
     code, said = lint(tree)
     assert code == 1
-    assert broken in said
+    assert [broken for *_, broken in WRONG if broken not in said] == []
