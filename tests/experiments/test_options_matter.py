@@ -3,16 +3,19 @@
 Studies are started as they are typed. What would train, sweep or measure writes down what it is asked for.
 """
 
+import ast
+import inspect
 import sys
 from argparse import Action, Namespace
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
-from test_typed_settings import BY_OPTIONS, CHOSEN, NEEDED, PARTS, STUDIES, parser_of, read_in
+from test_typed_settings import BY_OPTIONS, CHOSEN, NEEDED, PARTS, STUDIES, parser_of
 
 from bara_pyro.errors import BaraError
 from experiments.engine import run, search, sweep
@@ -74,6 +77,30 @@ def shown(value: object) -> str:
     if isinstance(value, partial):
         return repr((value.args, value.keywords))
     return repr(value)
+
+
+# What typed options are called in a study: the arguments, the settings made of them, a name of one in turn.
+HOLDERS = {"args", "settings"}
+
+
+def read_in(module: ModuleType) -> set[str]:
+    """Return the names that a module reads from its arguments: `args.steps`, `parser.parse_args().out`.
+
+    Those that it loops over count, too: `{name: getattr(args, name) for name in ("start", "count")}`.
+    """
+    found: set[str] = set()
+    tree = ast.parse(inspect.getsource(module))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+            held = node.value
+            if isinstance(held, ast.Call) and isinstance(held.func, ast.Attribute):
+                found |= {node.attr} if held.func.attr == "parse_args" else set()
+            elif isinstance(held, ast.Name) and held.id in HOLDERS:
+                found.add(node.attr)
+    if any(isinstance(n, ast.Call) and getattr(n.func, "id", "") == "getattr" for n in ast.walk(tree)):
+        tuples = (node for node in ast.walk(tree) if isinstance(node, ast.Tuple))
+        found |= {one.value for node in tuples for one in node.elts if isinstance(one, ast.Constant)}
+    return found
 
 
 @pytest.fixture

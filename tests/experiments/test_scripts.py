@@ -1,6 +1,5 @@
 """The scripts of the experiments: what they ask for is a run of its own, and settings that there are."""
 
-import re
 import sys
 from importlib import import_module
 from typing import Any
@@ -65,20 +64,6 @@ def test_arms_are_different_runs_that_can_be_started(script: str, monkeypatch: p
     for config in configs:
         own = script in UNTUNED or config.method.name in by_default
         assert script == "regret" or config.train.lr == (1e-3 if own else RATES["train.lr"])
-
-
-@pytest.mark.parametrize("script", study_names())
-def test_every_option_is_explained(
-    script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", [script, "--help"])
-    with pytest.raises(SystemExit) as stopped:
-        find_study(script).main()
-    assert stopped.value.code == 0
-    said = capsys.readouterr().out
-    assert f"python -m experiments {script}" in said
-    options = re.split(r"\n  (?=-)", said.split("\noptions:\n")[1])
-    assert all(re.search(r"(  +|\n +)\S.*[a-z]{2}", option) for option in options), options
 
 
 def test_the_main_table_has_every_method(monkeypatch: pytest.MonkeyPatch) -> None:
