@@ -1,7 +1,6 @@
 """Our task files: lm-eval's own but for where the rows are; rows of other layouts become those it reads."""
 
 import json
-import os
 import shutil
 import tomllib
 from collections.abc import Sequence
@@ -41,7 +40,6 @@ FILES = {
 }
 # Where the rows come from and how they are listed; all else says what is asked and how it is scored.
 SOURCE = {"task", "task_alias", "tag", "dataset_path", "dataset_name", "dataset_kwargs", "process_docs"}
-BENCHMARKS = os.environ.get("BARA_ROWS")  # a folder of the benchmarks' own rows
 
 
 def test_there_is_a_stock_task_for_each() -> None:
@@ -183,26 +181,15 @@ def test_damaged_rows_are_refused(tmp_path: Path) -> None:
     [
         (
             "arc_easy",
-            "arc_easy/validation",
-            {"choices": None},
-            "the answer, read from answerKey and choices, ",
-        ),
-        (
-            "arc_easy",
             "arc_easy/train",
             {"question": ...},
             r"read from question, .*\(there is no 'question'\)",
         ),
-        ("arc_easy", "arc_easy/validation", {"choices": ...}, r"\(there is no 'choices'\)"),
         ("arc_easy", "arc_easy/validation", {"answerKey": "Z"}, r"answerKey and choices, .*\('Z' is not in"),
-        ("openbookqa", "openbookqa/validation", {"question_stem": ...}, "there is no 'question_stem'"),
         ("winogrande", "winogrande_s/validation", {"answer": "3"}, r"the question .*\(there is no '3'\)"),
-        ("boolq", "boolq/validation", {"answer": ...}, "there is no 'answer'"),
         ("boolq", "boolq/validation", {"label": 2}, "read from label, is 2, which is none of the 2 options"),
-        ("hellaswag", "hellaswag/validation", {"label": ...}, "there is no 'label'"),
         ("hellaswag", "hellaswag/validation", {"label": "4"}, "'4', which is none of the 2 options"),
         ("truthfulqa_mc1", "truthful_qa/validation", {"mc1_targets": ...}, "there is no 'mc1_targets'"),
-        ("mmlu_college_physics", "mmlu_college_physics/test", {"answer": "E"}, "'E', which is none of the 4"),
         ("gsm8k", "gsm8k/test", {"answer": ...}, "the answer, read from answer, cannot be read"),
     ],
 )
@@ -233,13 +220,3 @@ def test_lm_eval_knows_the_model_by_name() -> None:
     assert get_model("bara") is BaraLM
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
     assert project["entry-points"]["lm_eval.models"] == {"bara": "bara_pyro.extras.lmeval.harness:BaraLM"}
-
-
-@pytest.mark.skipif(not BENCHMARKS, reason="BARA_ROWS names no folder of the benchmarks' rows")
-@pytest.mark.parametrize("name", sorted(FILES))
-def test_rows_of_the_benchmarks_are_read(name: str) -> None:
-    with loaded_tasks([name], data_dir=Path(str(BENCHMARKS))) as ([task], _):
-        first = next(iter(task.eval_docs))
-        assert task.doc_to_text(first) is not None
-        if name != "gsm8k":
-            assert len(task.doc_to_choice(first)) > 1

@@ -1,6 +1,5 @@
 """The examples of docs/server.md: the application that Python makes answers what curl asks, as is shown."""
 
-import inspect
 import json
 import re
 import shutil
@@ -12,14 +11,6 @@ pytest.importorskip("fastapi", reason="the extra serve is not installed: pip ins
 pytest.importorskip("httpx2", reason="starlette's TestClient needs httpx2")
 
 from fastapi.testclient import TestClient
-
-from bara_pyro.data.tokens import MOST
-from bara_pyro.extras.serve.command import serve
-from bara_pyro.extras.serve.http.app import PATHS
-from bara_pyro.extras.serve.http.middleware import MOST_BYTES
-from bara_pyro.extras.serve.http.protocol import Patience
-from bara_pyro.extras.serve.http.schema import MOST_KEYS
-from bara_pyro.extras.serve.http.server import GRACE
 
 PAGE = (Path(__file__).parents[3] / "docs" / "server.md").read_text()
 
@@ -38,17 +29,3 @@ def test_the_examples(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert [row.keys() for row in answer["rows"]] == [row.keys() for row in shown["rows"]]
     assert [row["id"] for row in answer["rows"]] == [row["id"] for row in shown["rows"]]
     assert answer["samples"] == shown["samples"]
-
-
-def test_the_figures_are_those_of_the_code() -> None:
-    assert all(path in PAGE for path in PATHS)
-    assert f"{MOST_BYTES // 2**20} MiB" in PAGE
-    assert f"{GRACE} seconds" in PAGE
-    assert f"| `--max-connections` | {Patience.connections} |" in PAGE
-    assert f"{MOST_KEYS:,} different keys" in PAGE
-    assert re.search(rf"Beyond {MOST}\s+characters", PAGE)
-    defaults = {name: p.default for name, p in inspect.signature(serve).parameters.items()}
-    limits = ("max_bytes", "header_seconds", "body_seconds", "idle_seconds")
-    for option in ("samples", "seed", "max_batch", "max_wait_ms", "queue_size", *limits):
-        [told] = re.findall(rf"\| `--{option.replace('_', '-')}` \| (\S+) \|", PAGE)
-        assert float(told) == defaults[option]

@@ -15,17 +15,15 @@ import pytest
 pytest.importorskip("fastapi", reason="the extra serve is not installed: pip install 'bara-pyro[serve]'")
 pytest.importorskip("httpx2", reason="starlette's TestClient needs httpx2")
 
-from app_cases import Bara, Place, write_rows
+from app_cases import Bara, write_rows
 from fastapi import HTTPException
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 from serving_cases import SAMPLES
 from starlette.types import Message, Receive, Scope, Send
 
-from bara_pyro.cli.running import run as train
 from bara_pyro.data import Columns, EncodedSplit
 from bara_pyro.errors import ConfigError
-from bara_pyro.extras.serve.http import app as application
 from bara_pyro.extras.serve.http import engine as reading
 from bara_pyro.extras.serve.http import middleware
 from bara_pyro.extras.serve.http.app import ServerLimits, create_app
@@ -198,12 +196,6 @@ def test_a_request_with_many_mistakes_is_refused_for_the_first_one(client: TestC
         assert len(answer.json()["error"]) < 400
 
 
-def test_a_request_without_a_body_is_told_what_to_send(client: TestClient) -> None:
-    answer = client.post("/probabilities")
-    assert answer.status_code == 422
-    assert answer.json()["error"].startswith(f"The request is empty (no body, or null): {FORM}")
-
-
 def test_hints_name_the_column_of_the_run(engine: RunEngine) -> None:
     """That of a file of one's own, and that of a task of the table."""
     for task, column in (
@@ -223,16 +215,6 @@ def test_other_fields_are_not_read_and_numbers_are_texts(client: TestClient) -> 
     [plain] = post(client, "/draws", [{"question": "is the fox red ?"}])
     assert post(client, "/draws", [{"question": "is the fox red ?", "contxt": "no"}]) == [plain]
     assert post(client, "/draws", [{"question": 5}]) == post(client, "/draws", [{"question": "5"}])
-
-
-def test_notes_of_one_row(run: Path) -> None:
-    system = load_system(run, with_rows=False)
-    task = system.config.task.model_copy(update={"max_length": 6})
-    short = replace(system, config=system.config.model_copy(update={"task": task}))
-    rows = [{"question": "is the fox red ?", "context": "the fox is red " * 9} for _ in range(2)]
-    for count, said in ((1, "1 given row had its"), (2, "2 given rows had their")):
-        _, notes = RunEngine(short, samples=SAMPLES).read(rows[:count])
-        assert notes == [f"{said} context or text cut to 6 tokens"]
 
 
 def test_paths_and_ways_that_there_are_not(client: TestClient) -> None:
@@ -440,26 +422,12 @@ def test_memory_budget_and_batches_change_nothing(run: Path, rows: list[dict], e
         assert drawn([answer]) == pytest.approx(drawn(engine.compute([twin])), abs=ROUNDING)
 
 
-def test_an_ensemble_has_as_many_draws_as_members(place: Place, rows: list[dict], tmp_path: Path) -> None:
-    train(place.config(method="ensemble", train__steps=2), tmp_path / "run")
-    engine = RunEngine(load_system(tmp_path / "run", with_rows=False), samples=10)
-    with TestClient(create_app(engine)) as client:
-        found = client.post("/draws", json={"rows": rows[:2]}).json()
-        assert found["samples"] == len(found["rows"][0]["draws"]) == 3
-        assert client.get("/health").json()["samples"] == 3
-
-
 def test_runs_of_replies_are_refused(run: Path) -> None:
     system = load_system(run, with_rows=False)
     task = system.config.task.model_copy(update={"likelihood": "completion"})
     object.__setattr__(system, "config", system.config.model_copy(update={"task": task}))
     with pytest.raises(ConfigError, match="learns replies"):
         RunEngine(system)
-
-
-def test_paths_that_are_counted_are_those_there_are(client: TestClient) -> None:
-    known = set(client.get("/openapi.json").json()["paths"]) | {"/openapi.json"}
-    assert known == application.PATHS
 
 
 @pytest.mark.parametrize("said", ["application/json; charset=utf-8", "Application/JSON"])

@@ -2,13 +2,11 @@
 
 import math
 from collections import Counter
-from itertools import product
 from typing import Any
 
 import pytest
 import torch
 from generation_cases import PROMPTS, Pair, adapted, read_again, words
-from transformers import GenerationMixin
 
 from bara_pyro.core.attached import attached
 from bara_pyro.core.backbone import Backbone
@@ -80,43 +78,6 @@ def test_a_reply_depends_on_no_other(bara: Pair) -> None:
     renamed = replies(bara, [Prompt(SHORT.token_ids, "another name")], replies=4)
     assert words(renamed) == [whole["short", n].token_ids for n in range(4)]
     assert words(replies(bara, replies=4, seed=1)) != [reply.token_ids for reply in whole.values()]
-
-
-@pytest.mark.slow
-def test_a_batch_is_as_large_as_the_budget_allows(bara: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes: list[int] = []
-    generated = GenerationMixin.generate
-
-    def counted(self: Any, **options: Any) -> Any:
-        sizes.append(len(options["input_ids"]))
-        return generated(self, **options)
-
-    monkeypatch.setattr(GenerationMixin, "generate", counted)
-    for count, options in ((1, {}), (4, {"mixture": 4})):
-        replies(bara, replies=8, memory_budget=2**30, **options)
-        assert sizes == [24 * count]
-        sizes.clear()
-        replies(bara, replies=8, memory_budget=1, **options)
-        assert sizes == [count] * 24
-        sizes.clear()
-    replies(bara, [SHORT], replies=24, memory_budget=60_000)
-    assert sum(sizes) == 24
-    assert 4 < (largest := max(sizes)) < 24
-    sizes.clear()
-    replies(bara, [SHORT], replies=24, memory_budget=60_000, mixture=4)
-    assert sum(sizes) == 4 * 24
-    assert largest - 4 < max(sizes) <= largest
-
-
-def test_the_head_is_given_rows_without_gaps(bara: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a view of the prompts' last states torch would copy the whole embedding for every reply."""
-    head = bara[0].backbone.lm.get_output_embeddings()
-    given: list[torch.Tensor] = []
-    plain = head.forward
-    monkeypatch.setattr(head, "forward", lambda hidden: given.append(hidden) or plain(hidden))
-    replies(bara, replies=2, draws="mean", max_new_tokens=2)
-    assert given[0].shape[:2] == (2 * len(PROMPTS), 1)
-    assert all(hidden.is_contiguous() for hidden in given)
 
 
 def test_draws_that_replies_share(bara: Pair) -> None:
@@ -270,19 +231,3 @@ def test_methods_that_are_more_than_adapters(method: str, tiny: Backbone) -> Non
     pair = build(method_config({"name": method}), tiny, 4, options)
     with pytest.raises(ConfigError, match="cannot show"):
         replies(pair)
-
-
-def test_texts_are_replied_to(bara: Pair) -> None:
-    found = replies(bara, ["is the fox red ?", "is the"], replies=2)
-    assert [(reply.prompt, reply.number) for reply in found] == [("0", 0), ("0", 1), ("1", 0), ("1", 1)]
-    for reply in found:
-        assert "<end>" not in reply.text
-        assert reply.text.split() == [
-            bara[0].backbone.tokenizer.decode([token]) for token in reply.token_ids if token != 1
-        ]
-
-
-@pytest.mark.parametrize(("draws", "theta"), [("mean", True), *product(("each", 2), (True, False))])
-def test_the_same_again(bara: Pair, draws: str | int, theta: bool) -> None:
-    first, again = (words(replies(bara, draws=draws, fresh_theta=theta)) for _ in range(2))
-    assert first == again

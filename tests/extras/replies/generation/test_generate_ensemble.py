@@ -46,15 +46,6 @@ def test_reply_n_is_of_member_n_mod_m(ensemble: Pair) -> None:
     assert words(two) == words(found[:2]) * 2
 
 
-def test_a_reply_depends_on_no_other(ensemble: Pair) -> None:
-    whole = {(r.prompt, r.number): r for r in generate(*ensemble, PROMPTS, replies=5, max_new_tokens=8)}
-    cut = generate(*ensemble, PROMPTS[::-1], replies=4, max_new_tokens=8, memory_budget=1)
-    for reply in cut:
-        same = whole[reply.prompt, reply.number]
-        assert reply.token_ids == same.token_ids
-        assert reply.log_probs == pytest.approx(same.log_probs, abs=1e-4)
-
-
 @pytest.mark.parametrize("count", [2, M])
 def test_the_mixture_of_members(ensemble: Pair, count: int) -> None:
     """Each member's own probability of a reply, by one forward of the LoRA that it is."""

@@ -16,7 +16,6 @@ from bara_pyro.runs.answers_file import reply_page_in
 from bara_pyro.types import Json
 from bara_pyro.untrusted.files import read_jsonl
 
-DOCS = Path(__file__).parents[4] / "docs"
 NASTY = ["<b>", "</style><script>alert(1)</script>", " \"x\" & 'y'", "{{ 7 * 7 }}", "\n", "\ufffd", "\ud800"]
 
 
@@ -168,19 +167,3 @@ def test_rows_that_no_page_is_made_of(rows: list[Json], said: str, tmp_path: Pat
 def test_numbers_that_are_no_limits(name: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"{name} is 0: give 1 or more"):
         write_reply_page([line(["a"])], tmp_path / "page.html", "Replies", **{name: 0})
-
-
-def test_the_example_in_the_docs() -> None:
-    """docs/results/replies.html: one prompt, several draws, small, on its own, and linked."""
-    page = DOCS / "results" / "replies.html"
-    text = page.read_text()
-    assert reply_page_in(page)
-    assert page.stat().st_size < 300_000
-    assert "(replies.html)" in (DOCS / "results" / "chat.md").read_text()
-    assert text.count("<section") == 1
-    assert text.count("<h3>Reply") == 8
-    found = Tokens(page)
-    assert {"script", "img", "link"}.isdisjoint(found.tags)
-    levels = [int(classes.split()[0].removeprefix("e")) for classes, _, _ in found.tokens]
-    assert (min(levels), max(levels)) == (0, LEVELS - 1)
-    assert all("epistemic" in note for _, note, _ in found.tokens)

@@ -60,7 +60,7 @@ def test_a_tail_finds_what_the_whole_holds(maker: Maker, tidied: bool) -> None:
     rng = random.Random(f"{maker.__name__} {tidied}")
     found: list[int | None] = []
     late: list[int] = []
-    for _ in range(16):
+    for _ in range(8):
         rows = [likely(tokenizer, rng, 120) for _ in range(4)]
         stops = some_stops([str(tokenizer.decode(row, skip_special_tokens=True)) for row in rows], rng)
         width = rng.randrange(3)
@@ -71,7 +71,7 @@ def test_a_tail_finds_what_the_whole_holds(maker: Maker, tidied: bool) -> None:
         assert stop.counts == expected, (stops, rows)
         found += expected
         late += [count for count in expected if count is not None and count > stop._reach + 10]
-    assert len(late) > 2  # behind the first tokens, which any tail holds
+    assert len(late) > 1  # behind the first tokens, which any tail holds
     assert None in found
 
 
@@ -141,11 +141,3 @@ def test_as_much_is_decoded_a_token_however_long_the_reply() -> None:
     run(stop, torch.tensor([row]))
     assert stop.counts[0] is not None
     assert ended.decoded < 2000  # none behind the end
-
-
-def test_what_follows_an_end_is_not_decoded() -> None:
-    tokenizer = byte_level()
-    counting = Counting(tokenizer)
-    pad = tokenizer.pad_token_id
-    run(Stop(["never"], counting, 0), torch.tensor([[40, 41, 42, *[pad] * 500]]))
-    assert counting.decoded < 12

@@ -8,7 +8,6 @@ import torch
 from reward_cases import save_classifier, save_lm
 from safetensors.torch import load_file, save_file
 from torch.testing import assert_close
-from transformers import AutoModelForSequenceClassification
 
 from bara_pyro.errors import BackboneError, ConfigError
 from bara_pyro.extras.replies.reward import load_reward_model, score_replies
@@ -34,11 +33,6 @@ def test_a_run_is_told_from_a_judge(tmp_path: Path) -> None:
         load_reward_model(tmp_path)
 
 
-def test_a_guard_transformers_itself_goes_on_with_a_random_head(lm: Path) -> None:
-    heads = [AutoModelForSequenceClassification.from_pretrained(lm, num_labels=1) for _ in range(2)]
-    assert not torch.equal(heads[0].score.weight, heads[1].score.weight)
-
-
 def test_one_with_a_head_is_accepted(classifier: Path) -> None:
     reward = load_reward_model(classifier)
     stored = load_file(classifier / "model.safetensors")["score.weight"]
@@ -56,10 +50,9 @@ def test_any_other_weight_that_lacks_is_named(tmp_path: Path) -> None:
         load_reward_model(folder)
 
 
-@pytest.mark.parametrize("outputs", [2, 3])
-def test_several_outputs_are_refused(tmp_path: Path, outputs: int) -> None:
-    folder = save_classifier(tmp_path, outputs=outputs)
-    with pytest.raises(BackboneError, match=f"it has {outputs} outputs"):
+def test_several_outputs_are_refused(tmp_path: Path) -> None:
+    folder = save_classifier(tmp_path, outputs=2)
+    with pytest.raises(BackboneError, match="it has 2 outputs"):
         load_reward_model(folder)
 
 

@@ -53,17 +53,6 @@ def test_batch_order_and_padding_change_nothing(tmp_path: Path, arch: str, pad: 
     assert torch.equal(*sides)
 
 
-def test_left_padding_by_transformers_gives_the_same(classifier: Path) -> None:
-    reward = load_reward_model(classifier)
-    replies = some(4)
-    texts = [prompt + reply for prompt, reply in replies]
-    reward.tokenizer.padding_side = "left"
-    batch = reward.tokenizer(texts, padding=True, return_tensors="pt", return_token_type_ids=False)
-    assert not batch["attention_mask"].all()
-    with torch.no_grad():
-        assert_close(reward.model(**batch).logits[:, 0], score_replies(reward, replies), **NEAR)
-
-
 def test_a_conversation_is_what_the_template_makes_of_it(tmp_path: Path) -> None:
     reward = load_reward_model(save_classifier(tmp_path, template=True))
     told = reward.tokenizer.apply_chat_template([USER, SAID], tokenize=True, return_dict=False)
@@ -94,12 +83,6 @@ def test_a_special_token_in_front_stays() -> None:
     made = tokenizer()
     whole = made("<end> the fox is red")["input_ids"]
     assert row_of(Conversation("<end> the fox is", " red", "a"), made, "plain", 3) == [whole[0], *whole[-2:]]
-
-
-def test_progress_counts_rows(classifier: Path) -> None:
-    seen: list[int] = []
-    score_replies(load_reward_model(classifier), some(7), batch_size=3, on_rows=seen.append)
-    assert seen == [3, 3, 1]
 
 
 def test_what_is_refused(classifier: Path) -> None:

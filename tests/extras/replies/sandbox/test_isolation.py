@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bara_pyro.errors import ConfigError, SandboxError
-from bara_pyro.extras.replies.sandbox import Limits, check_isolation, judge, run_program, runner, try_function
+from bara_pyro.extras.replies.sandbox import Limits, check_isolation, judge, run_program, try_function
 from bara_pyro.extras.replies.sandbox.processes import start
 from bara_pyro.extras.replies.sandbox.seccomp import REFUSED, seccomp_filter
 
@@ -117,12 +117,6 @@ while True: pass
 """
     finished = run_program(program, limits=Limits(seconds=120.0))
     assert (finished.status, finished.code) == ("ended", 128 + 9)
-
-
-@pytest.mark.usefixtures("isolation")
-def test_the_probe_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "start", None)
-    check_isolation()
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import re
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -38,28 +37,3 @@ def test_the_table_is_that_of_the_attacks() -> None:
     assert sorted(named) == sorted(ATTACKS)  # each once
     assert table() in PAGE.read_text(encoding="utf-8")
     assert len(table().splitlines()) <= 50
-
-
-@pytest.mark.parametrize(
-    ("ended", "said"),
-    [
-        ({"passed": 7}, "7 tests run, 7 passed, 0 skipped (none left out)"),
-        ({"passed": 5, "failed": 2}, "7 tests run, 5 passed, 0 skipped"),
-        ({"skipped": 7}, "0 tests run, 0 passed, 7 skipped (bubblewrap is missing"),
-        ({}, None),
-    ],
-)
-def test_the_tests_say_how_many_attacks_they_tried(
-    ended: dict[str, int], said: str | None, request: pytest.FixtureRequest
-) -> None:
-    path = str(Path(__file__).parents[3] / "conftest.py")
-    [whole] = [p for p in request.config.pluginmanager.get_plugins() if getattr(p, "__file__", "") == path]
-    here, elsewhere = (
-        SimpleNamespace(nodeid=f"tests/{place}") for place in ("sandbox/test_attacks.py", "x.py")
-    )
-    reports = {kind: [here] * count + [elsewhere] for kind, count in ended.items()}
-    lines: list[str] = []
-    reporter = SimpleNamespace(getreports=lambda kind: reports.get(kind, []), write_line=lines.append)
-    whole.pytest_terminal_summary(reporter)
-    assert len(lines) == (said is not None)
-    assert all(said in line for line in lines if said is not None)
