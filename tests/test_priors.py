@@ -105,9 +105,9 @@ def test_unknown_hyper_parameter():
         make_prior("gamma", rat=1.0)
 
 
-@pytest.mark.parametrize("value", [0.0, -1.0, 1e-60])  # the last is 0 in float32
 @pytest.mark.parametrize(
-    ("name", "key"), [("gamma", "rate"), ("lognormal", "scale"), ("halfnormal", "scale")]
+    ("name", "key", "value"),
+    [("gamma", "rate", 0.0), ("lognormal", "scale", -1.0), ("halfnormal", "scale", 1e-60)],  # 0 in float32
 )
 def test_not_positive(name, key, value):
     with pytest.raises(ConfigError, match=rf"^Prior '{name}' needs a positive {key}, not {value}\.$"):

@@ -209,12 +209,3 @@ def test_sections_have_a_table_of_contents(tmp_path: Path):
     assert [a["href"] for a in page.attributes("a")] == [f"#{a['id']}" for a in page.attributes("h2")]
     assert page.attributes("nav")[0]["aria-label"]
     assert read(write_index(tmp_path, "page", sections=sections[:1])).attributes("nav") == []
-
-
-def test_least_page_and_overwriting(tmp_path: Path):
-    write_index(tmp_path, "first", ["one paragraph"])
-    write_index(str(tmp_path), "second", [Table([Column("a", "A")], [])])
-    reader = read(tmp_path / "index.html")
-    assert reader.text["h1"] == ["second"]
-    assert "p" not in reader.text
-    assert reader.text["th"] == ["A"]

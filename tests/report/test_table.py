@@ -55,23 +55,6 @@ def test_rich_shows_the_same_cells_and_takes_names_literally():
     assert bold == ["57.0", "0.930"]
 
 
-def test_best_is_the_smallest_or_the_largest_or_nobody():
-    rows = [{"v": 1.0}, {"v": 3.0}, {"v": 2.0}]
-    assert [best for _, best in shown(rows, Column("v", "V", best="max"))] == [False, True, False]
-    assert [best for _, best in shown(rows, Column("v", "V", best="min"))] == [True, False, False]
-    assert [best for _, best in shown(rows, Column("v", "V"))] == [False] * 3
-
-
-@pytest.mark.parametrize("rows", [[{"v": 1.0}], [{"v": 1.0}, {"v": None}], [{"v": 1.001}, {"v": 1.002}]])
-def test_no_best_where_there_is_nothing_to_compare_or_all_read_the_same(rows: list):
-    assert not any(best for _, best in shown(rows, Column("v", "V", best="max")))
-
-
-def test_values_that_read_the_same_are_equally_good():
-    rows = [{"v": 1.001}, {"v": 1.002}, {"v": 0.5}]
-    assert [best for _, best in shown(rows, Column("v", "V", best="max"))] == [True, True, False]
-
-
 def marks(values: list, column: Column) -> str:
     """One letter a value: b for the best, s for the second best."""
     found = [row[0] for row in cells(Table([column], [{"v": value} for value in values]))]
