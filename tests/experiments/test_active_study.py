@@ -157,10 +157,3 @@ def test_section(tmp_path: Path) -> None:
     scores = score_rows(entries)
     assert len(scores) == 2 * (1 + 2 * 3)
     assert scores[0]["by"] == "at random (start)"
-
-
-def test_one_seed_has_no_interval() -> None:
-    entries = list(stored((0,))["entries"].values())
-    assert difference_rows(entries)[0]["nll"] == "-0.030"
-    del entries[0]  # random, of the gate form
-    assert difference_rows(entries)[0]["nll"] is None

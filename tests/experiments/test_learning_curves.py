@@ -1,12 +1,13 @@
 """What the gate form gains after each number of rows, and that the page says which of it is told."""
 
+from argparse import Namespace
 from pathlib import Path
 
 import torch
 
 from experiments.engine.results import Study
 from experiments.engine.rows import RunRows, write_rows
-from experiments.studies.learning_curves.study import OURS, gains
+from experiments.studies.learning_curves.study import OURS, arms, gains
 
 ROWS, SEEDS = 60, 3
 
@@ -55,3 +56,24 @@ def test_there_is_no_table_without_rows_or_without_a_rival(tmp_path: Path) -> No
     """A run whose rows are not stored has no interval."""
     assert gains(Study("curves", {f"{OURS}, 20 rows": {"t": {}}}, {}, [], tmp_path)) == []
     assert gains(study({f"{OURS}, 20 rows": 0.6}, tmp_path)) == []
+
+
+def test_curves_say_whether_few_rows_have_a_rehearsal() -> None:
+    methods = ["bara-gate", "lora", "temperature"]
+    found = arms(Namespace(methods=methods, rows=[20, 1280]))
+    few = {name.removesuffix(", 20 rows"): arm for name, arm in found.items() if name.endswith(" 20 rows")}
+    many = {
+        name.removesuffix(", 1280 rows"): arm for name, arm in found.items() if name.endswith(" 1280 rows")
+    }
+    assert {name: arm["adapter.calibrated"] for name, arm in few.items()} == {
+        "bara-gate": True,
+        "BaRA gate without rehearsal": False,
+        "lora": None,
+        "LoRA with rehearsal": True,
+        "temperature": None,
+    }
+    assert {name: arm["adapter.calibrated"] for name, arm in many.items()} == dict.fromkeys(methods)
+    assert {name.split()[0].lower(): arm["method"] for name, arm in few.items()} == {
+        **{"bara-gate": "bara-gate", "bara": "bara-gate"},
+        **{"lora": "lora", "temperature": "temperature"},
+    }

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from study_cases import page_of
 
 from bara_pyro.diagnostics.arviz.inference_data import to_inference_data
 from bara_pyro.diagnostics.arviz.loo import loo
@@ -16,46 +15,6 @@ from experiments.engine.methods import tagged
 from experiments.engine.results import stored_records
 from experiments.engine.sweep import Job
 from experiments.studies.leave_one_out import study as leave_one_out
-from experiments.studies.leave_one_out.study import agreement, loo_figure, rows_of
-
-
-def row(method: str, elpd: float, unseen: float) -> dict:
-    about = {"se": 0.05, "difference": 0.0, "difference_se": 0.01, "p": 3.0, "weight": 0.5}
-    return {"method": method, "elpd": elpd, "unseen": unseen, "unreliable": 16, "rows": 128, **about}
-
-
-def stored() -> dict:
-    entries = {
-        f"micro-wgs {seed}": {
-            "task": "micro-wgs",
-            "seed": seed,
-            "rows": [row("bara", -0.4 - seed / 10, -0.6), row("blob", -0.3 - seed / 10, -0.7)],
-        }
-        for seed in (0, 1)
-    }
-    about = {"model": "microworld", "steps": 10, "samples": 100, "methods": ["blob", "bara"]}
-    return {"about": about, "entries": entries}
-
-
-def test_section(tmp_path: Path) -> None:
-    text = page_of("leave_one_out", stored(), tmp_path / "figures", "It is too hopeful.")
-    assert "It is too hopeful." in text
-    lines = [line for line in text.splitlines() if line.startswith("| B")]
-    # Best first; deviation of two numbers 0.1 apart: 0.071; 16 of 128 rows: 12.5 %.
-    assert lines[0].startswith("| BLoB | **-0.350 ± 0.071** |")
-    assert "| -0.700 ± 0.000 | +0.350 ± 0.071 | 12.5 ± 0.0 |" in lines[0]
-    assert lines[1].startswith("| BaRA | -0.450 ± 0.071 |")
-    assert "Spearman's ρ of both columns -1.00" in text
-    assert (tmp_path / "figures" / "leave-one-out.svg").exists()
-
-
-def test_figure_has_a_point_a_method_and_seed() -> None:
-    axes = loo_figure(list(stored()["entries"].values())).axes[0]
-    points = {line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines[:2]}
-    assert points["BaRA"] == ([-0.4, -0.5], [-0.6, -0.6])
-    rows = rows_of("micro-wgs", list(stored()["entries"].values()))
-    assert agreement(rows) == pytest.approx(-1)
-    assert [one["method"] for one in rows] == ["blob", "blob", "bara", "bara"]
 
 
 def test_what_is_ranked(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from study_cases import page_of
 from bara_pyro.errors import ConfigError
 from experiments.engine.results import read_results
 from experiments.studies.reference_posterior import study as experiment
-from experiments.studies.reference_posterior.study import NUTS_ARM, figure, programs, table
+from experiments.studies.reference_posterior.study import NUTS_ARM, programs
 
 TINY = experiment.Settings(samples=8, warmup=15, chains=1, draws=20, steps=2)
 
@@ -96,18 +96,3 @@ def test_section(tmp_path: Path) -> None:
     stored = made_up()
     stored["programs"]["phi*theta"]["weibull"]["importance"]["bounded"] = False
     assert "mistake somewhere: phi*theta, weibull." in page_of("reference_posterior", stored, tmp_path)
-
-
-def test_figure() -> None:
-    first, second = figure(made_up()["programs"]).axes
-    assert first.get_title(loc="left") == "Φ v_proj, unit 0"
-    assert second.get_title(loc="left") == "θ lm_head, row 3"
-    assert first.get_ylabel() == "Posterior of phi*theta\nCumulative probability"
-    assert [line.get_label() for line in first.lines] == ["NUTS", "weibull", "delta", "true gate"]
-    assert first.lines[-1].get_xdata()[0] == 0.4
-
-
-def test_means_are_compared_in_standard_deviations_of_nuts() -> None:
-    row = table("phi*theta", made_up()["programs"]["phi*theta"]).rows[0]
-    assert row["shift"] == pytest.approx(0.25 / 0.5)
-    assert (row["lowest"], row["highest"]) == pytest.approx((0.5, 0.9))

@@ -13,7 +13,6 @@ from bara_pyro.runs.config import load_config
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train
 from experiments.engine.replies import NUMBERS, QUESTIONS, numbers, questions_tax, read_numbers, sampled
-from experiments.engine.results import RESULTS, read_results
 from experiments.page.replies import (
     budget_table,
     difference_table,
@@ -22,8 +21,6 @@ from experiments.page.replies import (
     tax_table,
 )
 from experiments.studies.chat.study import asked as chat_asked
-from experiments.studies.code.study import asked as code_asked
-from experiments.studies.instructions.study import facts
 
 
 @pytest.fixture(scope="module")
@@ -57,25 +54,6 @@ def test_what_is_kept(system: System) -> None:
     assert 0 <= found["tax"]["micro-wgs"]["acc"] <= 100
     assert isinstance(system.model.likelihood, CompletionLikelihood)
     assert found["nll"] > 0
-
-
-def test_scores_are_those_of_the_world() -> None:
-    assert list(chat_asked().score(0, ["nothing to say ."])) == [0]
-    code = code_asked()
-    assert len(code.prompts) == 164
-    assert list(code.score(0, ["nothing"])) == [0]
-
-
-def test_a_page_says_which_of_the_papers_tasks_were_not_asked() -> None:
-    results = read_results("instructions", RESULTS)
-    assert results.about["taxed"] == ["arc_challenge", "hellaswag", "winogrande"]
-    told = facts(results)
-    assert (told["taxed_names"], told["missing"]) == (
-        "arc_challenge, hellaswag, winogrande",
-        "GSM8K, MMLU, TruthfulQA",
-    )
-    results.about["taxed"] = ["arc_easy", "gsm8k", "hellaswag", "mmlu_a", "truthfulqa_mc1", "winogrande"]
-    assert facts(results)["missing"] == "none"
 
 
 def entry(method: str, seed: int, scores: list[float], shift: float = 0.0) -> dict[str, Any]:

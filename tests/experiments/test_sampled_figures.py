@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
-from matplotlib.colors import to_hex
 from scipy.special import stdtrit
 
 from bara_pyro.report import Table
@@ -23,9 +22,7 @@ from experiments.page.replies import (
     UNSCORED,
     curve_figure,
     entropy_figure,
-    frontier_figure,
     parts,
-    tax_figure,
 )
 
 PROMPTS = 40
@@ -108,69 +105,6 @@ def test_the_best_of_n_has_bands_over_seeds_and_prompts(entries: list[dict[str, 
     expected = [middle("bara-gate", "each", 1.0, n) for n in (1, 2, 4, 8)]
     assert axes.lines[2].get_ydata() == pytest.approx(expected, abs=0.06)
     check_bands(axes, axes.lines)
-
-
-def test_a_frontier_has_draws_and_mean_of_each_method_with_bands(entries: list[dict[str, Any]]) -> None:
-    figure = frontier_figure(entries)
-    assert [axes.get_title(loc="left") for axes in figure.axes] == ["BLoB", "BaRA gate", "", ""]
-    for axes, (method, n) in zip(
-        figure.axes, [(m, n) for n in (1, 2) for m in ("blob", "bara-gate")], strict=True
-    ):
-        lora, drawn, mean = axes.lines
-        assert (drawn.get_linestyle(), mean.get_linestyle()) == ("-", "--")
-        assert to_hex(drawn.get_color()) == to_hex(mean.get_color()) != to_hex(lora.get_color())
-        for line, arm in ((lora, ("lora", "mean")), (drawn, (method, "each")), (mean, (method, "mean"))):
-            assert line.get_ydata() == pytest.approx([middle(*arm, t, n) for t in TEMPERATURES], abs=0.06)
-            diversity = [30 + 10 * t + BY_SEED.mean() + BY_PROMPT.mean() for t in TEMPERATURES]
-            assert line.get_xdata() == pytest.approx(diversity, abs=0.06)
-        check_bands(axes, axes.lines)
-        bars = [s for c in axes.collections if "Line" in type(c).__name__ for s in c.get_segments()]
-        assert len(bars) == 6
-        for (low, _), (high, _) in bars:
-            assert (high - low) / 2 == pytest.approx(half_width(), rel=2 * DRAWN)
-
-
-def test_entropy_has_bars_over_seeds_and_scores_over_both(entries: list[dict[str, Any]]) -> None:
-    [axes] = entropy_figure(entries).axes
-    assert [c.get_label() for c in axes.containers] == [
-        *("MLE (LoRA)", "BLoB", "BLoB, mean", "BaRA gate", "BaRA gate, mean"),
-    ]
-    point, _, (level, upright) = axes.containers[3]
-    assert point.get_xdata() == pytest.approx([0.82 + 0.1 * BY_SEED.mean()])
-    assert point.get_ydata() == pytest.approx([middle("bara-gate", "each", 1.0, 2)], abs=0.06)
-    (left, _), (right, _) = level.get_segments()[0]
-    by_seeds = float(stdtrit(2, 0.975)) * 0.1 * float(np.std(BY_SEED, ddof=1)) / math.sqrt(3)
-    assert (right - left) / 2 == pytest.approx(by_seeds)
-    (_, low), (_, high) = upright.get_segments()[0]
-    assert low < point.get_ydata()[0] < high
-    assert (high - low) / 2 == pytest.approx(half_width(), rel=2 * DRAWN)
-
-
-def test_the_tax_has_a_group_a_task_and_one_of_the_mean(entries: list[dict[str, Any]]) -> None:
-    [axes] = tax_figure(entries).axes
-    assert [label.get_text() for label in axes.get_xticklabels()] == [*TASKS, "mean"]
-    bars = [c for c in axes.containers if hasattr(c, "errorbar")]
-    assert [c.get_label() for c in bars] == ["MLE (LoRA)", "BLoB", "BaRA gate"]
-    assert [bar.get_height() for bar in bars[2]] == pytest.approx([4, 5, 4.5])  # 2 times 1, 2 and 3
-    places = [bar.get_x() + bar.get_width() / 2 for bar in bars[1]]
-    assert places == pytest.approx([0, 1, 2])
-    segments = bars[2].errorbar.lines[2][0].get_segments()
-    half = float(stdtrit(2, 0.975)) * 2 / math.sqrt(3)
-    for ((_, low), (_, high)), height in zip(segments, (4, 5, 4.5), strict=True):
-        assert (low, high) == pytest.approx((height - half, height + half))
-
-
-def test_of_one_seed_bars_are_over_prompts_alone(entries: list[dict[str, Any]]) -> None:
-    one = [found for found in entries if found["seed"] == 1]
-    half = float(stdtrit(PROMPTS - 1, 0.975)) * float(np.std(BY_PROMPT, ddof=1)) / math.sqrt(PROMPTS)
-    [axes] = curve_figure(one).axes
-    low, high = bands(axes)[0][1.0]
-    assert (high - low) / 2 == pytest.approx(half, rel=2 * DRAWN)
-    [axes] = entropy_figure(one).axes
-    assert all(len(container[2]) == 1 for container in axes.containers)  # no level bar
-    [axes] = tax_figure(one).axes
-    for bars in (c for c in axes.containers if hasattr(c, "errorbar")):
-        assert all(low[1] == high[1] for low, high in bars.errorbar.lines[2][0].get_segments())
 
 
 def shown(entries: Sequence[dict[str, Any]]) -> tuple[list[str], list[Any]]:

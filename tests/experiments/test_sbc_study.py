@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from study_cases import page_of
 
 from bara_pyro.diagnostics.posterior.sbc import sbc
 from bara_pyro.diagnostics.posterior.uniformity import ecdf_test
@@ -19,11 +18,9 @@ from experiments.studies.sbc import study as experiment
 from experiments.studies.sbc.study import (
     ARMS,
     FAMILIES,
-    LIMIT,
     NUTS_ARM,
     PRIOR,
     TOO_SURE,
-    figure,
     surprises,
     table,
 )
@@ -155,53 +152,6 @@ def conjugate(kind: str, seed: int) -> np.ndarray:
     return np.concatenate([(drawn < truth).sum(1), likelihood], axis=1)
 
 
-def made_up() -> dict[str, Any]:
-    """Results whose numbers can be told: all ranks equally often, all at the top, all at both ends."""
-    even = np.tile(np.arange(L + 1), 5)
-    top, ends = np.full(N, L), np.tile([0, L], N // 2)
-    return {
-        "about": {"draws": L, "steps": 300},
-        "programs": {
-            "phi": {
-                PRIOR: arm(np.stack([even, even, top], 1), "phi", "phi"),
-                "weibull": arm(np.stack([even, ends, even], 1), "phi", "phi"),
-                NUTS_ARM: arm(np.stack([even, even, even], 1), "phi", "phi"),
-            },
-            "phi*theta": {
-                "gamma": arm(np.stack([ends, even, even, top], 1), "phi", "theta/v", "theta/v"),
-                TOO_SURE: arm(np.stack([ends, ends, ends, even], 1), "phi", "theta/v", "theta/v"),
-            },
-        },
-    }
-
-
-def test_section(tmp_path: Path) -> None:
-    text = page_of("sbc", made_up(), tmp_path / "figures", "What was learnt.")
-    # Of equally many ranks 0 to 15 the variance is (16² - 1) / 16² / 12; of 0 and 15 it is (7.5 / 16)²,
-    # as about 0.5 of 15 alone, whose mean is 15.5 / 16.
-    # Over that of equally many ranks: 1, and for both of the others the same.
-    even, ends = 1.0, (7.5 / 16) ** 2 / ((16**2 - 1) / 16**2 / 12)
-    assert ends == pytest.approx(2.647, abs=1e-3)
-    wide = f"{ends:.2f}"
-    least = 1 / 4001  # more extreme than all simulated uniform samples; and 1: less than any
-    rows = [
-        f"phi | weibull | 80 | 1 of 2 | {(even + ends) / 2:.2f} | – | {least:.4f} | 1.0000 | 0.50 | 1.00",
-        "phi | NUTS | 80 | 0 of 2 | 1.00 | – | 1.0000 | 1.0000 | 0.50 | 1.00",
-        f"phi | prior | 80 | 0 of 2 | 1.00 | – | 1.0000 | {least:.4f} | 0.97 | {wide}",
-        f"phi\\*theta | gamma | 80 | 1 of 3 | {wide} | 1.00 | {least:.4f} | {least:.4f} | 0.97 | {wide}",
-        f"phi\\*theta | {TOO_SURE} | 80 | 3 of 3 | {wide} | {wide} | {least:.4f} | 1.0000 | 0.50 | 1.00",
-    ]
-    lines = text.splitlines()
-    places = [lines.index(f"| {row} |") for row in rows]  # one table, in this order whatever the file's
-    assert places == [*range(places[0], places[0] + 5)]
-    assert "among 15 draws" in text
-    assert "(300 steps;" in text
-    assert "What was learnt." in text
-    assert "something else" not in text
-    assert "(../figures/sbc.svg)" in text
-    assert (tmp_path / "figures" / "sbc.svg").exists()
-
-
 def test_the_joint_level_is_that_of_the_gates() -> None:
     """A gate whose p-value lies between the limits for two gates and for three quantities is uneven."""
     slanted = np.random.default_rng(0).beta(1, 1.2, (N, 300))
@@ -236,38 +186,3 @@ def test_controls_that_do_what_they_have_to_and_others() -> None:
     assert f"phi, {PRIOR}: log-likelihood even" in said
     assert not any("gamma" in words for words in said)  # no control
     assert surprises("phi", {NUTS_ARM: right[PRIOR]}) == [f"phi, {NUTS_ARM}: log-likelihood uneven"]
-
-
-def test_a_control_gone_wrong_is_said(tmp_path: Path) -> None:
-    stored = made_up()
-    stored["programs"]["phi"][NUTS_ARM] = stored["programs"]["phi"].pop("weibull")
-    text = page_of("sbc", stored, tmp_path)
-    assert "something else than they have to: phi, NUTS: 1 uneven gates." in text
-
-
-def test_figure() -> None:
-    shown = figure(made_up()["programs"])
-    panels = np.array(shown.axes).reshape(5, 2)
-    assert [axes.get_ylabel() for axes in panels[:, 0]] == [
-        "weibull",
-        "gamma",
-        NUTS_ARM,
-        "weibull,\ntoo sure",
-        PRIOR,
-    ]
-    assert [axes.get_title(loc="left") for axes in panels[0]] == ["phi", "phi*theta"]
-    assert shown.get_supylabel() == "ECDF minus uniform"
-    assert [text.get_text() for text in panels[1, 0].texts + panels[0, 1].texts] == ["not run"] * 2
-    first = panels[0, 0]
-    assert first.get_ylim() == (-LIMIT, LIMIT)
-    good, bad, likelihood = first.lines
-    assert np.abs(good.get_ydata()).max() < 1e-12
-    assert likelihood.get_linewidth() > 2 * good.get_linewidth()
-    share = np.arange(1, L + 1) / (L + 1)
-    np.testing.assert_allclose(bad.get_ydata(), 0.5 - share)  # half of the ranks are 0, the others L
-    assert [text.get_text() for text in shown.legends[0].get_texts()] == [
-        "95 % band",
-        "gates Φ",
-        "gates θ",
-        "log-likelihood",
-    ]

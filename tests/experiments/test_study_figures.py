@@ -9,19 +9,15 @@ from study_cases import invent, predictions, rows_of
 
 from bara_pyro.errors import DataError
 from bara_pyro.metrics import reliability_bins
-from bara_pyro.report.hover import spots
 from bara_pyro.report.style import INK
-from bara_pyro.report.svg import svg_file
 from experiments.engine.differences import AVERAGE, compare
 from experiments.engine.results import Study, load_study
 from experiments.page.figures import (
-    PAGE,
     accuracy_ece_figure,
     difference_figure,
     pooled_bins,
     reliability_figure,
     risk_coverage_figure,
-    save,
 )
 
 TASKS = {"micro-wgs": 120, "micro-arce": 90}
@@ -56,19 +52,6 @@ def titles(figure) -> list[str]:
     return [axes.get_title(loc="left") for axes in figure.axes]
 
 
-def test_reliability_has_a_panel_an_arm_and_the_mean_of_the_eces(study: Study) -> None:
-    figure = reliability_figure(study, "micro-wgs")
-    ece = np.mean([r["metrics"]["10"]["ece"] for r in study.arms["bara"]["micro-wgs"].values()])
-    assert [title.splitlines()[0] for title in titles(figure)] == ["MLE (LoRA)", "BLoB", "BaRA"]
-    assert titles(figure)[2].endswith(f"ECE {ece:.1f} %")
-    bars = figure.axes[2].patches
-    heights = [bar.get_height() for bar in bars[:15]]
-    records = study.arms["bara"]["micro-wgs"].values()
-    _, accuracy, _ = pooled_bins([record["reliability"]["10"] for record in records])
-    np.testing.assert_allclose(heights, accuracy)
-    assert sum(bar.get_height() for bar in bars[30:45]) == pytest.approx(1.0)
-
-
 def test_risk_coverage_draws_the_mean_over_seeds(study: Study) -> None:
     figure = risk_coverage_figure(study, "micro-arce")
     records = study.arms["blob"]["micro-arce"].values()
@@ -82,19 +65,6 @@ def test_risk_coverage_draws_the_mean_over_seeds(study: Study) -> None:
     )
     assert own.get_xdata()[[0, -1]].tolist() == [2, 100]
     assert len(figure.axes[0].lines) == 4  # LoRA's own panel has no second curve of it
-
-
-def test_scatter_has_a_named_point_an_arm(study: Study) -> None:
-    figure = accuracy_ece_figure(study)
-    (axes,) = figure.axes
-    assert sorted(text.get_text() for text in axes.texts) == ["BLoB", "BaRA", "MLE (LoRA)"]
-    means = [
-        np.mean([r["metrics"]["10"]["acc"] for seeds in study.arms[arm].values() for r in seeds.values()])
-        for arm in ("lora", "blob", "bara")
-    ]
-    assert [float(container[0].get_xdata()[0]) for container in axes.containers] == pytest.approx(means)
-    boxes = [text.get_window_extent() for text in axes.texts]
-    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
 
 
 def test_an_arm_that_failed_has_no_point_and_no_panel(study: Study) -> None:
@@ -128,34 +98,3 @@ def test_differences_have_their_intervals(study: Study) -> None:
     assert len(difference_figure(one, "lora").axes[0].containers) == 2
     with pytest.raises(DataError, match="no difference to BLoB in nll"):
         difference_figure(study.comparisons, "blob")
-
-
-def test_files_are_small_and_the_same_each_time(study: Study, tmp_path: Path) -> None:
-    for draw in (lambda: reliability_figure(study, "micro-wgs"), lambda: accuracy_ece_figure(study)):
-        content = save(draw(), tmp_path / "a.svg", "a < b").read_bytes()
-        assert content.startswith(b"<svg ")
-        assert 5_000 < len(content) < 60_000
-        assert save(draw(), tmp_path / "new" / "a.svg", "a < b").read_bytes() == content
-
-
-def test_figures_fit_on_a_phone(study: Study) -> None:
-    for figure in (
-        reliability_figure(study, "micro-wgs"),
-        risk_coverage_figure(study, "micro-wgs"),
-        accuracy_ece_figure(study),
-        difference_figure(study.comparisons, "lora"),
-    ):
-        assert figure.get_size_inches()[0] <= PAGE
-
-
-def test_points_tell_the_arm_and_its_interval(study: Study) -> None:
-    figure = difference_figure(study.comparisons, "lora")
-    svg_file(figure, "")
-    (entry,) = [e for e in study.comparisons if (e["arm"], e["task"]) == ("bara", AVERAGE)]
-    middle, low, high = (
-        f"{entry['nll'][k]:.4g}".replace("-", "\N{MINUS SIGN}") for k in ("difference", "low", "high")
-    )
-    expected = f"NLL minus that of MLE (LoRA) (nats): {middle} ({low} to {high})\nBaRA"
-    assert expected in [spot.text for spot in spots(figure)]
-    tasks = [spot.text.split("\n")[0] for spot in spots(figure)]
-    assert tasks.count("micro-wgs") == tasks.count("micro-arce") == 2  # a mark an arm

@@ -1,6 +1,5 @@
 """Tables say what the records say: every number is parsed back and computed anew from the files."""
 
-import re
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
@@ -8,25 +7,23 @@ from statistics import mean, stdev
 import pytest
 import torch
 from scipy.stats import norm
-from study_cases import invent, predictions, records_of, rows_of, run_rows
+from study_cases import invent, predictions, records_of, run_rows
 
 from bara_pyro.errors import DataError
 from bara_pyro.metrics import error_auroc, ood_auroc
 from bara_pyro.report import Table, markdown
-from experiments.engine.differences import AVERAGE, METRICS, compare
+from experiments.engine.differences import METRICS
 from experiments.engine.results import Study, load_study
 from experiments.engine.rows import RunRows
 from experiments.page.doubt import Told, compare_auroc, doubt_table, error_table, errors, shifted
 from experiments.page.tables import (
-    comparison_by_task,
     comparison_table,
     score_table,
     score_tables,
     shift_tables,
-    variants_table,
     with_shifts,
 )
-from experiments.page.values import display, draws_of, gaps
+from experiments.page.values import draws_of, gaps
 
 DIGITS = {"acc": 1, "ece": 1, "nll": 3, "brier": 3}
 
@@ -162,12 +159,6 @@ def test_a_failed_run_is_shown_and_never_ranked() -> None:
     ]
 
 
-def test_an_arm_whose_runs_all_failed_has_a_row() -> None:
-    study = by_hand({"lora": {"t": [record()]}, "bara": {"t": [{"failed": "x"}]}})
-    for table in (*score_tables(study), variants_table(study)):
-        assert parse(table)[1][1][:3] == ["BaRA", "–", "failed"]
-
-
 def test_draws_have_rows_of_their_own_only_where_they_change_something() -> None:
     assert draws_of({"t": {0: record()}}) == ["10"]
     assert draws_of({"t": {0: record(draws=1e-9)}}) == ["10"]
@@ -181,40 +172,7 @@ def test_draws_have_rows_of_their_own_only_where_they_change_something() -> None
     )
 
 
-def test_parameters_that_differ_between_tasks() -> None:
-    study = by_hand({"lora": {"t": [record(trainable=1000)], "u": [record(trainable=3000)]}})
-    assert parse(score_table(study, "acc", study.tasks))[1][0][1] == "1,000 to 3,000"
-
-
-def test_names() -> None:
-    assert display("mc_dropout") == "MC-Dropout"
-    assert display("bara-gate, Gamma(0.5, 1)") == "BaRA gate, Gamma(0.5, 1)"
-    assert display("Gamma(0.5, 1)") == "Gamma(0.5, 1)"
-
-
 # Shifts ----------------------------------------------------------------------------------------------------
-
-
-def test_shift_tables(tmp_path: Path) -> None:
-    names = ("micro-near", "micro-far")
-    runs = invent("some", tmp_path, tasks={"micro-obqa": 100}, shifted=names)
-    records = records_of("some", tmp_path)
-    files = [(r["arm"], records[r["hash"]]) for r in runs]
-    acc, ece, nll, auroc = shift_tables(load_study("some", tmp_path))
-    for metric, table in (("acc", acc), ("ece", ece), ("nll", nll)):
-        header, rows = parse(table)
-        assert header == ["method", "params", "S", "micro-obqa", *names, "average"]
-        ours = [r for arm, r in files if arm == "bara"]
-        far = [[r["shifted"][n]["metrics"]["10"][metric] for r in ours] for n in names]
-        own = [r["metrics"]["10"][metric] for r in ours]
-        average = [mean(pair) for pair in zip(*far, strict=True)]
-        assert [plain(c) for c in rows[-1][3:]] == [shown(v, DIGITS[metric]) for v in (own, *far, average)]
-    header, rows = parse(auroc)
-    assert header[3:] == ["entropy, micro-near", "entropy, micro-far", "MI, micro-near", "MI, micro-far"]
-    found = {(row[0], row[2]): [plain(cell) for cell in row[3:]] for row in rows}
-    assert found["MLE (LoRA)", "–"] == ["57.1 ± 1.0", "57.1 ± 1.0", "–", "–"]
-    assert found["BaRA", "0"] == ["56.1 ± 1.0", "56.1 ± 1.0", "–", "–"]
-    assert found["BaRA", "10"] == ["57.1 ± 1.0", "57.1 ± 1.0", "61.0 ± 1.0", "61.0 ± 1.0"]
 
 
 def test_a_shift_that_failed_or_was_not_asked_for() -> None:
@@ -235,54 +193,6 @@ def test_a_shift_that_failed_or_was_not_asked_for() -> None:
 
 
 # Variants and comparisons ----------------------------------------------------------------------------------
-
-
-def test_variants_with_the_sparsity_of_their_gates(tmp_path: Path) -> None:
-    runs = invent("some", tmp_path, arms=["bara, both", "lora"], tasks={"a": 60, "b": 40}, seeds=2)
-    study = load_study("some", tmp_path)
-    header, rows = parse(variants_table(study))
-    assert header == [
-        "method", "params", "ACC ↑ (%)", "ECE ↓ (%)", "NLL ↓ (nats)", "Brier ↓", "Φ (%)", "θ (%)", "Ψ (%)"
-    ]  # fmt: skip
-    records = records_of("some", tmp_path)
-    files = [records[r["hash"]] for r in runs if r["arm"] != "lora"]
-    first, second = ([r for r in files if r["task"] == task] for task in "ab")
-    for place, metric in enumerate(METRICS, start=2):
-        pairs = [[r["metrics"]["10"][metric] for r in task] for task in (first, second)]
-        averages = [mean(pair) for pair in zip(*pairs, strict=True)]
-        (row,) = [row for row in rows if row[0] == "BaRA, both"]
-        assert plain(row[place]) == shown(averages, DIGITS[metric])
-    assert row[6:] == ["5.5 ± 0.7", "20.0 ± 0.0", "30.5 ± 0.0"]
-    assert [row[6:] for row in rows if row[0] == "MLE (LoRA)"] == [["–", "–", "–"]]
-    alone = parse(variants_table(study, ["b"]))[1]
-    assert plain(alone[-1][2]) == shown([r["metrics"]["10"]["acc"] for r in second], 1)
-    no_gates = by_hand({"lora": {"t": [record()]}})
-    assert parse(variants_table(no_gates))[0][-1] == "Brier ↓"
-
-
-def numbers(cell: str) -> list[float]:
-    return [float(n.replace("−", "-")) for n in re.findall(r"[+−]?\d+\.\d+", cell)]
-
-
-def test_comparisons_say_what_was_found() -> None:
-    entries = compare(rows_of({"t": (200, 2), "u": (200, 2)}), ["lora", "blob"], resamples=100)
-    header, rows = parse(comparison_table(entries, "lora"))
-    assert header == ["method", "ACC ↑ (points)", "ECE ↓ (points)", "NLL ↓ (nats)", "Brier ↓"]
-    assert [row[0] for row in rows] == ["BLoB", "BaRA"]
-    (entry,) = [e for e in entries if (e["arm"], e["reference"], e["task"]) == ("bara", "lora", AVERAGE)]
-    for metric, cell in zip(METRICS, rows[1][1:], strict=True):
-        found = entry[metric]
-        expected = [found[key] for key in ("difference", "low", "high", "se_seeds", "se_rows")]
-        assert numbers(cell) == [round(value, DIGITS[metric]) for value in expected]
-        assert cell.endswith(f") {found['verdict']}")
-    header, rows = parse(comparison_by_task(entries, "blob", "nll"))
-    assert header == ["method", "t", "u", AVERAGE]
-    for name, *cells in rows:
-        arm = {"MLE (LoRA)": "lora", "BaRA": "bara"}[name]
-        for task, cell in zip(header[1:], cells, strict=True):
-            (entry,) = [e for e in entries if (e["arm"], e["reference"], e["task"]) == (arm, "blob", task)]
-            expected = [entry["nll"][key] for key in ("difference", "low", "high")]
-            assert numbers(cell) == [round(value, 3) for value in expected]
 
 
 def test_comparisons_that_are_zero_or_infinite() -> None:

@@ -44,16 +44,6 @@ def test_scores_of_arms(results: Path, tmp_path: Path) -> None:
     assert rendered(results, tmp_path, path) == f"{far:.2f}"
 
 
-def test_scores_of_all_arms_in_words(results: Path, tmp_path: Path) -> None:
-    names = {"lora": "MLE (LoRA)", "bara": "BaRA", "bara-gate": "BaRA gate", "blob": "BLoB"}
-    expected = []
-    for arm, seeds in load_study("untuned", results).arms.items():
-        runs = [record["metrics"]["10"] for own in seeds.values() for record in own.values()]
-        acc, ece, nll = (mean(run[key] for run in runs) for key in ("acc", "ece", "nll"))
-        expected.append(f"{names[arm]} {acc:.1f} / {ece:.1f} / {nll:.3f}")
-    assert rendered(results, tmp_path, "{{ untuned.scores() }}") == ", ".join(expected)
-
-
 def test_differences_with_the_seeds_as_the_sample(results: Path) -> None:
     study = load_study("untuned", results)
     view = Arms(find_study("untuned"), study)

@@ -16,7 +16,7 @@ from bara_pyro.runs.atomic import write_json
 from experiments.engine.arguments import preset
 from experiments.engine.differences import Comparisons, Contrast, compare, compare_study
 from experiments.engine.rows import RunRows
-from experiments.engine.run import SEED, _settings
+from experiments.engine.run import _settings
 from experiments.engine.search import KIND
 from experiments.engine.worlds import (
     Design,
@@ -97,11 +97,6 @@ def test_what_is_refused() -> None:
         over_worlds(worlds | {"101": [sure, *worlds["101"][1:]]}, "bara-gate", "temperature", "nll")
 
 
-def test_an_arm_may_have_settings_of_each_task() -> None:
-    assert _settings(lambda task: {"a": task, "b": SEED}, "micro-wgs", 4) == {"a": "micro-wgs", "b": 4}
-    assert _settings({"a": 1, "b": SEED}, "micro-wgs", 4) == {"a": 1, "b": 4}
-
-
 def test_the_declared_reference_is_compared_with() -> None:
     declared = Comparisons(Contrast("bara-gate", "temperature", "nll"))
     lora = [replace(run, arm="lora") for run in world(101, 0.2) if run.arm == "temperature"]
@@ -167,13 +162,6 @@ def test_a_study_that_estimates_its_variances(design: Design) -> None:
     share = float((found > student.ppf(0.975, variance**2 / spread)).mean())
     # 0.02: Satterthwaite's degrees of freedom are those of the truth here, and estimated there.
     assert share == pytest.approx(power(truth, error, df), abs=0.02 + 4.5 * math.sqrt(0.25 / studies))
-
-
-def test_more_of_anything_shows_more() -> None:
-    def least(*design: float) -> float:
-        return detectable(*standard_error(SPREAD, Design(*design)))  # type: ignore[arg-type]
-
-    assert least(1, 3) > least(1, 10) > least(3, 10) > least(3, 10, 4)
 
 
 def runs(arms: dict[str, float], seeds: int, tasks: tuple[str, ...] = ("a", "b")) -> list[RunRows]:

@@ -1,26 +1,17 @@
-"""Regret and learning curves: designs that are balanced, figures that are those of the records."""
+"""Regret: a design that is balanced, figures that are those of the records."""
 
 import math
 from argparse import Namespace
 from collections import Counter
-from dataclasses import replace
 from importlib import import_module
 from itertools import combinations, product
-from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from study_cases import make_record, predictions, run_rows
 
-from bara_pyro.metrics import holm
-from bara_pyro.report import Table
-from experiments.engine.differences import averaged
-from experiments.engine.results import Arms, Study
-from experiments.engine.rows import RunRows, write_rows
+from experiments.engine.results import Study
 
 regret: Any = import_module("experiments.studies.regret.study")
-curves: Any = import_module("experiments.studies.learning_curves.study")
 
 
 def run(nll: float, draws: bool = False) -> dict[str, Any]:
@@ -94,59 +85,3 @@ def test_where_all_runs_with_some_rows_failed_nothing_is_the_best() -> None:
         "lora, all rows, a": {"one": {0: run(0.5)}},
     }
     assert regret.regrets(Study("regret", arms, {}, []))["lora"] == [0.0, math.inf]
-
-
-def test_curves_say_whether_few_rows_have_a_rehearsal() -> None:
-    methods = ["bara-gate", "lora", "temperature"]
-    arms = curves.arms(Namespace(methods=methods, rows=[20, 1280]))
-    few = {name.removesuffix(", 20 rows"): arm for name, arm in arms.items() if name.endswith(" 20 rows")}
-    many = {
-        name.removesuffix(", 1280 rows"): arm for name, arm in arms.items() if name.endswith(" 1280 rows")
-    }
-    assert {name: arm["adapter.calibrated"] for name, arm in few.items()} == {
-        "bara-gate": True,
-        "BaRA gate without rehearsal": False,
-        "lora": None,
-        "LoRA with rehearsal": True,
-        "temperature": None,
-    }
-    assert {name: arm["adapter.calibrated"] for name, arm in many.items()} == dict.fromkeys(methods)
-    assert {name.split()[0].lower(): arm["method"] for name, arm in few.items()} == {
-        **{"bara-gate": "bara-gate", "bara": "bara-gate"},
-        **{"lora": "lora", "temperature": "temperature"},
-    }
-
-
-def test_gains_are_differences_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs: list[RunRows] = []
-    arms: Arms = {}
-    nll: dict[tuple[str, int], float] = {}
-    for method, number, seed in product(("bara", "lora"), (20, 80), range(3)):
-        labels, found = predictions(f"{method}, {number} rows", "micro-obqa", seed, 120, 4)
-        name = f"{'bara-gate' if method == 'bara' else method}, {number} rows"
-        runs.append(run_rows(name, "micro-obqa", seed, labels, found))
-        record = make_record(f"{method}, {number} rows", "micro-obqa", seed, labels, found)
-        arms.setdefault(name, {}).setdefault("micro-obqa", {})[seed] = record
-        nll[name, seed] = -found[10][torch.arange(120), labels].mean().item()
-    study = Study("learning_curves", arms, {}, [], tmp_path)
-    write_rows("learning_curves", runs, tmp_path)
-    [table] = curves.gains(study)
-    for row in table.rows:
-        pair = [
-            nll[f"bara-gate, {row['rows']} rows", s] - nll[f"lora, {row['rows']} rows", s] for s in range(3)
-        ]
-        assert row["lora"].replace("−", "-").startswith(f"{sum(pair) / 3:+.3f} [")
-        assert "temperature" not in row
-    assert [row["rows"] for row in table.rows] == [20, 80]
-    # Better or worse is what is told after the correction for both.
-    p_values = [averaged(runs, f"bara-gate, {n} rows", f"lora, {n} rows")["nll"]["p"] for n in (20, 80)]
-    assert [not row["lora"].endswith("]") for row in table.rows] == [p < 0.05 for p in holm(p_values)]
-    assert any(row["lora"].endswith("better") or row["lora"].endswith("worse") for row in table.rows)
-    monkeypatch.setattr(curves, "holm", lambda found: [1.0] * len(found))
-    assert not any("*" in row["lora"] for row in curves.gains(study)[0].rows)
-    line = curves.curve_figure(study, "micro-obqa").axes[0].containers[0].lines[0]
-    ours = [sum(nll[f"bara-gate, {n} rows", s] for s in range(3)) / 3 for n in (20, 80)]
-    assert list(line.get_ydata()) == pytest.approx(ours)
-    assert list(line.get_xdata()) == [20, 80]
-    assert curves.gains(replace(study, folder=tmp_path / "elsewhere")) == []
-    assert any(isinstance(part, Table) for part in curves.parts(study))
