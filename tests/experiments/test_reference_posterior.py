@@ -20,6 +20,7 @@ def forbidden(*_: object, **__: object) -> Any:
     raise AssertionError("done again")
 
 
+@pytest.mark.slow
 def test_arms_are_kept_and_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = experiment.started("found", tmp_path, TINY)
     monkeypatch.setattr(experiment, "ARMS", ("weibull", "delta"))

@@ -31,6 +31,7 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> System:
     return built
 
 
+@pytest.mark.slow
 def test_what_is_kept(system: System) -> None:
     asked = chat_asked()
     few = [str(prompt) for prompt in asked.prompts[:3]]

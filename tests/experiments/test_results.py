@@ -170,6 +170,7 @@ for i in range(20):
 """
 
 
+@pytest.mark.slow
 def test_two_processes_that_write_to_one_file_lose_nothing_of_each_other(tmp_path: Path) -> None:
     """In turns that are let go together: each read the file before the other wrote it."""
     names = ("real", "real_few")
