@@ -53,6 +53,7 @@ def test_readme(capsys: pytest.CaptureFixture[str]) -> None:
     assert "'nll'" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_generation(capsys: pytest.CaptureFixture[str]) -> None:
     [code] = blocks("docs/generation.md")
     replies = run(code, {})["replies"]
