@@ -7,9 +7,24 @@ from bara_pyro.types import Json
 
 RETIRED: dict[str, Json] = {
     "adapter": {"full_vocab": False},
-    "method.adalora": {"mask_interval": 10, "beta1": 0.85, "beta2": 0.85},
-    "method.blob": {"transform": "square", "kl_lr": 0.01},
-    "method.clora": {"hidden": 64, "kl_lr": 0.01},
+    "method.adalora": {
+        "mask_interval": 10,
+        "beta1": 0.85,
+        "beta2": 0.85,
+        "init_r": None,
+        "t_init": 0.1,
+        "t_final": 0.5,
+    },
+    "method.bara": {"form": "additive", "top_k": 4},
+    "method.bara-gate": {"form": "gate", "top_k": 4},
+    "method.blob": {"transform": "square", "kl_lr": 0.01, "init_scale": 0.05, "flipout": True},
+    "method.clora": {
+        "hidden": 64,
+        "kl_lr": 0.01,
+        "init_scale": 0.25,
+        "kl_weight": 1e-6 / 65,
+        "nll_weight": 1.0,
+    },
     "method.fvae": {
         "encoder_width": None,
         "decoder_width": 128,
@@ -19,11 +34,32 @@ RETIRED: dict[str, Json] = {
         "z2_weight": 1.0,
         "z1_weight": 1.0,
         "kl_weight": 1.0,
+        "decoder_layers": 3,
+        "learn_scale": True,
+        "padding": True,
+        "detach": False,
     },
-    "method.ivon": {"beta1": 0.9, "beta2": 0.99999, "rescale_lr": False},
-    "method.laplace": {"logit_samples": 5000},
-    "method.scalabl": {"kl_lr": 0.2},
+    "method.ivon": {
+        "beta1": 0.9,
+        "beta2": 0.99999,
+        "rescale_lr": False,
+        "hess_init": 0.001,
+        "clip_radius": 0.001,
+    },
+    "method.laplace": {
+        "logit_samples": 5000,
+        "base": "mle",
+        "prior_scale": 0.4,
+        "predictive": "glm",
+        "optimiser": "bisection",
+        "max_gigabytes": 16.0,
+        "batch_size": 8,
+    },
+    "method.polar_vbll": {"bound": "jensen", "max_gigabytes": 8.0},
+    "method.scalabl": {"kl_lr": 0.2, "init_scale": 0.05},
     "method.tfb": {
+        "anchor": "train",
+        "flipout": True,
         "nll_floor": 0.1,
         "anchor_rows": 500,
         "pseudo_labels": False,
@@ -31,10 +67,13 @@ RETIRED: dict[str, Json] = {
         "low": 0.001,
         "halvings": 5,
     },
+    "method.vbll": {"bound": "jensen", "max_gigabytes": 8.0},
+    "train": {"process_timeout": 600.0},
 }
 """A section, or a method -> settings that were there, each with the value that is now a constant of the code.
 
-They still count in the hash of a configuration, so that stored results keep their names.
+They still count in the hash of a configuration, so that stored results keep their names, but for what never
+counted (`runs.config.WITHOUT_EFFECT`).
 """
 
 
@@ -47,9 +86,10 @@ def without_retired(section: str, given: Mapping[str, object]) -> Json:
     constants = RETIRED.get(section, {})
     for name, constant in constants.items():
         if name in given and given[name] != constant:
+            part, _, method = section.partition(".")
             raise ConfigError(
-                f"{section.partition('.')[0]}.{name}={given[name]!r} is no setting any more: it is always "
-                f"{constant!r}, so leave it out."
+                f"{part}.{name}={given[name]!r} is no setting any more: it is always {constant!r}"
+                f"{f' with the method {method!r}' if method else ''}, so leave it out."
             )
     return {name: value for name, value in given.items() if name not in constants}
 

@@ -100,7 +100,7 @@ class LaplaceGuide(PointGuide):
         if need > self.max_gigabytes:
             raise ConfigError(
                 f"The Kronecker factors would take {need:.1f} GB, more than max_gigabytes="
-                f"{self.max_gigabytes:g}: choose subset=last, narrower target_modules, or raise the limit."
+                f"{self.max_gigabytes:g}: choose subset=last or narrower target_modules."
             )
 
     def _sizes(self, answers: int) -> dict[str, tuple[int, int]]:

@@ -41,7 +41,7 @@ class VBLLGuide(SiteGuide):
         if need > max_gigabytes:
             raise ConfigError(
                 f"The covariances of {rows} answers over {width} numbers take {need:.1f} GB in training, "
-                f"more than max_gigabytes={max_gigabytes:g}: lower method.answers, or raise the limit."
+                f"more than max_gigabytes={max_gigabytes:g}: lower method.answers."
             )
         self.mean = nn.Parameter(torch.zeros(rows, width, device=device))
         self.log_scale = nn.Parameter(

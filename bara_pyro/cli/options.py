@@ -93,7 +93,7 @@ MemoryBudget = Annotated[
 Set = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="KEY=VALUE", help="Any setting, for example method.form=gate; can be repeated."
+        "--set", metavar="KEY=VALUE", help="Any setting, for example method.guide=gamma; can be repeated."
     ),
 ]
 

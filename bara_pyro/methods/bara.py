@@ -1,11 +1,11 @@
 """BaRA and its variants: one program, one of four guides."""
 
-from typing import Annotated, Self
+from functools import partial
+from typing import Annotated, ClassVar, Self
 
 from pydantic import (
     Field,
     NonNegativeFloat,
-    PositiveInt,
     ValidationInfo,
     field_validator,
     model_validator,
@@ -28,9 +28,10 @@ OF_NOISE = Unread("guide", ("delta",))
 
 
 class BaRAMethodConfig(MethodConfig):
-    """Settings of BaRA."""
+    """Settings of BaRA's additive form, `B (Phi * theta)`."""
 
-    form: Form = setting(BaRA, "form", "'additive': B (Phi * theta); 'gate': B ((Phi * theta) * A x)")
+    form: ClassVar[Form] = "additive"
+
     centred: bool = later(
         default(BaRA, "centred"), "additive form: B (Phi * (theta - E[theta])), E under the prior"
     )
@@ -77,10 +78,7 @@ class BaRAMethodConfig(MethodConfig):
         "divide what the amortiser sees by its root mean square; null: in the gate form; Algorithm 1: false",
     )
     activation: Annotated[Activation, OF_THETA] = setting(
-        AmortizedGuide, "activation", "of theta's mean: 'softplus', 'relu', 'topk'"
-    )
-    top_k: Annotated[PositiveInt, Unread("activation", ("softplus", "relu"))] = setting(
-        AmortizedGuide, "top_k", "gates left open by 'topk'"
+        AmortizedGuide, "activation", "of theta's mean: 'softplus', 'relu', 'topk' (the four largest)"
     )
 
     def for_rows(self, rows: int) -> Self:
@@ -118,10 +116,16 @@ class BaRAMethodConfig(MethodConfig):
         return prior
 
 
+class BaRAGateConfig(BaRAMethodConfig):
+    """Settings of its gate form, `B ((Phi * theta) * A x)`."""
+
+    form: ClassVar[Form] = "gate"
+
+
 def _build(
     backbone: Backbone, num_data: int, adapter: AdapterOptions, config: BaRAMethodConfig
 ) -> tuple[BaRA, AmortizedGuide]:
-    return pair(BaRA, FAMILIES[config.guide])(backbone, num_data, adapter, config)
+    return pair(partial(BaRA, form=config.form), FAMILIES[config.guide])(backbone, num_data, adapter, config)
 
 
 register_method(
@@ -137,9 +141,8 @@ register_method(
     Method(
         "bara-gate",
         "BaRA, gate form: y = W0 x + s B ((Phi * theta) * (A x)) (arXiv 2606.29184)",
-        BaRAMethodConfig,
+        BaRAGateConfig,
         _build,
-        {"form": "gate"},
         calibrated=True,
     )
 )

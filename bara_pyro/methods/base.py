@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from inspect import Parameter
-from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar, get_args, get_origin
+from typing import Any, Generic, Literal, Protocol, Self, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
 from torch import Tensor
@@ -27,14 +27,9 @@ STORED = {"stored": True}  # pydantic's context where settings are read back
 
 
 class MethodConfig(BaseModel):
-    """Settings of a method; subclasses add theirs.
-
-    Attributes:
-        memory: names of settings that cost memory and time and change no result but by rounding.
-    """
+    """Settings of a method; subclasses add theirs."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-    memory: ClassVar[tuple[str, ...]] = ()
 
     name: str = Field(description="the method")
 
@@ -125,6 +120,7 @@ class Fit(Generic[M, G, C]):
         split: name of a split -> its rows as token ids; raises `DataError` where there are none.
         draw: draws answers as prediction does.
         seed: of the draws of prediction.
+        batch_size: rows a forward of prediction.
     """
 
     model: M
@@ -135,6 +131,7 @@ class Fit(Generic[M, G, C]):
     split: Callable[[str], EncodedSplit]
     draw: Draw
     seed: int
+    batch_size: int
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,6 @@ class BLoBConfig(MethodConfig):
         description="'elbo': one AdamW on the bound; 'reproduction': the published scheme",
     )
     prior_scale: float = Field(0.2, gt=0, description="standard deviation of A's prior")
-    init_scale: float = setting(
-        NormalGuide, "init_scale", "posterior scales start between its square's half and it", gt=0
-    )
-    flipout: bool = Field(True, description="random signs a token; off: one draw of A a forward")
     beta: Annotated[NonNegativeFloat, OF_ELBO] = setting(
         GaussianLoRA, "beta", "weight of KL(A) in 'elbo'; 1 is the exact ELBO"
     )
@@ -51,7 +47,7 @@ register_method(
         "blob",
         "BLoB: Gaussian A, flipout (arXiv 2406.11675)",
         BLoBConfig,
-        pair(partial(GaussianLoRA, random="A"), NormalGuide),
+        pair(partial(GaussianLoRA, random="A", flipout=True), NormalGuide),
         svi=blob_svi,
         peft=True,
     )

@@ -10,7 +10,6 @@ from bara_pyro.guides.contextual import ContextualGuide
 from bara_pyro.methods.base import Method, MethodConfig, pair, register_method, setting
 from bara_pyro.methods.recipes import (
     OF_ELBO,
-    OF_REPRODUCTION,
     Recipe,
     Training,
     TwoStepSVI,
@@ -20,9 +19,10 @@ from bara_pyro.methods.recipes import (
 )
 from bara_pyro.models.clora import CLoRA
 
-# Of the public code, whatever the backbone: a factor 1e-6, and the mean over LLaMA-2-7B's 65 modules.
-PUBLISHED_KL_WEIGHT = 1e-6 / 65
-
+# Of the KL beside pi_i, whatever the backbone: 1e-6 of the public code, and the mean over 65 modules.
+KL_WEIGHT = 1e-6 / 65
+# Of the cross-entropy; the public code has 2 for WinoGrande-S, OpenBookQA and BoolQ, 4 for WinoGrande-M.
+NLL_WEIGHT = 1.0
 KL_LR = 0.01  # of the networks; published: 0.01 to 0.02
 
 
@@ -35,20 +35,8 @@ class CLoRAConfig(MethodConfig):
         "descent for the networks, published weights",
     )
     prior_scale: float = setting(CLoRA, "prior_scale", "standard deviation of E's prior", gt=0)
-    init_scale: float = setting(
-        ContextualGuide, "init_scale", "posterior scale at the start; published: 0.25", gt=0, lt=1
-    )
     beta: Annotated[NonNegativeFloat, OF_ELBO] = setting(
         CLoRA, "beta", "weight of KL(E), a sum over tokens, in 'elbo'; 1 is the exact ELBO"
-    )
-    nll_weight: Annotated[float, OF_REPRODUCTION] = Field(
-        1.0,
-        gt=0,
-        description="'reproduction': factor of the cross-entropy; published: 2 for WinoGrande-S, OpenBookQA "
-        "and BoolQ, 4 for WinoGrande-M, else 1",
-    )
-    kl_weight: Annotated[NonNegativeFloat, OF_REPRODUCTION] = Field(
-        PUBLISHED_KL_WEIGHT, description="'reproduction': factor of the KL beside pi_i; published: 1e-6 / 65"
     )
 
 
@@ -63,8 +51,8 @@ def _svi(model: CLoRA, guide: ContextualGuide, train: Training, config: CLoRACon
         optim,
         kl_lr=KL_LR,
         cycle=kl_cycle(model.num_data, train.batch_size),
-        kl_weight=config.kl_weight,
-        nll_weight=config.nll_weight,
+        kl_weight=KL_WEIGHT,
+        nll_weight=NLL_WEIGHT,
         joint=True,
         **common(optim, train),
     )

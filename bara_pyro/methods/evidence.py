@@ -12,7 +12,6 @@ wrong sign and the norm not squared (bayesian_lora, `main.py`); that is not repr
 
 import math
 
-import torch
 from torch import Tensor
 
 from bara_pyro.bisection import sign_change
@@ -55,18 +54,3 @@ def best_precision(eigenvalues: Tensor, squared_norm: float) -> float:
         return precision * squared_norm - effective_parameters(eigenvalues, precision)
 
     return math.exp(sign_change(slope, math.log(LOWEST), math.log(HIGHEST)))
-
-
-def adam_precision(eigenvalues: Tensor, squared_norm: float, *, steps: int = 100, lr: float = 0.1) -> float:
-    """Return what Adam on log lambda, from lambda = 1, finds in `steps` steps: the published way.
-
-    It moves log lambda by about `lr` a step, so that it gets to e^10 = 22,000 at most in 100 steps.
-    """
-    log_precision = torch.zeros((), dtype=torch.float64, requires_grad=True)
-    optim = torch.optim.Adam([log_precision], lr=lr)
-    for _ in range(steps):
-        precision = log_precision.detach().exp().item()
-        effective = effective_parameters(eigenvalues, precision)
-        log_precision.grad = torch.full_like(log_precision, -0.5 * (effective - precision * squared_norm))
-        optim.step()
-    return log_precision.detach().exp().item()

@@ -3,14 +3,14 @@
 from functools import partial
 from typing import Annotated
 
-from pydantic import Field, NonNegativeFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.program import AdapterOptions
 from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.guides.fvae import FVAEGuide
 from bara_pyro.methods.base import Method, MethodConfig, pair, register_method, setting
-from bara_pyro.methods.recipes import OF_ELBO, OF_REPRODUCTION, Recipe, Training, common, default_svi
+from bara_pyro.methods.recipes import OF_ELBO, Recipe, Training, common, default_svi
 from bara_pyro.models.fvae import FVAE, Weights
 
 PUBLISHED_EPS = 1e-8  # Adam's, in the official script
@@ -26,26 +26,15 @@ class FVAEConfig(MethodConfig):
 
     L modules. CE is a mean over rows. `-log p` is summed over the entries of x, KL over the r latents, then
     both are averaged over rows and tokens; the two squares are means over rows, tokens and latents. There is
-    no KL(q2 || p2).
+    no KL(q2 || p2). As in the official code padding tokens count, and the gradient of the reconstructed input
+    reaches the layers below.
     """
 
     recipe: Recipe = Field(
         "elbo", description="'elbo': the bound, tempered by beta; 'reproduction': the official code's loss"
     )
-    decoder_layers: PositiveInt = setting(
-        FVAE, "decoder_layers", "hidden layers of the decoder; arXiv 2606.29184: 1"
-    )
-    learn_scale: bool = setting(FVAE, "learn_scale", "learn the decoder's scales; arXiv 2606.29184: false")
     beta: Annotated[NonNegativeFloat, OF_ELBO] = setting(
         Weights, "kl_z1", "'elbo': weight of the autoencoders; 1 is the exact ELBO"
-    )
-    padding: Annotated[bool, OF_REPRODUCTION] = Field(
-        True, description="'reproduction': padding tokens count, as in the official code"
-    )
-    detach: Annotated[bool, OF_REPRODUCTION] = Field(
-        False,
-        description="'reproduction': no gradient of the reconstructed input reaches the layers below; "
-        "the official code lets it through",
     )
 
 
@@ -60,8 +49,8 @@ def _weights(config: FVAEConfig) -> Weights:
         spread=share,
         pull=share,
         averaged=True,
-        padding=config.padding,
-        detach=config.detach,
+        padding=True,
+        detach=False,
     )
 
 

@@ -28,23 +28,21 @@ if TYPE_CHECKING:
 
 
 BETA1, BETA2 = 0.9, 0.99999  # decay of the running gradient and of the running curvature, as published
+HESS_INIT = 1e-3  # h at the start; noise starts at 1 / sqrt(ess h)
+CLIP_RADIUS = 1e-3  # largest Newton step of a weight, before the rate, as published
 
 
 class IVONConfig(MethodConfig):
     """Settings of IVON-LoRA; the rate (0.03) and delta are `train.lr` and `train.weight_decay`.
 
-    Published values of `hess_init` and `ess`: 3e-4 and 1e7 (WinoGrande small, BoolQ), 3e-4 and 1e8
-    (WinoGrande medium), 1e-3 and 1e6 (ARC, OpenBookQA), all for 10,000 steps. A step moves a weight by at
-    most `train.lr * clip_radius`, 3e-5 with the published values: a run of some thousand steps from which
-    AdamW would ask a rate of 1e-3 wants `train.lr` near 0.3 (seen on the microworld).
+    Published values of the curvature at the start (`HESS_INIT`) and `ess`: 3e-4 and 1e7 (WinoGrande small,
+    BoolQ), 3e-4 and 1e8 (WinoGrande medium), 1e-3 and 1e6 (ARC, OpenBookQA), all for 10,000 steps. A step
+    moves a weight by at most `train.lr * CLIP_RADIUS`, 3e-5 with the published rate: a run of some thousand
+    steps from which AdamW would ask a rate of 1e-3 wants `train.lr` near 0.3 (seen on the microworld).
     """
 
     ess: float = Field(
         1e6, gt=0, description="effective sample size: the higher, the less noise and regularisation"
-    )
-    hess_init: float = Field(1e-3, gt=0, description="h at the start; noise starts at 1 / sqrt(ess h)")
-    clip_radius: float | None = Field(
-        1e-3, gt=0, description="largest Newton step of a weight, before the rate; null: none"
     )
 
 
@@ -119,11 +117,11 @@ def ivon_svi(model: PosthocLoRA, guide: PosthocGuide, train: Training, config: I
         parameters(model, guide),
         lr=train.lr,
         ess=config.ess,
-        hess_init=config.hess_init,
+        hess_init=HESS_INIT,
         beta1=BETA1,
         beta2=BETA2,
         weight_decay=train.weight_decay,
-        clip_radius=float("inf") if config.clip_radius is None else config.clip_radius,
+        clip_radius=CLIP_RADIUS,
         rescale_lr=False,
     )
     return IVONSVI(model, guide, optim, **common(optim, train))

@@ -5,57 +5,36 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from itertools import islice
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated
 
 import torch
-from pydantic import Field, PositiveFloat, PositiveInt, field_validator
+from pydantic import Field, PositiveFloat, field_validator
 
-from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.program import AdapterOptions
 from bara_pyro.data import batches
 from bara_pyro.data.types import Batch
-from bara_pyro.guides.laplace import LaplaceGuide, Predictive, Subset
+from bara_pyro.guides.laplace import LaplaceGuide, Subset
 from bara_pyro.methods.base import Fit, Method, MethodConfig, pair, register_method, setting
-from bara_pyro.methods.evidence import adam_precision, best_precision, effective_parameters, log_evidence
+from bara_pyro.methods.evidence import best_precision, effective_parameters, log_evidence
 from bara_pyro.methods.kfac import Tokens, kfac
 from bara_pyro.models.gaussian_lora import GaussianLoRA
 from bara_pyro.settings import Unread
 
-Optimiser = Literal["bisection", "adam"]
-# Training rows that the mean variance of the logits is measured on.
-VARIANCE_ROWS = 256
+BATCH_SIZE = 8  # rows a pass of the fit, at most
+VARIANCE_ROWS = 256  # training rows that the mean variance of the logits is measured on
 
 
 class LaplaceConfig(MethodConfig):
     """Settings of Laplace-LoRA."""
 
-    base: Literal["mle", "map"] = Field(
-        "mle",
-        description="training: 'mle' (with train.weight_decay=0.01 the decay that papers call MAP) or 'map'",
-    )
-    prior_scale: Annotated[PositiveFloat, Unread("base", ("mle",))] = Field(
-        0.4, description="'map': standard deviation of the prior in training"
-    )
     subset: Subset = setting(
         LaplaceGuide, "subset", "'all' adapters, or 'last': that of the output embedding"
-    )
-    predictive: Predictive = setting(
-        LaplaceGuide, "mode", "'glm': linearised; 'probit': without draws; 'sampled': draws of the weights"
     )
     prior_precision: PositiveFloat | None = Field(
         100.0, description="precision of the prior in the fit; 'evidence' or null: that of greatest evidence"
     )
-    optimiser: Annotated[Optimiser, Unread("prior_precision", (float,))] = Field(
-        "bisection", description="of the evidence; 'adam': 100 steps from precision 1, as published"
-    )
     tokens: Annotated[Tokens, Unread("subset", ("last",))] = Field(
         "mean", description="input factors: 'mean' over tokens; 'sum', as published, overcounts them"
     )
-    max_gigabytes: PositiveFloat = setting(
-        LaplaceGuide, "max_gigabytes", "most memory that the factors may take"
-    )
-    batch_size: PositiveInt = Field(8, description="rows a pass of the fit")
-    memory: ClassVar[tuple[str, ...]] = ("batch_size",)
 
     @field_validator("prior_precision", mode="before")
     @classmethod
@@ -63,19 +42,11 @@ class LaplaceConfig(MethodConfig):
         return None if value == "evidence" else value
 
 
-def _build(
-    backbone: Backbone, num_data: int, adapter: AdapterOptions, config: LaplaceConfig
-) -> tuple[GaussianLoRA, LaplaceGuide]:
-    program = partial(GaussianLoRA, random="AB", beta=1.0 if config.base == "map" else 0.0)
-    return pair(program, partial(LaplaceGuide, mode=config.predictive))(backbone, num_data, adapter, config)
-
-
 def fit_laplace(
     guide: LaplaceGuide,
     rows: Sequence[Batch],
     *,
     prior_precision: float | None = None,
-    optimiser: Optimiser = "bisection",
     tokens: Tokens = "mean",
 ) -> dict[str, float]:
     """Fit posterior and prior precision to the training rows, around the weights as they are.
@@ -84,7 +55,6 @@ def fit_laplace(
         guide: to be fitted, in place.
         rows: every training row once, with labels, on the backbone's device.
         prior_precision: lambda; None: that of greatest evidence.
-        optimiser: of the evidence: "bisection" to the maximum, or "adam", 100 steps from 1 as published.
         tokens: see `bara_pyro.methods.kfac.kfac`.
 
     Returns:
@@ -103,8 +73,7 @@ def fit_laplace(
         float(w.detach().double().square().sum()) for a in guide.adapters for w in (a.lora_A, a.lora_B)
     )
     if prior_precision is None:
-        find = best_precision if optimiser == "bisection" else adam_precision
-        prior_precision = find(eigenvalues, norm)
+        prior_precision = best_precision(eigenvalues, norm)
     guide.set_precision(prior_precision)
     some = islice(rows, math.ceil(VARIANCE_ROWS / len(rows[0])))
     variances = [guide.linearised(batch)[1].diagonal(dim1=-2, dim2=-1) for batch in some]
@@ -126,12 +95,12 @@ def _check(fit: Fit[GaussianLoRA, LaplaceGuide, LaplaceConfig]) -> None:
 def _finish(fit: Fit[GaussianLoRA, LaplaceGuide, LaplaceConfig]) -> dict[str, float]:
     """Fit the approximation to the training rows."""
     started = time.perf_counter()
-    rows = batches(fit.split("train"), fit.answer_ids, fit.config.batch_size, by_length=True)
+    size = min(BATCH_SIZE, fit.batch_size)
+    rows = batches(fit.split("train"), fit.answer_ids, size, by_length=True)
     figures = fit_laplace(
         fit.guide,
         [batch.to(fit.model.backbone.device) for batch in rows],
         prior_precision=fit.config.prior_precision,
-        optimiser=fit.config.optimiser,
         tokens=fit.config.tokens,
     )
     return {**figures, "fit_seconds": round(time.perf_counter() - started, 3)}
@@ -142,7 +111,8 @@ register_method(
         "laplace",
         "Laplace-LoRA: Kronecker-factored Gaussian around LoRA, linearised (arXiv 2308.13111)",
         LaplaceConfig,
-        _build,
+        # Trained by maximum likelihood: a flat prior, whose width is none.
+        pair(partial(GaussianLoRA, random="AB", prior_scale=1.0, beta=0.0), LaplaceGuide),
         finish=_finish,
         check=_check,
         peft=True,

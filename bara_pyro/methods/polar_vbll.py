@@ -18,7 +18,7 @@ from bara_pyro.core.svi import SVI, SVIOptions, adamw
 from bara_pyro.guides.vbll import VBLLGuide
 from bara_pyro.methods.base import Method, pair, register_method
 from bara_pyro.methods.recipes import Training
-from bara_pyro.methods.vbll import VBLLConfig, inference, keep_tokens
+from bara_pyro.methods.vbll import VBLLConfig, keep_tokens, with_jensen
 from bara_pyro.models.polar_vbll import PolarVBLL
 
 
@@ -67,9 +67,9 @@ def retract(frames: Iterable[Tensor]) -> None:
 
 
 def polar_svi(model: PolarVBLL, guide: VBLLGuide, train: Training, config: VBLLConfig) -> PolarSVI:
-    """Return the inference that keeps frames orthonormal, on the chosen bound."""
+    """Return the inference that keeps frames orthonormal, on the published bound."""
     optim = adamw(model, guide, train.lr, weight_decay=train.weight_decay)
-    return PolarSVI(model, guide, optim, **inference(config, optim, train))
+    return PolarSVI(model, guide, optim, **with_jensen(optim, train))
 
 
 register_method(

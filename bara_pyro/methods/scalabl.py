@@ -27,9 +27,6 @@ class ScalaBLConfig(MethodConfig):
     kl: Literal["q||p", "p||q"] = setting(
         ScalaBLGuide, "kl", "order of the KL; 'p||q': that of the public code, with which there is no bound"
     )
-    init_scale: float = setting(
-        ScalaBLGuide, "init_scale", "posterior scales start between this / sqrt(2) and this", gt=0
-    )
     beta: Annotated[NonNegativeFloat, OF_ELBO] = setting(
         ScalaBL, "beta", "weight of the KL in 'elbo'; 1 is the exact ELBO"
     )

@@ -10,7 +10,7 @@ is the largest for which noise changes the loss on the anchor rows by no more th
 
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -40,7 +40,7 @@ class TFBConfig(MethodConfig):
 
     Where LoRA knows the anchor rows by heart, NLL(0) is nearly 0 and a share of it allows no noise at all, so
     that the method would do least where it is needed most. 0.1 nats therefore stand in for a smaller NLL(0)
-    (`NLL_FLOOR`), but with `recipe: reproduction`. `anchor: validation` is the other way out.
+    (`NLL_FLOOR`), but with `recipe: reproduction`. The anchor are training rows, as published.
     """
 
     recipe: Recipe = Field(
@@ -48,9 +48,9 @@ class TFBConfig(MethodConfig):
         description="'elbo': the largest feasible sigma; 'reproduction': the published search. Neither has a "
         "bound: TFB has no prior",
     )
-    tolerance: float = Field(0.003, gt=0, description="allowed change of the anchor's NLL, as a share of it")
-    anchor: Literal["train", "validation"] = Field("train", description="rows that the NLL is measured on")
-    flipout: bool = Field(True, description="random signs a token; off: one draw of A for all tokens")
+    tolerance: float = Field(
+        0.003, gt=0, description="allowed change of the NLL of training rows, as a share of it"
+    )
     high: Annotated[float, OF_REPRODUCTION] = Field(
         0.015, gt=0, description="'reproduction': upper end; BayesAdapt: 0.2"
     )
@@ -93,7 +93,7 @@ class Noise:
     def __init__(self, fit: TFBFit, values: dict[str, Tensor]) -> None:
         self.fit = fit
         self.values = values
-        self.split = anchor_split(fit.split(fit.config.anchor))
+        self.split = anchor_split(fit.split("train"))
         self.labels = torch.tensor(self.split.labels)
         self.evaluations = 0
         self.start = nll(self._log_probs(0), self.labels)
@@ -146,7 +146,7 @@ def check_anchor(fit: TFBFit) -> None:
         DataError: the task has no rows of that split, or one of them is too long.
         ConfigError: what is learnt are replies.
     """
-    fit.split(fit.config.anchor)
+    fit.split("train")
 
 
 @torch.no_grad()
@@ -192,10 +192,9 @@ register_method(
         "tfb",
         "TFB: noise fitted to a trained LoRA, flipout (arXiv 2412.05723)",
         TFBConfig,
-        pair(partial(PosthocLoRA, random="A"), partial(PosthocGuide, by_row=True)),
+        pair(partial(PosthocLoRA, random="A", flipout=True), partial(PosthocGuide, by_row=True)),
         finish=fit_tfb,
         check=check_anchor,
-        uses_validation=lambda config: config.anchor == "validation",
         peft=True,
     )
 )

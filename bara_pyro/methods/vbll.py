@@ -1,8 +1,6 @@
 """LoRA with a variational Bayesian last layer (Harrison et al., ICLR 2024, arXiv 2404.11599)."""
 
-from typing import Literal
-
-from pydantic import Field, NonNegativeFloat, PositiveFloat
+from pydantic import NonNegativeFloat
 from torch.optim import Optimizer
 
 from bara_pyro.core.svi import SVI, SVIOptions, adamw
@@ -21,27 +19,17 @@ class VBLLConfig(MethodConfig):
         VBLL, "prior_scale", "standard deviation of an answer's logit under the prior, nats", gt=0
     )
     beta: NonNegativeFloat = setting(VBLL, "beta", "weight of the KL; 1 is the exact ELBO")
-    bound: Literal["jensen", "sampled"] = Field(
-        "jensen",
-        description="expected log-likelihood: 'jensen': the published bound; 'sampled': one draw of the rows",
-    )
-    max_gigabytes: PositiveFloat = setting(
-        VBLLGuide, "max_gigabytes", "most memory that the covariances may take in training"
-    )
 
 
-def inference(config: VBLLConfig, optim: Optimizer, train: Training) -> SVIOptions:
-    """Return the arguments of `SVI` that the chosen bound and the section `train` set."""
-    options = common(optim, train)
-    if config.bound == "jensen":
-        options["loss"] = JensenELBO(sampled_kl=train.sampled_kl)
-    return options
+def with_jensen(optim: Optimizer, train: Training) -> SVIOptions:
+    """Return the arguments of `SVI` that the section `train` sets, with the published bound for the loss."""
+    return common(optim, train) | {"loss": JensenELBO(sampled_kl=train.sampled_kl)}
 
 
 def vbll_svi(model: VBLL, guide: VBLLGuide, train: Training, config: VBLLConfig) -> SVI:
-    """Return one AdamW on the chosen bound."""
+    """Return one AdamW on the published bound."""
     optim = adamw(model, guide, train.lr, weight_decay=train.weight_decay)
-    return SVI(model, guide, optim, **inference(config, optim, train))
+    return SVI(model, guide, optim, **with_jensen(optim, train))
 
 
 def keep_tokens(fit: Fit[VBLL, VBLLGuide, VBLLConfig]) -> dict[str, float]:

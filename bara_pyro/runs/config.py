@@ -19,10 +19,9 @@ from bara_pyro.types import Json
 
 LENGTH = ("steps", "epochs")  # of the section `train`: one of them says how long
 # What is a matter of the machine, with the same result: a run that somebody sent says nothing about this one.
-OF_THE_MACHINE = (("backbone", "states_folder"), ("train", "process_timeout"))
-# With them, how rows are kept: the run is the same.
-WITHOUT_EFFECT = (*OF_THE_MACHINE, ("task", "streaming"))
-
+OF_THE_MACHINE = (("backbone", "states_folder"),)
+# With them, how rows are kept and what is no setting any more: the run is the same.
+WITHOUT_EFFECT = (*OF_THE_MACHINE, ("task", "streaming"), ("train", "process_timeout"))
 
 # What costs memory and time alone: a run that ran out of it goes on with others (figures agree to rounding).
 MEMORY = (("train", "checkpointing"), ("predict", "memory_budget"), ("predict", "batch_size"))
@@ -56,10 +55,7 @@ class RunConfig(RunSettings):
 
     def effective(self) -> Json:
         """Return `dump` without what changes no result."""
-        data = self.dump()
-        for section, key in WITHOUT_EFFECT:
-            data[section].pop(key, None)
-        return data
+        return _with_effect(self.dump())
 
     def portable(self) -> "RunConfig":
         """Return the configuration with the defaults of what is a matter of the machine it was made on."""
@@ -71,15 +67,12 @@ class RunConfig(RunSettings):
 
     def memory(self) -> dict[str, Any]:
         """Return the settings that are a matter of memory alone, by dotted key."""
-        return {f"{section}.{key}": getattr(getattr(self, section), key) for section, key in self._memory()}
-
-    def _memory(self) -> list[tuple[str, str]]:
-        return [*MEMORY, *(("method", key) for key in self.method.memory)]
+        return {f"{section}.{key}": getattr(getattr(self, section), key) for section, key in MEMORY}
 
     def with_memory(self, values: Mapping[str, Any] | None = None) -> "RunConfig":
         """Return the configuration with other settings of what costs memory alone, or the defaults of it."""
-        sections = {name: getattr(self, name) for name, _ in self._memory()}
-        for section, key in self._memory():
+        sections = {name: getattr(self, name) for name, _ in MEMORY}
+        for section, key in MEMORY:
             default = type(sections[section]).model_fields[key].default
             value = default if values is None else values[f"{section}.{key}"]
             sections[section] = sections[section].model_copy(update={key: value})
@@ -93,10 +86,17 @@ class RunConfig(RunSettings):
         the same run, and where they are not, there is no run with words. What changes no result is left out,
         what is a matter of memory alone counts as its default.
         """
-        data = with_retired(self.with_memory().effective())
+        data = _with_effect(with_retired(self.with_memory().dump()))
         if data["task"]["labels"] == "auto":
             data["task"]["labels"] = "words"
         return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _with_effect(data: Json) -> Json:
+    """Return a dumped configuration without what changes no result."""
+    for section, key in WITHOUT_EFFECT:
+        data[section].pop(key, None)
+    return data
 
 
 def load_config(

@@ -234,9 +234,6 @@ class TrainConfig(SettingsSection):
     sampled_kl: bool = Field(False, description="allow a one-draw KL where no analytic one is registered")
     checkpoint_every: Steps = Field(200, description="steps between checkpoints")
     log_every: Steps = Field(10, description="steps between lines of train_log.jsonl")
-    process_timeout: PositiveFloat = later(
-        600.0, "seconds that one of several processes waits for another before it stops"
-    )
 
     @property
     def total_steps(self) -> int:

@@ -58,6 +58,8 @@ from bara_pyro.runs.train_log import train_seconds
 from bara_pyro.untrusted.files import check_name, read_json
 from bara_pyro.untrusted.schemas import RehearsedFile, RunFile
 
+PROCESS_TIMEOUT = 600.0  # seconds that one of several processes waits for another before it stops
+
 
 def check_free(out: Path, resume: bool) -> None:
     """Refuse a file, and a folder that holds a run unless `resume`."""
@@ -114,7 +116,7 @@ def train(
     out = Path(out)
     # Before they join: one that is refused and leaves would be a lost process to those still joining.
     check_shares(system.config.train, number_of_processes())
-    with joined(system.backbone.device, system.config.train.process_timeout) as ranks:
+    with joined(system.backbone.device, PROCESS_TIMEOUT) as ranks:
         if ranks.first:
             check_free(out, resume)
             if is_run(out):
@@ -226,6 +228,7 @@ def what_is_fitted(system: System) -> Fit[AdaptedLM, SiteGuide, MethodConfig]:
         system.split,
         partial(draw, system),
         system.config.predict.seed,
+        system.config.predict.batch_size,
     )
 
 

@@ -39,12 +39,11 @@ SETTINGS = {
     "method": ["[1]", "bora"],
     "method.name": ["5", "lora,bara"],
     "method.beta_phi": ["-1"],
-    "method.form": ["wide"],
     "method.guide": ["normal"],
     "method.init_kappa": ["-1"],
     "method.phi_prior": ["[1]", "gama"],
     "method.theta_prior": ["5"],
-    "method.top_k": ["0"],
+    "method.shape": ["wide"],
     "train": ["3"],
     "adapter": ["{}x"],
 }

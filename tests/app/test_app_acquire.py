@@ -13,6 +13,7 @@ from app_cases import Bara, Place, assert_one_sentence, questions, write_rows
 from bara_pyro.cli.running import run as train
 from bara_pyro.data import load_questions, task_from_rows
 from bara_pyro.extras.active.acquire import acquire, ask_pool
+from bara_pyro.models.gaussian_lora import unflipped
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.rows import encode_rows
@@ -203,30 +204,25 @@ def test_a_linearised_posterior_has_draws_of_each_row_alone(
     place: Place, pool: Path, tmp_path: Path, bara: Bara
 ) -> None:
     """Put in the order of each row's own probabilities, they go together in all rows whatever those share."""
-    for number, (predictive, refused) in enumerate((("glm", True), ("sampled", False))):
-        run = tmp_path / str(number)
-        train(place.config(method__name="laplace", method__predictive=predictive, **SETTINGS), run)
-        asked = ("acquire", run, "--input", pool, "--count", 3, "--samples", 4)
-        if refused:
-            assert_one_sentence(bara(*asked), "each row by itself", "bald or entropy")
-        else:
-            assert bara(*asked).code == 0
-        assert (json.loads(bara(*asked, "--by", "bald", "--json").out)["joint"] is None) is refused
+    run = tmp_path / "run"
+    train(place.config(method__name="laplace", **SETTINGS), run)
+    asked = ("acquire", run, "--input", pool, "--count", 3, "--samples", 4)
+    assert_one_sentence(bara(*asked), "each row by itself", "bald or entropy")
+    assert json.loads(bara(*asked, "--by", "bald", "--json").out)["joint"] is None
 
 
 def test_signs_do_not_hide_what_rows_share(place: Place, pool: Path) -> None:
     """With flipout and without it is one posterior: a draw of A is asked as it is, for all rows."""
-    flipped, plain = (
-        build_system(place.config(method__name="blob", method__init_scale=0.3, method__flipout=flipout))
-        for flipout in (True, False)
-    )
-    for system in (flipped, plain):
-        for adapter in system.model.adapters.values():
-            torch.nn.init.constant_(adapter.lora_B, 0.3)
-    examples = load_questions(pool, plain.task)
-    rows = encode_rows(plain.config, plain.backbone, plain.task, examples)
+    flipped = build_system(place.config(method__name="blob"))
+    for adapter in flipped.model.adapters.values():
+        torch.nn.init.constant_(adapter.lora_B, 0.3)
+    for site in flipped.guide.sites.values():
+        torch.nn.init.constant_(site.scale, 0.3)
+    examples = load_questions(pool, flipped.task)
+    rows = encode_rows(flipped.config, flipped.backbone, flipped.task, examples)
     asked = ask_pool(flipped, examples, samples=6)
-    assert asked.draws == pytest.approx(draw(plain, rows, 6), abs=1e-9)
+    with unflipped(flipped.model):
+        assert asked.draws == pytest.approx(draw(flipped, rows, 6), abs=1e-9)
     assert asked.draws.exp().std(0).max() > 0.01
     assert asked.shared
     assert flipped.model.flipout

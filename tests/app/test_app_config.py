@@ -18,7 +18,7 @@ from bara_pyro.runs.sections import SettingsSection
 from bara_pyro.settings import later
 
 # What is no part of what a run is called by: no result depends on it.
-WITHOUT_EFFECT = ("backbone.states_folder", "task.streaming", "train.process_timeout")
+WITHOUT_EFFECT = ("backbone.states_folder", "task.streaming")
 # What goes with none of the answers' settings.
 OF_REPLIES = ("task.likelihood", "task.chat", "task.packing", "task.streaming")
 # What a setting is refused without.
@@ -29,7 +29,6 @@ NEEDED = {
     "task.chat": ["task.likelihood=completion"],
     "task.packing": ["task.likelihood=completion"],
     "task.streaming": ["task.likelihood=completion"],
-    "method.top_k": ["method.activation=topk"],
 }
 
 
@@ -78,7 +77,6 @@ def test_order_of_precedence(tmp_path: Path) -> None:
     assert (config.train.lr, config.train.steps, config.train.batch_size) == (0.01, 6, 10)
     assert config.adapter.r == 4
     assert config.method.name == "bara-gate"
-    assert config.dump()["method"]["form"] == "gate"
     based = load_config(assignments=["seed=5"], base=config)
     assert differences(config, based) == ["seed"]
 
@@ -125,7 +123,7 @@ def test_a_whole_section_leaves_what_was_given_beside_it() -> None:
     [
         ("train.larning_rate=1", ["'train.larning_rate'", "train.lr", "train.warmup"]),
         ("trian.lr=1", ["'trian'", "train", "backbone"]),
-        ("method.gate=1", ["'method.gate'", "method.form", "method.init_kappa"]),
+        ("method.gate=1", ["'method.gate'", "method.latent", "method.init_kappa"]),
         ("method=bora", ["'bora'", "adalora, bara, bara-gate, blob"]),
         ("method.name=[1]", ["[1]", "adalora, bara, bara-gate, blob"]),
         ("method.phi_prior=gama", ["'gama'", "gamma"]),

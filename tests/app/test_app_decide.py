@@ -12,7 +12,6 @@ from app_cases import Bara, Place, assert_one_sentence, questions, write_rows
 
 from bara_pyro.cli.running import run as train
 from bara_pyro.data import task_from_rows
-from bara_pyro.methods import METHODS, method_config
 from bara_pyro.posthoc.distance import frozen_states
 from bara_pyro.runs.asked import ask, measured
 from bara_pyro.runs.decide import decide_sets
@@ -200,9 +199,6 @@ def test_rows_that_a_method_was_fitted_to_calibrate_nothing(place: Place, tmp_pa
         own = place.rows.parent / ".." / place.rows.parent.name / place.rows.name
         told = bara(command, tmp_path / "fitted", "--calibration", own)
         assert_one_sentence(told, "the rows that the run was trained on", "--validation-rows")
-    tfb = METHODS["tfb"]
-    assert not tfb.uses_validation(method_config("tfb"))
-    assert tfb.uses_validation(method_config({"name": "tfb", "anchor": "validation"}))
 
 
 def test_refusals(finished: Path, calibrated: Path, place: Place, tmp_path: Path, bara: Bara) -> None:

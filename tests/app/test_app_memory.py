@@ -43,11 +43,11 @@ def test_what_is_fitted_after_training_can_be_tried_with_less_memory(
     assert "checkpoint.safetensors" in files_of(out)
     before = read_jsonl(out / "train_log.jsonl")
     assert [row["step"] for row in before] == [*range(1, 7)]
-    done = bara("train", "--out", out, "--resume", "--set", "method.batch_size=2")
+    done = bara("train", "--out", out, "--resume", "--set", "predict.batch_size=2")
     assert done.code == 0, done.err
     assert sizes == [8, 2]
     assert read_jsonl(out / "train_log.jsonl") == before  # no step again
-    assert load_system(out).config.method.batch_size == 2
+    assert load_system(out).config.predict.batch_size == 2
     assert "checkpoint.safetensors" not in files_of(out)
     assert_one_sentence(bara("train", "--out", out, "--resume", "--lr", 0.5), "another train.lr")
 
@@ -80,7 +80,7 @@ def test_what_costs_memory_alone_may_change_in_a_run_that_is_gone_on_with(
 
 def test_what_else_a_run_depends_on_has_another_hash() -> None:
     plain = load_config(overrides={"method": "laplace"})
-    for key, value in (("train.checkpointing", True), ("predict.batch_size", 3), ("method.batch_size", 3)):
+    for key, value in (("train.checkpointing", True), ("predict.batch_size", 3)):
         assert load_config(overrides={"method": "laplace", key: value}).hash == plain.hash
     assert load_config(overrides={"method": "laplace", "train.batch_size": 2}).hash != plain.hash
     assert load_config(overrides={"method": "laplace", "method.subset": "last"}).hash != plain.hash

@@ -30,13 +30,11 @@ def test_where_nobody_names_a_method_it_is_the_gate_form(bara: Bara) -> None:
 
 
 def test_presets_and_settings() -> None:
-    assert method_config("bara").model_dump()["form"] == "additive"
-    assert method_config("bara-gate").model_dump()["form"] == "gate"
-    assert method_config({"name": "bara", "form": "gate"}).model_dump()["form"] == "gate"
+    assert [method_config(name).form for name in ("bara", "bara-gate")] == ["additive", "gate"]
     with pytest.raises(ConfigError, match=r"'method\.foam': choose one of method\.name"):
         method_config({"name": "lora", "foam": "gate"})
-    with pytest.raises(ConfigError, match=r"'lora' has no setting 'form': .* has it \(bara, bara-"):
-        method_config({"name": "lora", "form": "gate"})
+    with pytest.raises(ConfigError, match=r"'lora' has no setting 'latent': .* has it \(bara, bara-"):
+        method_config({"name": "lora", "latent": "phi"})
 
 
 # Qwen2.5-7B: 28 layers of width d = 3584, values of width 512, 152064 tokens. Adapted: query, value, head.

@@ -38,7 +38,6 @@ def ran(place: Place, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, d
         "train.batch_size": 4,
         "train.checkpoint_every": 3,
         "train.log_every": 1,
-        "train.process_timeout": 60,
         **ONCE,
     }
     driver = Path(__file__).parent / "ranks_driver.py"

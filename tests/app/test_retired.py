@@ -13,6 +13,7 @@ from bara_pyro.types import Json
 # Hashes under which results were stored when all of these were settings.
 HASHES = {
     "bara": "7eef99d3c1b6",
+    "bara-gate": "265b8c8642e7",
     "lora": "536ddde5c088",
     "adalora": "0ba92fb5c770",
     "blob": "55977d5a3f2f",
@@ -22,6 +23,8 @@ HASHES = {
     "laplace": "325554371d9c",
     "scalabl": "02f7ed4d4200",
     "tfb": "7dc4ab0e4c39",
+    "vbll": "046d92d609f1",
+    "polar_vbll": "2c310e084feb",
 }
 
 
@@ -45,6 +48,11 @@ def test_its_only_value_is_read_and_another_is_refused(section: str) -> None:
         with pytest.raises(ConfigError, match=rf"{name}='another'.*{constant}"):
             parse_config(stored(section, name, "another"))
         assert (name if method else f"{section}.{name}") not in there
+
+
+def test_a_form_is_chosen_by_the_method_and_a_refusal_says_which() -> None:
+    with pytest.raises(ConfigError, match="always 'additive' with the method 'bara'"):
+        parse_config({"method": {"name": "bara", "form": "gate"}})
 
 
 def test_it_is_refused_before_anything_slow() -> None:

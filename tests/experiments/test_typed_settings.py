@@ -119,7 +119,7 @@ def kept_or_refused(planned: Plan, study: str, key: str, value: Any, small: tupl
 
 
 # Where data and states are kept: no record of results names it.
-WITHOUT_EFFECT = ("backbone.states_folder", "task.streaming", "train.process_timeout")
+WITHOUT_EFFECT = ("backbone.states_folder", "task.streaming")
 
 
 def shared_out(planned: Plan, study: str, values: dict[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.svi import SVI, parameters
 from bara_pyro.data.types import Batch
 from bara_pyro.methods import METHODS, build, method_config
+from bara_pyro.models.gaussian_lora import GaussianLoRA
 from bara_pyro.runs.config import load_config
 
 R, ALPHA, N = 3, 16.0, 12
@@ -34,6 +35,14 @@ def made(
     adapter = {"r": r, "lora_alpha": ALPHA, "target_modules": None, "full_vocab": False}
     config = method_config({"name": method, **settings})
     return build(config, frozen or backbone(), num_data, adapter)
+
+
+def unflip(model: AdaptedLM) -> None:
+    """Have one draw for all tokens, without random signs, from now on."""
+    if isinstance(model, GaussianLoRA) and model.flipout:
+        for part in (model, *model.adapters.values()):
+            part.flipout = False
+        model.__dict__.pop("latents", None)
 
 
 def svi_of(method: str, pair: Pair, settings: dict[str, object] | None = None, **train: object) -> SVI:

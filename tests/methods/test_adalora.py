@@ -20,7 +20,6 @@ from bara_pyro.core.prediction import predict
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.delta import DeltaGuide
-from bara_pyro.methods import method_config
 from bara_pyro.methods.adalora import AdaLoRASVI
 from bara_pyro.methods.allocation import Budget
 from bara_pyro.models.adalora import AdaLoRA
@@ -30,13 +29,13 @@ from bara_pyro.runs.system import build_system
 from bara_pyro.runs.train import train
 
 R, START, STEPS = 2, 4, 20
-SETTINGS = {"init_r": START, "t_init": 0.2, "t_final": 0.3}
 
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few steps are enough to allocate several times."""
-    monkeypatch.setattr("bara_pyro.methods.adalora.MASK_INTERVAL", 2)
+    for name, value in (("MASK_INTERVAL", 2), ("T_INIT", 0.2), ("T_FINAL", 0.3)):
+        monkeypatch.setattr(f"bara_pyro.methods.adalora.{name}", value)
 
 
 def toy(arch: str = "qwen2", *, trained: bool = True, **options: object) -> tuple[AdaLoRA, DeltaGuide]:
@@ -51,7 +50,7 @@ def toy(arch: str = "qwen2", *, trained: bool = True, **options: object) -> tupl
 
 
 def inference(pair: Pair) -> AdaLoRASVI:
-    return svi_of("adalora", pair, SETTINGS, steps=STEPS, lr=0.02)
+    return svi_of("adalora", pair, steps=STEPS, lr=0.02)
 
 
 def log_probs_of(model: AdaLoRA, batch: Batch, lm: nn.Module | None = None) -> Tensor:
@@ -260,8 +259,7 @@ def test_running_means_do_not_outlive_allocation() -> None:
 
 def test_a_run_comes_back_to_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bara_pyro.methods.adalora.MASK_INTERVAL", 1)
-    settings = {"name": "adalora", **SETTINGS, "init_r": 9}
-    system = assert_runs_come_back(tiny_run(tmp_path, settings), tmp_path)
+    system = assert_runs_come_back(tiny_run(tmp_path, {"name": "adalora"}), tmp_path)
     assert sum(system.model.ranks().values()) == 8 * len(system.model.targets)
     fitted = json.loads((tmp_path / "whole" / "fitted.json").read_text())
     assert fitted["rank_mean"] == 8
@@ -283,5 +281,3 @@ def test_wrong_settings_are_named() -> None:
         toy(r=4, init_r=3)
     with pytest.raises(ConfigError, match="orth_weight=-1"):
         toy(orth_weight=-1)
-    with pytest.raises(ConfigError, match=r"t_init=0\.6 and method\.t_final=0\.4"):
-        method_config({"name": "adalora", "t_init": 0.6, "t_final": 0.4})

@@ -30,7 +30,7 @@ from bara_pyro.core.svi import parameters
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.contextual import ContextualGuide
-from bara_pyro.methods import method_config
+from bara_pyro.methods.clora import KL_WEIGHT
 from bara_pyro.methods.recipes import kl_cycle
 from bara_pyro.models.clora import CLoRA
 
@@ -157,14 +157,16 @@ def test_padding_costs_nothing() -> None:
 
 
 def test_the_published_weight_of_the_kl() -> None:
-    assert method_config("clora").kl_weight == pytest.approx(1.5384615e-8)
+    assert pytest.approx(1.5384615e-8) == KL_WEIGHT
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_the_published_scheme_step_by_step(accumulate: int) -> None:
+def test_the_published_scheme_step_by_step(accumulate: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three steps beside torch's AdamW over A and B and torch's SGD over the networks, one backward pass."""
     # Weights at which the KL shows; a large batch on paper makes the cycle short.
-    settings = {"recipe": "reproduction", "nll_weight": 2.0, "kl_weight": 0.02}
+    monkeypatch.setattr("bara_pyro.methods.clora.NLL_WEIGHT", 2.0)
+    monkeypatch.setattr("bara_pyro.methods.clora.KL_WEIGHT", 0.02)
+    settings = {"recipe": "reproduction"}
     model, guide = enliven(*made("clora", **settings))
     twin, double = twin_of((model, guide))
     svi = svi_of("clora", (model, guide), settings, steps=5, lr=1e-3, batch_size=64)
@@ -243,9 +245,11 @@ class Half:
 def test_two_processes_have_the_kl_of_one_with_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """The published recipe, whose local KL is a sum over rows: the mean of two halves is half of it."""
 
+    monkeypatch.setattr("bara_pyro.methods.clora.NLL_WEIGHT", 1e-12)
+
     def gradient(*batches: Batch, ranks: object = None) -> Tensor:
         torch.manual_seed(0)
-        svi = svi_of("clora", toy(), {"recipe": "reproduction", "nll_weight": 1e-12})
+        svi = svi_of("clora", toy(), {"recipe": "reproduction"})
         monkeypatch.setattr(svi, "_weight", lambda: 1.0)
         real = svi.elbo.terms
 

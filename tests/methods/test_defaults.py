@@ -47,7 +47,7 @@ def test_a_method_is_its_program_and_guide(name: str) -> None:
     # What several methods share and each sets in its own way is no default of any.
     shared = {"flipout": model.flipout} if getattr(model, "flipout", False) else {}
     if name == "laplace":
-        shared["beta"] = model.beta  # "mle" by default: no prior while training
+        shared["beta"] = model.beta  # no prior while training
     by_row = {"by_row": True} if name == "tfb" else {}
     twin = type(model)(backbone(), 4, **{**required(model), **form, **shared})
     assert described(twin) == described(model)

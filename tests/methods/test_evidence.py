@@ -9,7 +9,6 @@ from torch import Tensor
 from bara_pyro.methods.evidence import (
     HIGHEST,
     LOWEST,
-    adam_precision,
     best_precision,
     effective_parameters,
     log_evidence,
@@ -92,19 +91,3 @@ def test_the_precision_found_has_the_greatest_evidence(norm: float) -> None:
 def test_precisions_beyond_the_range_stop_at_its_end() -> None:
     assert best_precision(spectrum(), 0.0) == pytest.approx(HIGHEST, rel=1e-6)
     assert best_precision(torch.zeros(3).double(), 1.0) == pytest.approx(LOWEST, rel=1e-6)
-
-
-def test_adam_as_published() -> None:
-    """Against autograd of the evidence; given time it finds the same, else it stops on the way."""
-    mu, norm = spectrum(), 2.0
-    rho = torch.zeros((), dtype=torch.float64, requires_grad=True)
-    optim = torch.optim.Adam([rho], lr=0.1)
-    for _ in range(100):
-        optim.zero_grad()
-        loss = 0.5 * (torch.log1p(mu / rho.exp()).sum() + rho.exp() * norm)
-        loss.backward()
-        optim.step()
-    assert adam_precision(mu, norm) == pytest.approx(float(rho.detach().exp()), rel=1e-9)
-    assert adam_precision(mu, norm, steps=1000) == pytest.approx(best_precision(mu, norm), rel=1e-3)
-    far = best_precision(1e8 * mu, 1e-8)
-    assert adam_precision(1e8 * mu, 1e-8) < 0.01 * far

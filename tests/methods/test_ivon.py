@@ -35,6 +35,8 @@ from bara_pyro.runs.config import load_config
 from bara_pyro.runs.system import build_system
 from bara_pyro.runs.train import train
 
+PLACE = "bara_pyro.methods.ivon"
+
 
 @pytest.fixture
 def ivon() -> ModuleType:
@@ -44,8 +46,8 @@ def ivon() -> ModuleType:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Running means that a few steps change."""
-    monkeypatch.setattr("bara_pyro.methods.ivon.BETA1", 0.7)
-    monkeypatch.setattr("bara_pyro.methods.ivon.BETA2", 0.9)
+    monkeypatch.setattr(f"{PLACE}.BETA1", 0.7)
+    monkeypatch.setattr(f"{PLACE}.BETA2", 0.9)
 
 
 def toy() -> Pair:
@@ -107,16 +109,12 @@ class Plain:
 @pytest.mark.parametrize("clip", [None, 0.1])
 @pytest.mark.parametrize("delta", [0.0, 0.2])
 def test_three_steps_are_those_of_the_formula(
-    ivon: ModuleType, clip: float | None, delta: float, quick: None
+    ivon: ModuleType, clip: float | None, delta: float, quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair, batch = toy(), make_batch()
-    settings = {"ess": 500.0, "hess_init": 0.3, "clip_radius": clip}
-    svi = ivon_svi(
-        pair,
-        **{f"method.{key}": value for key, value in settings.items() if value is not None},
-        **{"train.weight_decay": delta, "train.lr": 0.05},
-        **({"method.clip_radius": 1e9} if clip is None else {}),
-    )
+    monkeypatch.setattr(f"{PLACE}.HESS_INIT", 0.3)
+    monkeypatch.setattr(f"{PLACE}.CLIP_RADIUS", 1e9 if clip is None else clip)
+    svi = ivon_svi(pair, **{"method.ess": 500.0, "train.weight_decay": delta, "train.lr": 0.05})
     plain = Plain(pair[0], ess=500.0, h=0.3, delta=delta)
     start = plain.m.clone()
     for step in range(3):
@@ -133,12 +131,15 @@ def test_three_steps_are_those_of_the_formula(
     assert_scales(pair, 1 / (500.0 * (hess + delta)).sqrt())
 
 
-def test_steps_are_those_of_the_package_alone(ivon: ModuleType, quick: None) -> None:
+def test_steps_are_those_of_the_package_alone(
+    ivon: ModuleType, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its optimiser on plain copies of the weights, in the loop that its page shows."""
     pair, batch = toy(), make_batch()
     config = {"ess": 500.0, "hess_init": 0.3, "clip_radius": 0.1}
-    settings = {f"method.{key}": value for key, value in config.items()}
-    svi = ivon_svi(pair, **settings, **{"train.weight_decay": 0.2, "train.lr": 0.05})
+    monkeypatch.setattr(f"{PLACE}.HESS_INIT", 0.3)
+    monkeypatch.setattr(f"{PLACE}.CLIP_RADIUS", 0.1)
+    svi = ivon_svi(pair, **{"method.ess": 500.0, "train.weight_decay": 0.2, "train.lr": 0.05})
     own = [p for a in pair[0].adapters.values() for p in (a.lora_A, a.lora_B)]
     copies = [torch.nn.Parameter(p.detach().clone()) for p in own]
     optim = ivon.IVON(copies, lr=0.05, weight_decay=0.2, rescale_lr=False, beta1=0.7, beta2=0.9, **config)
@@ -166,11 +167,12 @@ def assert_scales(pair: Pair, sigma: Tensor) -> None:
         assert_close(guide.distribution(site).base_dist.scale, guide.scale(site), rtol=0, atol=0)
 
 
-def test_micro_batches_share_a_draw(ivon: ModuleType) -> None:
+def test_micro_batches_share_a_draw(ivon: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{PLACE}.CLIP_RADIUS", 1.0)
     ends = []
     for pieces in ([make_batch()], [make_batch(choose=[0, 1]), make_batch(choose=[2, 3])]):
         pair = toy()
-        svi = ivon_svi(pair, **{"method.clip_radius": 1.0})
+        svi = ivon_svi(pair)
         for step in range(3):
             torch.manual_seed(step)
             svi.step(*pieces)
@@ -216,8 +218,9 @@ def test_parameters_keep_their_memory(ivon: ModuleType) -> None:
         assert torch.equal(view, p)
 
 
-def test_a_run_comes_back(ivon: ModuleType, tmp_path: Path) -> None:
-    options = {"name": "ivon", "clip_radius": 1.0, "ess": 1e4}
+def test_a_run_comes_back(ivon: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{PLACE}.CLIP_RADIUS", 1.0)
+    options = {"name": "ivon", "ess": 1e4}
     system = assert_runs_come_back(tiny_run(tmp_path, options), tmp_path)
     fitted = json.loads((tmp_path / "whole" / "fitted.json").read_text())
     scales = torch.cat([system.guide.scale(s).flatten() for s in system.model.latents.global_sites])

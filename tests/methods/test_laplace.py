@@ -63,7 +63,6 @@ def test_the_precision_of_a_fit_is_the_best_one() -> None:
     values = [log_evidence(figures["log_likelihood"], eigenvalues, figures["squared_norm"], p) for p in grid]
     assert max(range(len(grid)), key=values.__getitem__) == 60
     assert figures["log_evidence"] == pytest.approx(values[60], rel=1e-6)
-    assert fit_laplace(guide, halves(), optimiser="adam")["log_evidence"] <= figures["log_evidence"] + 1e-9
 
 
 @pytest.mark.parametrize("tokens", ["mean", "sum"])

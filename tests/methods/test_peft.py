@@ -143,6 +143,12 @@ def adalora_pair(schedule: dict[str, int], *, spread: float | None = None) -> tu
     return (model, *adapt(model, config))
 
 
+def scheduled(monkeypatch: pytest.MonkeyPatch, tinit: int, tfinal: int, interval: int) -> None:
+    """Allocate as PEFT is told to."""
+    for name, value in (("T_INIT", tinit / STEPS), ("T_FINAL", tfinal / STEPS), ("MASK_INTERVAL", interval)):
+        monkeypatch.setattr(f"bara_pyro.methods.adalora.{name}", value)
+
+
 def peft_loss(other: nn.Module, batch: Batch) -> Tensor:
     """PEFT adds its regulariser to `outputs.loss` where labels are given: that of the answer words."""
     mask = batch.attention_mask.long()
@@ -161,7 +167,7 @@ def peft_loss(other: nn.Module, batch: Batch) -> Tensor:
 def test_adalora_gives_pefts_answers_and_regulariser() -> None:
     model, other, _ = adalora_pair({"tinit": 2, "tfinal": 4}, spread=0.4)
     batch = make_batch()
-    svi = make_svi("adalora", model, {}, init_r=START)
+    svi = make_svi("adalora", model, {})
     terms = svi.elbo.terms(model, svi.guide, batch)
     ce = cross_entropy(other, batch).item()
     assert terms.nll.item() / N == pytest.approx(ce, rel=1e-5)
@@ -180,8 +186,8 @@ def test_adalora_masks_as_peft_does(
 ) -> None:
     """PEFT's allocator is given our gradients and our weights after every step."""
     model, other, theirs = adalora_pair({"tinit": tinit, "tfinal": tfinal, "deltaT": interval}, spread=0.3)
-    monkeypatch.setattr("bara_pyro.methods.adalora.MASK_INTERVAL", interval)
-    svi = make_svi("adalora", model, {}, t_init=tinit / STEPS, t_final=tfinal / STEPS, init_r=START)
+    scheduled(monkeypatch, tinit, tfinal, interval)
+    svi = make_svi("adalora", model, {})
     allocator = svi.allocator
     assert (allocator.budget.start, allocator.budget.end) == (tinit, STEPS - tfinal)
     ours, masked = allocator.step, []
@@ -206,11 +212,10 @@ def test_adalora_masks_as_peft_does(
 
 
 def test_adalora_is_trained_as_by_peft(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bara_pyro.methods.adalora.MASK_INTERVAL", 2)
+    scheduled(monkeypatch, 2, 6, 2)
     model, other, theirs = adalora_pair({"tinit": 2, "tfinal": 6, "deltaT": 2})
     optim, schedule = optimiser(list(theirs.values()))
-    settings = {"init_r": START, "orth_weight": 0.3}
-    svi = make_svi("adalora", model, {}, t_init=2 / STEPS, t_final=6 / STEPS, **settings)
+    svi = make_svi("adalora", model, {}, orth_weight=0.3)
     for step in range(STEPS):
         ours = svi.step(batch_of(step)) / N
         optim.zero_grad()

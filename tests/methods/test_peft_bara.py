@@ -108,7 +108,7 @@ VARIANTS = [
     {"name": "bara", "centred": True},
     {"name": "bara-gate", "guide": "lognormal", "shape_width": "scalar"},
     {"name": "bara-gate", "guide": "delta"},
-    {"name": "bara", "activation": "topk", "top_k": 2, "normalize_input": True, "max_kappa": 0.6},
+    {"name": "bara", "activation": "topk", "normalize_input": True, "max_kappa": 0.6},
 ]
 
 

@@ -45,12 +45,10 @@ def test_the_change_is_two_frames_and_what_is_between_them() -> None:
         assert_close(values, torch.linalg.svdvals(adapter.lora_S))  # frames change no length
 
 
-@pytest.mark.parametrize("settings", [{}, {"bound": "sampled"}, {"weight_decay": 0.1}], ids=str)
-def test_frames_stay_orthonormal(settings: dict[str, object]) -> None:
-    decay = {k: v for k, v in settings.items() if k == "weight_decay"}
-    method = {k: v for k, v in settings.items() if k != "weight_decay"}
-    model, guide = made("polar_vbll", **method)
-    svi = svi_of("polar_vbll", (model, guide), method, lr=0.05, **decay)
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_frames_stay_orthonormal(decay: float) -> None:
+    model, guide = made("polar_vbll")
+    svi = svi_of("polar_vbll", (model, guide), lr=0.05, weight_decay=decay)
     start = [p.detach().clone() for p in svi.frames]
     torch.manual_seed(0)
     for _ in range(30):

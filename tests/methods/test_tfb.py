@@ -9,7 +9,7 @@ import pytest
 import torch
 from core_cases import backbone, make_batch, mean_forward, randomise
 from fit_cases import assert_runs_come_back, tiny_run
-from method_cases import N, R, assert_stock_draws_agree, made
+from method_cases import N, R, assert_stock_draws_agree, made, unflip
 from pyro import poutine
 from torch import Tensor
 from torch.testing import assert_close
@@ -32,7 +32,9 @@ SIGMA = 0.3
 
 def toy(flipout: bool = True) -> tuple[PosthocLoRA, PosthocGuide]:
     """A fitted pair, sigma = `SIGMA`."""
-    model, guide = made("tfb", flipout=flipout)
+    model, guide = made("tfb")
+    if not flipout:
+        unflip(model)
     randomise(model)
     with torch.no_grad():
         for adapter in model.adapters.values():

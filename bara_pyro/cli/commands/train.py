@@ -54,7 +54,7 @@ def train(
 ) -> None:
     """Fine-tune a model on a task, then evaluate it on the test rows; writes one folder.
 
-    Settings of the method itself are given with --set, for example --set method.form=gate.
+    Settings of the method itself are given with --set, for example --set method.guide=gamma.
 
     With several GPUs or machines: torchrun --nproc-per-node 4 -m bara_pyro train ..., or accelerate launch -m
     bara_pyro train ...; the processes share the rows of each step.

@@ -90,13 +90,12 @@ def compare(methods: Mapping[str, Idata]) -> tuple[Ranked, ...]:
         >>> from bara_pyro.diagnostics.arviz.inference_data import to_inference_data
         >>> from bara_pyro.diagnostics.arviz.loo import compare
         >>> data = {}
-        >>> for form in ("gate", "additive"):
-        ...     method = {"name": "bara", "form": form}
-        ...     run = bp.train(task="micro-wgs", method=method, steps=2, limit=4, out=f"runs/{form}")
-        ...     data[form] = to_inference_data(run, split="train", rows=4, samples=30, prior=False)
+        >>> for method in ("bara-gate", "bara"):
+        ...     run = bp.train(task="micro-wgs", method=method, steps=2, limit=4, out=f"runs/{method}")
+        ...     data[method] = to_inference_data(run, split="train", rows=4, samples=30, prior=False)
         >>> ranked = compare(data)
         >>> sorted(one.method for one in ranked), ranked[0].difference  # the best first
-        (['additive', 'gate'], 0.0)
+        (['bara', 'bara-gate'], 0.0)
     """
     if len(methods) < 2:
         raise ConfigError(f"A comparison needs two methods or more, not {len(methods)}.")

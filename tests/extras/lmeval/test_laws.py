@@ -8,6 +8,7 @@ import torch
 from app_cases import Place
 from harness_cases import CONTEXTS, PAIRS, asked, system_of
 from lm_eval.models.huggingface import HFLM
+from method_cases import unflip
 from torch import Tensor
 
 from bara_pyro.core import next_token
@@ -61,7 +62,8 @@ def plainly(system: System, lm: BaraLM, pair: tuple[str, str], law: str) -> tupl
 
 @pytest.fixture(scope="module")
 def systems(place: Place) -> dict[str, System]:
-    plain = system_of(place, "blob", method__flipout=False, **HEAD)  # one draw for all rows and tokens
+    plain = system_of(place, "blob", **HEAD)
+    unflip(plain.model)  # one draw for all rows and tokens
     return {"plain": plain, **{method: system_of(place, method, **HEAD) for method in METHODS}}
 
 

@@ -59,7 +59,8 @@ class BaRAConfig(PeftConfig):
         self._check_sizes()
         settings = method_config(self.method)
         if not isinstance(settings, BaRAMethodConfig):
-            known = ", ".join(name for name, method in METHODS.usable() if method.config is BaRAMethodConfig)
+            usable = METHODS.usable()
+            known = ", ".join(name for name, method in usable if issubclass(method.config, BaRAMethodConfig))
             raise ConfigError(f"PEFT has no modules for the method {settings.name!r}: choose {known}.")
         self.method = settings.model_dump(mode="json")
 
