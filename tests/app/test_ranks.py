@@ -76,6 +76,7 @@ def test_two_processes_are_one_with_all_rows_at_once(ran) -> None:
     assert_close(weights(root / "lora" / "two"), weights(root / "lora" / "whole"), atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
 def test_the_gradient_is_the_same_in_expectation(ran) -> None:
     """Each process draws its own Phi, one alone draws one for all rows: both are unbiased."""
     root, _ = ran
@@ -86,6 +87,7 @@ def test_the_gradient_is_the_same_in_expectation(ran) -> None:
     assert z.abs().max() < 6
 
 
+@pytest.mark.slow
 def test_each_process_draws_noise_of_its_own(ran) -> None:
     """On a CPU, whose generator keeps the lower half of a seed; nor is it that of the initial values."""
     root, ends = ran
@@ -104,6 +106,7 @@ def test_seeds_of_noise_differ_in_what_a_generator_keeps() -> None:
     assert len(kept) == len(seeds) + 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["killed", "first", "interrupted"])
 def test_going_on_gives_the_same_bits(name: str, ran) -> None:
     root, ends = ran
@@ -115,6 +118,7 @@ def test_going_on_gives_the_same_bits(name: str, ran) -> None:
     assert log(run) == log(whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "lost"), [("killed", 1), ("killed first", 0)])
 def test_one_that_is_killed_stops_the_other_with_a_sentence(name: str, lost: int, ran) -> None:
     _, ends = ran
@@ -125,6 +129,7 @@ def test_one_that_is_killed_stops_the_other_with_a_sentence(name: str, lost: int
     assert said.endswith("with resume=True (--resume).")
 
 
+@pytest.mark.slow
 def test_a_signal_to_one_stops_both_at_the_same_step(ran) -> None:
     _, ends = ran
     (_, first), (_, second) = ends["interrupted"]
@@ -132,6 +137,7 @@ def test_a_signal_to_one_stops_both_at_the_same_step(ran) -> None:
     assert first.startswith("Stopped: Stopped after step 5 of 8")
 
 
+@pytest.mark.slow
 def test_a_loss_that_breaks_in_one_stops_both(ran) -> None:
     root, ends = ran
     (_, first), (_, second) = ends["infinite"]
@@ -140,6 +146,7 @@ def test_a_loss_that_breaks_in_one_stops_both(ran) -> None:
     assert (root / "stopped" / "infinite" / "guide.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_rows_that_cannot_be_shared_are_refused_before_anything_is_written(ran) -> None:
     assert not (ran[0] / "stopped" / "uneven").exists()
     for _, said in ran[1]["uneven"]:
