@@ -116,15 +116,6 @@ def try_one(data: st.DataObject, finished: Path, backbone: Backbone, yard: Path)
 QUIET = {"deadline": None, "derandomize": True, "database": None, "suppress_health_check": list(HealthCheck)}
 
 
-@settings(max_examples=100, **QUIET)
-@given(data=st.data())
-@pytest.mark.slow
-def test_a_changed_field_is_read_or_refused(
-    data: st.DataObject, finished: Path, backbone: Backbone, yard: Path
-) -> None:
-    try_one(data, finished, backbone, yard)
-
-
 @pytest.mark.slow
 @settings(max_examples=2_000, **QUIET)
 @given(data=st.data())
@@ -156,7 +147,7 @@ def try_to_go_on(data: st.DataObject, stopped: Path, backbone: Backbone, yard: P
     assert snapshot(yard / "outside") == before
 
 
-@settings(max_examples=50, **QUIET)
+@settings(max_examples=25, **QUIET)
 @given(data=st.data())
 def test_a_changed_checkpoint_is_gone_on_with_or_refused(
     data: st.DataObject, stopped: Path, backbone: Backbone, yard: Path
