@@ -1,14 +1,15 @@
 """`bp.train`, `bp.evaluate`, `bp.predict` and `bp.generate` do what the commands of the same names do."""
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
-from app_cases import Bara, Place, files_below
+from app_cases import Bara, Place
 
 import bara_pyro as bp
-from bara_pyro.runs.system import System, build_system
-from bara_pyro.runs.train import train as fit
+from bara_pyro.runs.system import System
 from bara_pyro.untrusted.files import read_json, read_jsonl
 
 STEPS = {"method": "bara-gate", "steps": 3, "r": 4}
@@ -100,51 +101,36 @@ def test_a_slip_is_told_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_that_is_there_is_kept_and_gone_on_with_when_asked(place: Place, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    first = trained(place, out)
-    before = (out / "guide.safetensors").read_bytes()
-    with pytest.raises(bp.BaraError, match="already holds a run"):
-        trained(place, out)
-    again = trained(place, out, resume=True)
-    assert (out / "guide.safetensors").read_bytes() == before
-    asked = [bp.predict(run, QUESTIONS, samples=2).rows for run in (first, again)]
-    assert asked[0] == asked[1]
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text("{}")
+    (tmp_path / "file").write_text("")
+    (tmp_path / "odd.csv").write_text("this,that\na,b\n")
+    (tmp_path / "replies.csv").write_text("prompt,completion\na,b\n")
+    return tmp_path
 
 
-def test_a_run_goes_on_with_its_own_settings_alone(place: Place, tmp_path: Path) -> None:
-    """Finished or half-way: none has to be given again, another is refused by its name, nothing is lost."""
-    out = tmp_path / "run"
-    first = trained(place, out, lr=0.02)
-    kept = files_below(out)
-    again = bp.train(out=out, resume=True)
-    assert again.config == first.config
-    assert bp.predict(again, QUESTIONS, samples=2).rows == bp.predict(first, QUESTIONS, samples=2).rows
-    for given, named in (
-        ({"lr": 0.5}, r"another train\.lr:"),
-        ({"method": "lora"}, "another method, 'bara-gate'"),
-        ({"method": {"name": "bara-gate", "beta_phi": 0.5}}, r"another method\.beta_phi:"),
-        ({"steps": 9, "r": 2}, r"another adapter\.r, train\.steps:"),
-        ({"task": "micro-wgs"}, r"another task\.name:"),
-    ):
-        with pytest.raises(bp.BaraError, match=named):
-            bp.train(out=out, resume=True, **given)  # type: ignore[arg-type]
-    assert files_below(out) == kept
-    for name in ("guide.safetensors", "adapter_model.safetensors", "manifest.json"):
-        (out / name).unlink()
-    with pytest.raises(bp.BaraError, match="another seed"):
-        bp.train(out=out, resume=True, seed=5)
-    bp.train(out=out, resume=True)
-    assert files_below(out).keys() == kept.keys()
-    assert files_below(out)["guide.safetensors"] == kept["guide.safetensors"]
-
-
-def test_a_system_with_other_settings_does_not_go_on_with_a_run(place: Place, tmp_path: Path) -> None:
-    """Whoever calls the loop: it would train anew over what is there."""
-    out = tmp_path / "run"
-    trained(place, out)
-    kept = files_below(out)
-    system = build_system(place.config(method="bara-gate", adapter__r=4, train__steps=3, train__lr=0.5))
-    with pytest.raises(bp.BaraError, match=r"another .*train\.lr"):
-        fit(system, out, resume=True)
-    assert files_below(out) == kept
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"out": "run"}, "resume=True"),
+        ({"out": "file"}, "a folder as out"),
+        ({"out": "new", "task": "micro-chat"}, "likelihood='completion'"),
+        ({"out": "new", "likelihood": "completion"}, "leave likelihood='completion'"),
+        ({"out": "new", "task": "odd.csv"}, "text_column"),
+        ({"out": "new", "task": "odd.csv", "label_column": "stars"}, "label_column"),
+        ({"out": "new", "task": "replies.csv"}, "or learn replies with likelihood='completion'"),
+    ],
+)
+def test_an_option_is_told_beside_its_argument(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], told: str
+) -> None:
+    monkeypatch.chdir(folder)
+    with pytest.raises(bp.BaraError) as error:
+        bp.train(**given)
+    sentence = str(error.value)
+    assert told in sentence
+    options = re.findall(r"--([a-z-]+)", sentence)
+    assert all(re.search(rf"\b{option.replace('-', '_')}\b.* \(--{option}", sentence) for option in options)
+    assert not (folder / "new").exists()

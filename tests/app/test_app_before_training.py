@@ -26,8 +26,6 @@ from bara_pyro.runs.train import train
             "8 training rows to tell foreign rows from",
         ),
         ("bara-gate", {"adapter.one_pass": True, "task.limit": 8}, "8 training rows to fit temperatures to"),
-        ("blob", {"method.recipe": "reproduction", "method.beta": 0}, "method.beta=0.0 is not read"),
-        ("scalabl", {"method.recipe": "reproduction", "method.beta": 0}, "method.beta=0.0 is not read"),
         ("temperature", {"adapter.one_pass": True}, "has no validation rows"),
         ("laplace", {"adapter.one_pass": True}, "the method 'laplace' has none that differ"),
         ("vbll", {"adapter.target_modules": ["lm_head"]}, "whose place a Bayesian last layer takes"),
@@ -109,13 +107,12 @@ class Own(WeibullGuide):
     """Somebody else's, and right."""
 
 
-@pytest.mark.parametrize("streaming", [False, True])
 def test_a_guide_of_ones_own_learns_replies(
-    place: Place, tmp_path: Path, bara: Bara, monkeypatch: pytest.MonkeyPatch, streaming: bool
+    place: Place, tmp_path: Path, bara: Bara, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [{"prompt": "is the fox red ?", "completion": " yes"} for _ in range(8)]
     monkeypatch.setattr(FAMILIES, "_items", {**FAMILIES, "own": Own})
-    settings = {"method.guide": "own", "task.likelihood": "completion", "task.streaming": streaming}
+    settings = {"method.guide": "own", "task.likelihood": "completion", "task.streaming": True}
     settings |= {"task.name": write_rows(tmp_path / "replies.jsonl", rows), "train.steps": 2}
     arguments = place.arguments(tmp_path / "run", "bara-gate", **settings)
     del arguments[arguments.index("--task") : arguments.index("--task") + 2]
@@ -134,15 +131,6 @@ def test_a_run_that_stopped_in_its_rehearsal_is_overwritten(place: Place, tmp_pa
     done = bara(*again, "--overwrite")
     assert done.code == 0, done.err
     assert not (out / REHEARSAL).exists()
-
-
-def test_a_pruned_run_is_not_gone_on_with(run: Path, tmp_path: Path, bara: Bara) -> None:
-    pruned = tmp_path / "pruned"
-    done = bara("prune", run, "--out", pruned, "--tolerance", "0.5")
-    assert done.code == 0, done.err
-    assert_one_sentence(
-        bara("train", "--resume", "--out", pruned), "is pruned: there is nothing to go on with"
-    )
 
 
 def test_a_guide_that_no_lora_is_near_is_named(place: Place, tmp_path: Path, bara: Bara) -> None:

@@ -272,8 +272,9 @@ def test_one_row_of_each_cluster_calibrates(place: Place, tmp_path: Path, bara: 
     assert json.loads(found.out)["calibration_rows"] == clusters
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".parquet"])
-@pytest.mark.parametrize("command", ["conformal", "abstain", "detect"])
+@pytest.mark.parametrize(
+    ("command", "suffix"), [("conformal", ".jsonl"), ("abstain", ".csv"), ("detect", ".parquet")]
+)
 def test_the_columns_of_a_file_are_carried(
     command: str, suffix: str, calibrated: Path, files: tuple[Path, Path], tmp_path: Path, bara: Bara
 ) -> None:

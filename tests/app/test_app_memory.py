@@ -1,6 +1,5 @@
 """Memory that runs out after the last step, and folders that two trainings want."""
 
-import json
 import shutil
 from importlib import import_module
 from pathlib import Path
@@ -13,6 +12,7 @@ from bara_pyro.runs.claim import claimed
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.manifest import TRAINED, record
+from bara_pyro.runs.memory import training_bytes
 from bara_pyro.runs.system import build_system
 from bara_pyro.runs.train import train
 from bara_pyro.untrusted.files import read_jsonl
@@ -52,32 +52,6 @@ def test_what_is_fitted_after_training_can_be_tried_with_less_memory(
     assert_one_sentence(bara("train", "--out", out, "--resume", "--lr", 0.5), "another train.lr")
 
 
-def test_what_costs_memory_alone_may_change_in_a_run_that_is_gone_on_with(
-    place: Place, tmp_path: Path, bara: Bara
-) -> None:
-    whole, half = tmp_path / "whole", tmp_path / "half"
-    config = place.config(train__steps=8, train__checkpoint_every=2)
-    train(build_system(config), whole)
-
-    def stop(step: int, _: dict[str, float]) -> None:
-        if step == 5:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(build_system(config), half, on_step=stop)
-    done = bara(
-        *("train", "--out", half, "--resume", "--set", "train.checkpointing=true"),
-        *("--set", "predict.memory_budget=1000000"),
-    )
-    assert done.code == 0, done.err
-    stored = json.loads((half / "bara_config.json").read_text())
-    assert stored["config"]["train"]["checkpointing"] is True
-    assert stored["config"]["predict"]["memory_budget"] == 1_000_000
-    assert stored["config_hash"] == load_system(half).config.hash == load_system(whole).config.hash
-    for name in ("adapter_model.safetensors", "guide.safetensors"):
-        assert (half / name).read_bytes() == (whole / name).read_bytes()
-
-
 def test_what_else_a_run_depends_on_has_another_hash() -> None:
     plain = load_config(overrides={"method": "laplace"})
     for key, value in (("train.checkpointing", True), ("predict.batch_size", 3)):
@@ -111,3 +85,28 @@ def test_weights_of_another_run_are_not_taken_for_this_ones(place: Place, tmp_pa
     record(tmp_path / "two", *TRAINED)
     with pytest.raises(CheckpointError, match="another training wrote into the folder"):
         load_system(tmp_path / "two")
+
+
+def test_what_cannot_fit_is_refused_with_the_estimate(
+    place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """By hand: r (in + out) of each module six times, hidden states and units of the longest rows."""
+    config = place.config(train__batch_size=8)
+    system = build_system(config)
+    split = system.split("train")
+    widths = sum(target.in_features + target.out_features for target in system.model.targets)
+    lengths = sorted((len(ids) for ids in split.token_ids), reverse=True)[:8]
+    inside = [target for target in system.model.targets if not target.is_head]
+    needed = 4 * (6 * 8 * widths + 8 * sum(lengths) * 16 * 2 + 8 * sum(lengths) * len(inside))
+    assert training_bytes(config, system.backbone, split) == needed
+    less = place.config(train__batch_size=8, train__checkpointing=True)
+    assert training_bytes(less, system.backbone, split) == needed - 4 * 7 * sum(lengths) * 16 * 2
+    twice = place.config(train__batch_size=2 * len(split))
+    rows = 2 * sum(len(ids) for ids in split.token_ids)
+    whole = 4 * (6 * 8 * widths + 8 * rows * 16 * 2 + 8 * rows * len(inside))
+    assert training_bytes(twice, system.backbone, split) == whole
+    monkeypatch.setattr("bara_pyro.runs.memory.memory", lambda device: needed)
+    build_system(config)
+    monkeypatch.setattr("bara_pyro.runs.memory.memory", lambda device: needed - 1)
+    with pytest.raises(ConfigError, match=r"rank 8 and 8 rows at a time needs at least .* GiB, cpu has"):
+        build_system(config)

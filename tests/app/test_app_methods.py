@@ -6,19 +6,13 @@ import pytest
 from app_cases import Bara
 
 from bara_pyro.errors import ConfigError
-from bara_pyro.methods import METHODS, Method, MethodConfig, method_config, register_method
+from bara_pyro.methods import METHODS, method_config, register_method
 from bara_pyro.runs.config import load_config, parse_config
 
 
 def test_a_name_is_taken_once() -> None:
     with pytest.raises(ConfigError, match="'lora' is already registered"):
         register_method(replace(METHODS["lora"], summary="another"))
-
-
-def test_a_method_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(METHODS, "_items", dict(METHODS))
-    register_method(Method("mine", "LoRA under another name", MethodConfig, METHODS["lora"].build))
-    assert method_config("mine").name == "mine"
 
 
 def test_where_nobody_names_a_method_it_is_the_gate_form(bara: Bara) -> None:

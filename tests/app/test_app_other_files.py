@@ -1,14 +1,19 @@
 """Files that are not what a run was trained on: rows that changed, columns and classes that are missing."""
 
 import json
+import struct
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from app_cases import Bara, Place, assert_one_sentence, questions, write_rows
 
+import bara_pyro as bp
+from bara_pyro.cli import running
 from bara_pyro.data import load_questions, task_from_rows
-from bara_pyro.errors import CheckpointError, DataError
+from bara_pyro.errors import BackboneError, CheckpointError, DataError
+from bara_pyro.extras.hub.pretrained.gguf import convert_gguf
+from bara_pyro.runs.by_rows import for_rows
 from bara_pyro.runs.folder import stored_config
 from bara_pyro.runs.rows import load_data
 from bara_pyro.untrusted.files import read_json
@@ -100,20 +105,50 @@ def test_a_method_that_is_not_installed_is_no_choice(run: Path) -> None:
     stored["config"]["method"] = {"name": "vera"}
     (run / "bara_config.json").write_text(json.dumps(stored))
     (run / "manifest.json").unlink()
-    said = "was trained with the method 'vera', which nothing installed here offers: install the package"
-    with pytest.raises(CheckpointError, match=said):
+    with pytest.raises(CheckpointError, match="'vera', which nothing installed here offers"):
         stored_config(run)
-
-
-@pytest.mark.parametrize("other", ["lora", "bara"])
-def test_a_run_of_another_method_is_not_gone_on_with(run: Path, bara: Bara, other: str) -> None:
-    refused = bara("train", "--resume", "--out", run, "--method", other)
-    assert_one_sentence(refused, "was started with another method, 'bara-gate'")
 
 
 def test_answers_that_are_the_text_are_refused() -> None:
     rows = [{"stars": str(n % 2), "review": f"so {n}"} for n in range(20)]
-    with pytest.raises(
-        DataError, match="has its answers in 'stars', which is read as the text or question as well"
-    ):
+    with pytest.raises(DataError, match="answers in 'stars', which is read as the text"):
         task_from_rows(rows, text_column="stars", label_column="stars")
+
+
+def test_rows_that_changed_are_refused_however_they_are_asked_for(
+    place: Place, tmp_path: Path, bara: Bara, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = write_rows(tmp_path / "mine.jsonl", questions())
+    out = tmp_path / "run"
+    config = Place(place.backbone, Path("mine.jsonl")).config(train__steps=2, predict__samples=[0])
+    running.run(config, out)
+    scores = read_json(out / "metrics.json")["metrics"]
+    for spelling in ("mine.jsonl", "./mine.jsonl", str(file)):  # its own test rows, not all rows
+        asked = ("evaluate", out, "--task", spelling, "--out", tmp_path / "again", "--overwrite")
+        assert bara(*asked).code == 0
+        assert read_json(tmp_path / "again" / "metrics.json")["metrics"] == scores
+    system = bp.load_system(str(out))  # type: ignore[arg-type]
+    assert system.config == for_rows(config, system.model.num_data)
+    write_rows(file, [{"id": "new", "question": "is the fox blue ?", "answer": "no"}, *questions()])
+    for arguments in (
+        ("evaluate", out, "--task", "./mine.jsonl"),
+        ("evaluate", out, "--limit", "5"),
+        ("inspect", out),
+        ("prune", out, "--out", tmp_path / "small", "--rows", "8"),
+        ("train", "--resume", "--out", out),
+    ):
+        assert_one_sentence(bara(*arguments), "has changed since the run was trained")
+    with pytest.raises(DataError, match="has changed"):
+        bp.load_system(out)
+    copy = file.rename(tmp_path / "others.jsonl")
+    assert bara("evaluate", out, "--task", copy, "--out", tmp_path / "others").code == 0
+    assert_one_sentence(bara("evaluate", out), "mine.jsonl", "--task FILE")  # it is gone
+
+
+def test_a_file_that_is_cut_in_its_header_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "cut.gguf"
+    for tail in (b"", struct.pack("<I", 3), struct.pack("<IQQ", 3, 1, 50), struct.pack("<IQQQ", 3, 1, 1, 9)):
+        file.write_bytes(b"GGUF" + tail)
+        with pytest.raises(BackboneError, match="cannot be read as GGUF"):
+            convert_gguf(file, tmp_path / "out")

@@ -70,8 +70,6 @@ def test_the_card_says_what_was_measured_and_its_code_runs(
     assert stated == {key: round(measured[key], 4) for key in ("acc", "ece", "nll", "brier")}
     assert f"| 3 | {measured['acc']:.1f} | {measured['ece']:.1f} | {measured['nll']:.3f} |" in card.text
     assert "temperature" not in card.text
-    for heading in ("How to load it", "Data", "Scores", "Limits", "Training"):
-        assert f"## {heading}\n" in card.text
     assert "(reliability.png)" in card.text
     code = [
         block.replace(BASE, str(place.backbone))
@@ -190,6 +188,7 @@ def test_where_the_hub_cannot_be_reached_the_folder_is_ready(
 
 def test_what_cannot_be_pushed(run: Path, bara: Bara, tmp_path: Path) -> None:
     assert_one_sentence(bara("push", run, "a/b/c", "--offline"), "'a/b/c'", "user/model")
+    assert_one_sentence(bara("push", run, "nouser", "--offline"), "'nouser'", "user")
     assert_one_sentence(bara("push", tmp_path / "none", NAME), "none")
     (run / "metrics.json").unlink()
     (run / "manifest.json").unlink()  # as of a run from before there was one

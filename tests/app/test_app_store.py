@@ -172,3 +172,11 @@ def test_parameters_must_match_in_name_and_shape() -> None:
         assert all(torch.equal(value, before[name]) for name, value in layer.state_dict().items())
     load_parameters(dict(layer.named_parameters()), right, Path("file"))
     assert torch.equal(layer.bias, torch.ones(3))
+
+
+def test_answers_are_written_in_the_users_letters(tmp_path: Path) -> None:
+    file = tmp_path / "answers.jsonl"
+    rows = [{"label": "schön", "id": "ا"}, {"label": "half \ud800"}]
+    write_jsonl(file, rows)
+    assert "schön" in file.read_text()
+    assert read_jsonl(file) == rows

@@ -10,7 +10,8 @@ from app_cases import Bara, assert_one_sentence
 from bara_pyro.cli import offered
 from bara_pyro.cli.app import app
 from bara_pyro.cli.offered import ORDER
-from bara_pyro.registry import Registry
+from bara_pyro.errors import ConfigError
+from bara_pyro.registry import Registry, load_plugin
 
 ROOT = Path(__file__).parents[2]
 MODULE = '''
@@ -108,3 +109,11 @@ def test_the_order_names_every_command() -> None:
     own = [command.name for command in app.registered_commands]
     own += [group.name for group in app.registered_groups]
     assert sorted(ORDER) == sorted([*own, *project["entry-points"]["bara_pyro.commands"]])
+
+
+@pytest.mark.parametrize("text", ["raise RuntimeError('no')", "import sys; sys.exit(3)", "def ("])
+def test_a_plug_in_that_fails_is_to_blame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    (tmp_path / "broken_plugin.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match="plug-in 'broken_plugin' cannot be imported"):
+        load_plugin("broken_plugin")

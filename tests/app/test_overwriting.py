@@ -10,7 +10,16 @@ import typer
 from app_cases import Bara, Place, assert_one_sentence, files_below, questions, write_rows
 
 from bara_pyro.cli.app import app
-from bara_pyro.runs.manifest import write_manifest
+from bara_pyro.runs.answers_file import (
+    answers_in,
+    comparison_page_in,
+    judged_in,
+    replies_in,
+    reply_page_in,
+    world_card_in,
+)
+from bara_pyro.runs.manifest import CONFIG, check_run, write_manifest
+from bara_pyro.runs.ownership import clear
 
 # What is given to each command that has --overwrite, with a folder or a file as its {target}.
 FOLDERS = {
@@ -66,8 +75,8 @@ def sha(content: bytes) -> str:
 def outside(target: Path) -> None:
     victim = target.parent / "victim.txt"
     victim.write_text("mine")
-    for name in (str(victim), "../victim.txt", "below/thesis.docx"):
-        write_manifest(target, {name: sha(b"mine")})
+    names = (str(victim), "../victim.txt", "below/thesis.docx")
+    write_manifest(target, dict.fromkeys(names, sha(b"mine")))
 
 
 def star(target: Path) -> None:
@@ -110,28 +119,57 @@ def below(target: Path) -> None:
 HOSTILE: tuple[Callable[[Path], None], ...] = (
     *(outside, star, not_known, another_content, link, linked_folder, below),
 )
+# What those leave in folders that is nobody's but the user's.
+THEIRS = ("thesis.docx", "victim.txt", "notes.txt", "index.html", "README.md")
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+@pytest.mark.parametrize("in_a_run", [False, True], ids=["folder", "run"])
+def test_a_manifest_makes_nothing_ours(
+    hostile: Callable[[Path], None], in_a_run: bool, place: Place, run: Path, tmp_path: Path, bara: Bara
+) -> None:
+    target = tmp_path / "there" / "target"
+    if in_a_run:
+        shutil.copytree(run, target)
+        (target / "manifest.json").unlink()
+        (target / "metrics.json").unlink()
+    else:
+        target.mkdir(parents=True)
+    (target / "empty").mkdir()
+    hostile(target)
+    before = files_below(tmp_path)
+    given = words(FOLDERS["train"], run=run, rows=place.rows, model=place.backbone, target=target)
+    assert_one_sentence(bara("train", *given, "--overwrite"), str(target))
+    assert files_below(tmp_path) == before
+    clear(target)
+    kept = files_below(tmp_path)
+    theirs = {name for name in before if Path(name).name in THEIRS}
+    assert theirs
+    assert {name: kept.get(name) for name in theirs} == {name: before[name] for name in theirs}
 
 
 @pytest.mark.parametrize("command", FOLDERS)
-@pytest.mark.parametrize("in_a_run", [False, True], ids=["folder", "run"])
-def test_a_manifest_makes_nothing_ours(
-    command: str, in_a_run: bool, place: Place, run: Path, tmp_path: Path, bara: Bara
+def test_no_folder_of_somebody_else_is_replaced(
+    command: str, place: Place, run: Path, tmp_path: Path, bara: Bara
 ) -> None:
-    for hostile in HOSTILE:
-        there = tmp_path / hostile.__name__
-        target = there / "target"
-        if in_a_run:
-            shutil.copytree(run, target)
-            (target / "manifest.json").unlink()
-            (target / "metrics.json").unlink()
-        else:
-            target.mkdir(parents=True)
-        (target / "empty").mkdir()
+    for hostile in (not_known, link):
+        target = tmp_path / hostile.__name__ / "target"
+        target.mkdir(parents=True)
         hostile(target)
         before = files_below(tmp_path)
         given = words(FOLDERS[command], run=run, rows=place.rows, model=place.backbone, target=target)
         assert_one_sentence(bara(*command.split(), *given, "--overwrite"), str(target))
         assert files_below(tmp_path) == before, hostile.__name__
+
+
+CONTENTS = (
+    "mine",
+    '{"mine": 1}\n',
+    '{"id": 1}\n',
+    '{"id": "a", "mine": 1}',
+    '{"mine": "a',
+    "id,label\n1,2\n",
+)
 
 
 @pytest.mark.parametrize("command", FILES)
@@ -141,7 +179,7 @@ def test_no_file_of_somebody_else_is_replaced(
     given, ending = FILES[command]
     target = tmp_path / f"mine{ending}"
     rows = write_rows(tmp_path / "rows.jsonl", questions()[:4])
-    for content in ("mine", '{"mine": 1}\n', '{"id": 1}\n', '{"id": "a", "mine": 1}', '{"mine": "a'):
+    for content in CONTENTS[1:3]:
         target.write_text(content)
         before = files_below(tmp_path)
         typed = words(given, run=run, rows=rows, model=place.backbone, new=tmp_path / "new", target=target)
@@ -150,20 +188,40 @@ def test_no_file_of_somebody_else_is_replaced(
         assert files_below(tmp_path) == before
 
 
+@pytest.mark.parametrize("content", CONTENTS)
+def test_what_others_wrote_is_not_taken_for_ours(content: str, tmp_path: Path) -> None:
+    readers = (answers_in, replies_in, judged_in, world_card_in, reply_page_in, comparison_page_in)
+    for suffix in (".jsonl", ".csv", ".tsv", ".parquet"):
+        (tmp_path / f"mine{suffix}").write_text(content)
+        assert not [ours for ours in readers if ours(tmp_path / f"mine{suffix}")], suffix
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".tsv", ".parquet"])
+def test_predict_replaces_its_own_files(
+    suffix: str, place: Place, run: Path, tmp_path: Path, bara: Bara
+) -> None:
+    out = tmp_path / f"answers{suffix}"
+    arguments = ("predict", run, "--input", place.rows, "--output", out, "--samples", 0)
+    assert bara(*arguments).code == 0
+    assert answers_in(out)
+    assert_one_sentence(bara(*arguments), "is there already", "--overwrite")
+    assert bara(*arguments, "--overwrite").code == 0
+
+
 LINE = '{"id": "prompt-0", "number": 0, "prompt": "is the fox r\u00e9d ?", "reply": "yes"'
 
 
-@pytest.mark.parametrize("way", ["--resume", "--overwrite"])
-@pytest.mark.parametrize("left", [b"", b"{", b'{"id": "pro', LINE.encode(), LINE.encode()[:54]])
+@pytest.mark.parametrize(("way", "lines"), [("--resume", 0), ("--resume", 1), ("--overwrite", 1)])
 def test_a_file_of_replies_that_was_begun(
-    left: bytes, way: str, run: Path, tmp_path: Path, bara: Bara
+    way: str, lines: int, run: Path, tmp_path: Path, bara: Bara
 ) -> None:
     """By a process that was killed, or whose disk was full: empty, or half a line, of a letter even."""
     whole, begun = tmp_path / "whole.jsonl", tmp_path / "begun.jsonl"
     given = ("generate", run, "--prompt", "is the fox red ?", "--replies", 3, "--max-new-tokens", 2)
     assert bara(*given, "--output", whole).code == 0
-    for lines in (0, 1):  # before the first line, and in the second
-        begun.write_bytes(b"".join(whole.read_bytes().splitlines(keepends=True)[:lines]) + left)
+    first = b"".join(whole.read_bytes().splitlines(keepends=True)[:lines])
+    for left in (b"", b"{", b'{"id": "pro', LINE.encode(), LINE.encode()[:54]):
+        begun.write_bytes(first + left)
         assert bara(*given, "--output", begun, way).code == 0
         assert begun.read_bytes() == whole.read_bytes()
 
@@ -199,12 +257,62 @@ def test_an_empty_file_is_replaced(command: str, run: Path, place: Place, tmp_pa
     assert "was not written by bara" not in found.err
 
 
-@pytest.mark.parametrize("name", ["n" * 256, "new\udcff", f"{'n' * 256}/file"])
-def test_a_name_that_no_file_can_have(name: str, run: Path, place: Place, tmp_path: Path, bara: Bara) -> None:
+def test_a_name_that_no_file_can_have(run: Path, place: Place, tmp_path: Path, bara: Bara) -> None:
+    long, odd = "n" * 256, "new\udcff"
     for command, given in {**FOLDERS, **{key: own for key, (own, _) in FILES.items()}}.items():
-        typed = words(
-            given, run=run, rows=place.rows, model=place.backbone, new=tmp_path, target=tmp_path / name
-        )
-        found = bara(*command.partition(" --")[0].split(), *typed)
-        assert_one_sentence(found, "no file can be named")
-        assert len(found.err) < 400
+        names = (long, odd, f"{long}/file") if command in ("train", "predict") else (long,)
+        for target in (tmp_path / name for name in names):
+            typed = words(given, run=run, rows=place.rows, model=place.backbone, new=tmp_path, target=target)
+            found = bara(*command.partition(" --")[0].split(), *typed)
+            assert_one_sentence(found, "no file can be named")
+            assert len(found.err) < 400
+
+
+@pytest.fixture
+def runs(run: Path, tmp_path: Path) -> Path:
+    """A folder of two runs, one in the other's neighbourhood."""
+    folder = tmp_path / "runs"
+    for name in ("a", "b"):
+        shutil.copytree(run, folder / name)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "train --steps 2",
+        "export {a} --rows 8",
+        "prune {a} --rows 8",
+        "push {a} somebody/model --offline",
+        "evaluate {a} --samples 0",
+        "demo --quick --steps 2",
+    ],
+)
+def test_a_folder_that_holds_runs_is_not_cleared(runs: Path, place: Place, bara: Bara, command: str) -> None:
+    given = [word.format(a=runs / "a") for word in command.split()]
+    if given[0] in ("train", "demo"):
+        given += ["--model", str(place.backbone), "--task", str(place.rows)]
+    assert_one_sentence(bara(*given, "--out", runs, "--overwrite"), str(runs), "holds")
+    for name in ("a", "b"):
+        check_run(runs / name)
+
+
+def test_clearing_leaves_runs_below_alone(runs: Path) -> None:
+    shutil.copytree(runs / "a", runs / "a" / "inner" / "b")
+    clear(runs / "a")
+    check_run(runs / "a" / "inner" / "b")
+    assert not (runs / "a" / CONFIG).exists()
+
+
+def test_scores_are_not_put_into_another_run(runs: Path, bara: Bara) -> None:
+    found = bara("evaluate", runs / "a", "--samples", "0", "--out", runs / "b", "--overwrite")
+    assert_one_sentence(found, f"{runs / 'b'} is a run")
+    check_run(runs / "b")
+
+
+def test_only_train_says_resume(run: Path, bara: Bara, tmp_path: Path) -> None:
+    other = shutil.copytree(run, tmp_path / "other")
+    for command in (("prune", run), ("export", run), ("push", run, "me/it")):
+        refused = bara(*command, "--out", other)
+        assert_one_sentence(refused, "already holds a run", "--overwrite")
+        assert "--resume" not in refused.err

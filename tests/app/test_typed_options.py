@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import yaml
 from app_cases import Bara, Place, assert_one_sentence
+from command_cases import COMMANDS, options_of
 from setting_cases import other_settings, value_at
 
 import bara_pyro as bp
 from bara_pyro.cli import running
+from bara_pyro.cli.app import UsageError
 from bara_pyro.cli.generated import settings as options
 from bara_pyro.errors import ConfigError
 from bara_pyro.runs import by_rows
@@ -185,3 +187,34 @@ def test_a_training_finds_a_free_folder_and_says_what_comes_next(
 def test_a_name_of_other_programs_is_told_ours(given: str, meant: str, bara: Bara) -> None:
     assert_one_sentence(bara("train", given, "3"), given, f"{meant} here")
     assert "here" not in bara("methods", given, "3").err  # which has no such option
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_two_values_are_refused(name: str) -> None:
+    for option in options_of(name):
+        word = option.opts[0]
+        typed = [f"{word}=one", f"{word}=two"]
+        if option.is_flag:
+            typed = [word, *option.secondary_opts]
+        if option.multiple or len(typed) == 1:
+            continue
+        with pytest.raises(UsageError) as refused:
+            parse(name, *typed)
+        for given in typed:
+            assert given.replace("=", " ") in str(refused.value)
+
+
+def parse(name: str, *words: str) -> Any:
+    return COMMANDS[name].make_context(name, list(words))
+
+
+def test_the_same_value_again_and_what_can_be_repeated() -> None:
+    params = parse(
+        "train", "--lr", "1", "--lr", "1", "-q", "--quiet", "--samples", "1", "--samples", "2"
+    ).params
+    assert (params["lr"], params["quiet"], params["samples"]) == (1.0, True, [1, 2])
+
+
+def test_it_is_one_sentence(bara: Bara) -> None:
+    assert_one_sentence(bara("train", "micro-wgs", "--lr", 1, "--lr", 2), "--lr 1 and --lr 2", "train --help")
+    assert_one_sentence(bara("train", "--calibrated", "--no-calibrated"), "--calibrated and --no-calibrated")
