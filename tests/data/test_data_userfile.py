@@ -8,7 +8,7 @@ from app_cases import write_rows
 
 from bara_pyro.data import load_task, task_from_rows
 from bara_pyro.data.reply_tasks import load_replies
-from bara_pyro.errors import DataError
+from bara_pyro.errors import ConfigError, DataError
 
 
 def lines(path, rows):
@@ -74,6 +74,8 @@ def test_the_fewest_rows_that_are_named_are_enough(tmp_path):
             load_task(lines(tmp_path / "f.jsonl", reviews(rows - 1)), test_fraction=fraction)
         replies = [{"prompt": f"p{i}", "completion": "c"} for i in range(rows)]
         assert load_replies(lines(tmp_path / "c.jsonl", replies), test_fraction=fraction).test
+    with pytest.raises(ConfigError, match="test_fraction is 1"):
+        load_task(path, test_fraction=1)
 
 
 def test_most_rows_keep_their_side_when_rows_are_added_and_seeds_change(tmp_path):
@@ -141,6 +143,8 @@ BROKEN = {
         r"t\.csv, row 2 has 'and more' in column 3, which has no name",
     ),
     "t.csv: short": ("question,answer,,\nq\n", r"row 1 has not as many cells as the header \(1 and not 2"),
+    "t.json: object": ("{}", "must hold a list of objects"),
+    "t.json: numbers": ("[1]", "row 1 is not a JSON object: 1"),
     "t.jsonl: long number": ("1" * 5000, "number is too long"),
     "t.csv: two alike": ("text, text,label\na,b,c\n", "two columns called 'text'"),
 }
