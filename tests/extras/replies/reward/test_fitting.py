@@ -109,6 +109,16 @@ def test_parts_hold_so_many_tokens(lm: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert max(count for count, _ in seen) > 2
 
 
+def test_lora_leaves_its_place_and_only_linear_layers_change(lm: Path) -> None:
+    reward, config = start(lm, lr=1e-2, epochs=1)
+    before = {name: value.clone() for name, value in reward.model.state_dict().items()}
+    fit_lora(reward, rows_of(reward, planted(32)), config)
+    after = reward.model.state_dict()
+    assert after.keys() == before.keys()
+    changed = {name for name in after if not torch.equal(after[name], before[name])}
+    assert changed == {name for name in after if "_proj" in name or name == "score.weight"}
+
+
 @pytest.mark.parametrize("head_only", [True, False])
 def test_the_head_alone_changes_or_all(lm: Path, head_only: bool) -> None:
     twins = []

@@ -85,6 +85,12 @@ def test_a_special_token_in_front_stays() -> None:
     assert row_of(Conversation("<end> the fox is", " red", "a"), made, "plain", 3) == [whole[0], *whole[-2:]]
 
 
+def test_progress_counts_rows(classifier: Path) -> None:
+    seen: list[int] = []
+    score_replies(load_reward_model(classifier), some(7), batch_size=3, on_rows=seen.append)
+    assert seen == [3, 3, 1]
+
+
 def test_what_is_refused(classifier: Path) -> None:
     reward = load_reward_model(classifier)
     long = [("the", " red"), ("the", " red" * 9)]

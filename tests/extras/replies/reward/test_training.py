@@ -129,6 +129,14 @@ def test_a_reward_model_is_trained_further(lm: Path, tmp_path: Path) -> None:
     assert losses[0] != "loss 0.693"
 
 
+def test_progress_of_every_stage(lm: Path, tmp_path: Path) -> None:
+    said: list[tuple[str, int, int]] = []
+    config = RewardConfig(**{**vars(FAST), "head_only": True})
+    train_reward(lm, TASK, tmp_path / "out", config, on_progress=lambda *given: said.append(given[:3]))
+    assert list(dict.fromkeys(stage for stage, *_ in said)) == ["features", "train", "test"]
+    assert {("features", 96, 96), ("train", 3, 3), ("test", 40, 40)} <= set(said)
+
+
 @pytest.mark.parametrize("stage", ["features", "train", "test"])
 def test_stopped_it_leaves_nothing_and_what_was_there(lm: Path, tmp_path: Path, stage: str) -> None:
     config = RewardConfig(**{**vars(FAST), "head_only": True})
