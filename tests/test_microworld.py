@@ -294,6 +294,13 @@ def test_prompts_have_no_unknown_word_and_labels_are_single_tokens(tasks, backbo
     assert not any(tokenizer.unk_token_id in ids for ids in tokenizer(lines)["input_ids"])
 
 
+def test_tokenizer_pads_on_the_left_and_adds_nothing(backbone):
+    _, tokenizer = backbone
+    ids = tokenizer(["A B", "A"], padding=True)["input_ids"]
+    a, b = tokenizer.convert_tokens_to_ids(["A", "B"])
+    assert ids == [[a, b], [tokenizer.pad_token_id, a]]
+
+
 def test_backbone_is_small_and_partly_right():
     assert sum(file.stat().st_size for file in backbone_path().iterdir()) <= 6e6
     config = load_config(overrides={"method": "lora", "task.name": "micro-obqa"})

@@ -77,6 +77,12 @@ def test_training_curves_have_a_panel_a_part():
     assert figure.get_suptitle() == "A run"
 
 
+def test_training_curves_without_kl_draw_the_nll_once():
+    figure = training_curves({"LoRA": history(kl=False)})
+    assert titles(figure) == ["Negative log-likelihood"]
+    assert figure.axes[0].get_xlabel() == "Training step"
+
+
 def test_training_curves_take_gaps_and_one_record():
     records = [{"step": 0, "nll": 1.0, "kl_phi": None}, {"step": 1, "nll": math.nan}, {"step": 2, "nll": 3.0}]
     figure = training_curves({"a": records, "b": records[:1]}, window=3)

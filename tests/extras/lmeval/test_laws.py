@@ -169,6 +169,19 @@ def test_the_mean_is_that_of_predict(systems: dict[str, System]) -> None:
     assert scores(lm, [pair])[0][0] == pytest.approx(expected, abs=1e-4)
 
 
+def test_a_run_of_replies_and_one_of_answers_have_the_same_laws(systems: dict[str, System]) -> None:
+    """The likelihood trained with plays no part, and is back in its place afterwards."""
+    system = systems["bara-gate"]
+    before = scores(BaraLM(system, "joint", S, 7))
+    answers, system.model.likelihood = system.model.likelihood, CompletionLikelihood()
+    try:
+        held = system.model.likelihood
+        assert scores(BaraLM(system, "joint", S, 7)) == before
+        assert system.model.likelihood is held
+    finally:
+        system.model.likelihood = answers
+
+
 def test_noise_of_foreign_rows_is_of_answers_alone(place: Place, systems: dict[str, System]) -> None:
     """A distance-aware run has noise for each answer, and a continuation is none."""
     system = system_of(place, "bara-gate", adapter__distance_aware=True, **HEAD)

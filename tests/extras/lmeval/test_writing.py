@@ -170,9 +170,23 @@ def test_what_is_refused(systems: dict[str, System], how: dict[str, Any], said: 
         texts(lm, [(CONTEXTS[0], HOW), (CONTEXTS[1], {**HOW, **how})])
 
 
+def test_what_is_no_matter(systems: dict[str, System]) -> None:
+    lm = BaraLM(systems["bara-gate"], "joint", 3, 7)
+    plain = texts(lm, [(CONTEXTS[0], HOW)])
+    for how in ({"num_beams": 1}, {"do_sample": False, "temperature": 0.9}, {"do_sample": False}):
+        assert texts(lm, [(CONTEXTS[0], {**HOW, **how})]) == plain
+
+
 def test_a_context_without_tokens(systems: dict[str, System]) -> None:
     with pytest.raises(DataError, match="'' has no tokens"):
         texts(BaraLM(systems["bara-gate"], "joint", 3, 7), [("", HOW)])
+
+
+def test_no_room_is_said_under_every_law(systems: dict[str, System]) -> None:
+    laws: tuple[Law, ...] = ("base", "mean")
+    for law in laws:
+        with pytest.raises(ConfigError, match="max_gen_toks is 256"):
+            texts(BaraLM(systems["lora"], law), [(CONTEXTS[0], {"until": ["\n"]})])
 
 
 def test_the_language_model_is_what_it_was(systems: dict[str, System]) -> None:

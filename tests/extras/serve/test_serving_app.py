@@ -15,13 +15,14 @@ import pytest
 pytest.importorskip("fastapi", reason="the extra serve is not installed: pip install 'bara-pyro[serve]'")
 pytest.importorskip("httpx2", reason="starlette's TestClient needs httpx2")
 
-from app_cases import Bara, write_rows
+from app_cases import Bara, Place, write_rows
 from fastapi import HTTPException
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 from serving_cases import SAMPLES
 from starlette.types import Message, Receive, Scope, Send
 
+from bara_pyro.cli.running import run as train
 from bara_pyro.data import Columns, EncodedSplit
 from bara_pyro.errors import ConfigError
 from bara_pyro.extras.serve.http import engine as reading
@@ -420,6 +421,15 @@ def test_memory_budget_and_batches_change_nothing(run: Path, rows: list[dict], e
     both = engine.compute(twins)
     for answer, twin in zip(both, twins, strict=True):
         assert drawn([answer]) == pytest.approx(drawn(engine.compute([twin])), abs=ROUNDING)
+
+
+def test_an_ensemble_has_as_many_draws_as_members(place: Place, rows: list[dict], tmp_path: Path) -> None:
+    train(place.config(method="ensemble", train__steps=2), tmp_path / "run")
+    engine = RunEngine(load_system(tmp_path / "run", with_rows=False), samples=10)
+    with TestClient(create_app(engine)) as client:
+        found = client.post("/draws", json={"rows": rows[:2]}).json()
+        assert found["samples"] == len(found["rows"][0]["draws"]) == 3
+        assert client.get("/health").json()["samples"] == 3
 
 
 def test_runs_of_replies_are_refused(run: Path) -> None:

@@ -130,7 +130,9 @@ def test_two_judges_of_one_name_are_two(classifier: Path, tmp_path: Path, bara: 
         ("score {classifier} --input {single} --output {single}", "what is read"),
         ("score {classifier} --input {single} --output {pairs} --overwrite", "was not written by bara"),
         ("score {classifier} --input {pairs} --output {new}.jsonl", "There is no 'reply' in row 1"),
+        ("score {classifier} --input {unasked} --output {new}.jsonl", "There is no 'prompt' in row 1"),
         ("score {classifier} --input {scored} --output {new}.jsonl", "a column 'score' in row 1"),
+        ("score {classifier} --input {judged} --output {new}.jsonl", "a column 'judge' in row 1"),
     ],
 )
 def test_mistakes(
@@ -141,7 +143,9 @@ def test_mistakes(
     row = {"prompt": "the", "completion": " red hen", "chosen": " red"}
     files = {
         "single": row,
+        "unasked": {"reply": "red"},
         "scored": {**row, "score": 1.0},
+        "judged": {**row, "judge": "me"},
     }
     places = {name: write_rows(tmp_path / f"{name}.jsonl", [row]) for name, row in files.items()}
     places |= {name: tmp_path / name for name in ("full", "new", "absent")}

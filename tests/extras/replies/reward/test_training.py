@@ -157,6 +157,17 @@ def test_stopped_it_leaves_nothing_and_what_was_there(lm: Path, tmp_path: Path, 
     assert names(tmp_path) == {"out"}
 
 
+def test_where_it_must_not_write(lm: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine").write_text("mine")
+    with pytest.raises(ConfigError, match="is a file"):
+        train_reward(lm, TASK, tmp_path / "file", FAST)
+    with pytest.raises(ConfigError, match="was not written by bara"):
+        train_reward(lm, TASK, tmp_path / "full", FAST)
+    assert (tmp_path / "full" / "mine").read_text() == "mine"
+
+
 def test_a_folder_that_cannot_be_written(lm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
@@ -201,6 +212,14 @@ def test_a_record_that_is_none(lm: Path, tmp_path: Path, text: str, said: str) -
     (out / "reward.json").write_text(text)
     with pytest.raises(CheckpointError, match=said):
         load_reward_model(out)
+
+
+def test_another_tools_manifest_is_not_ours(lm: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    train_reward(lm, TASK, out, FAST)
+    (out / "reward.json").unlink()
+    (out / "manifest.json").write_text("{}")
+    assert load_reward_model(out).held_out is None
 
 
 def test_a_model_whose_replies_end_with_every_special_token_is_refused(lm: Path, tmp_path: Path) -> None:
