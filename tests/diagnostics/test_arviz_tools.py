@@ -23,7 +23,7 @@ from bara_pyro.diagnostics.arviz.groups import dataset, module_coords
 from bara_pyro.diagnostics.arviz.inference_data import to_inference_data
 from bara_pyro.diagnostics.arviz.loo import compare, loo
 from bara_pyro.diagnostics.arviz.netcdf import read_netcdf, write_netcdf
-from bara_pyro.diagnostics.page.gate_plots import figures, forest, plots, predictive_check, ridge
+from bara_pyro.diagnostics.page.gate_plots import figures, forest, plots, ridge
 from bara_pyro.errors import CheckpointError, ConfigError, DataError
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -203,21 +203,6 @@ def test_lines_of_the_forest() -> None:
         "posterior", {"phi": values[:, :2]}, {"chain": [0], "draw": np.arange(4), "rank": [0, 1], **twice}
     )
     assert list(phi_lines(group["phi"])["module"].values) == list(twice["module"])
-
-
-def test_shares_of_the_answers(data) -> None:
-    figure = predictive_check(groups_of(data))
-    (axes,) = figure.axes
-    assert axes.get_ylabel() == "Share of the rows (%)"
-    assert axes.get_xlabel().startswith("Answer (point: median")
-    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["no", "yes"]
-    drawn = {line.get_label(): line.get_ydata() for line in axes.lines}
-    y = data.observed_data["y"].values
-    np.testing.assert_allclose(drawn["Observed"], [100 * (y == c).mean() for c in (0, 1)])
-    for group in ("posterior", "prior"):
-        shares = [100 * (data[f"{group}_predictive"]["y"].values[0] == c).mean(axis=1) for c in (0, 1)]
-        middle = drawn[group.capitalize()]
-        np.testing.assert_allclose(middle, [np.median(share) for share in shares])
 
 
 def test_a_density_of_one_value_is_not_drawn(data) -> None:

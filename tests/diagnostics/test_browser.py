@@ -79,9 +79,15 @@ def look(page: Path, folder: Path, width: int, dark: bool) -> dict:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1280])
-@pytest.mark.parametrize("name", ["index.html", "tokens.html"])
+@pytest.mark.parametrize(
+    ("name", "width", "dark"),
+    [
+        ("index.html", 390, True),
+        ("index.html", 1280, False),
+        ("tokens.html", 390, False),
+        ("tokens.html", 1280, True),
+    ],
+)
 def test_it_can_be_read(name: str, width: int, dark: bool, report: Path, tmp_path: Path) -> None:
     found = look(report / name, tmp_path, width, dark)
     assert (found["width"], found["dark"]) == (width, dark)
@@ -130,8 +136,7 @@ def replies(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_reply_page([row], tmp_path_factory.mktemp("replies") / "replies.html", "Replies", draws=4)
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize(("width", "dark"), [(390, True), (1280, False)])
 @pytest.mark.slow
 def test_replies_can_be_read(width: int, dark: bool, replies: Path, tmp_path: Path) -> None:
     page = tmp_path / "open.html"

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from core_cases import ROWS, make_batch, noise_level, quadrature_kl
+from core_cases import make_batch, noise_level, quadrature_kl
 from gate_cases import toy
 from posterior_cases import Grid, one_gate
 from torch.nn import functional as F
@@ -47,14 +47,6 @@ def test_divergence_of_local_gates() -> None:
     assert_close(found.kl["theta"], exact.mean(0, keepdim=True), rtol=0, atol=1e-3)
     in_parts = collapse(model, guide, [make_batch(choose=[2]), make_batch(choose=[0, 1, 3])], samples=1)
     assert_close(in_parts.kl["theta"], found.kl["theta"], rtol=0, atol=1e-5)
-
-
-def test_gates_of_layers_above_are_averaged_over_draws() -> None:
-    model, guide = toy()
-    one, many = (collapse(model, guide, [make_batch()], samples=n) for n in (1, 8))
-    assert one.kl["theta"].shape == (len(model.targets), 3)
-    assert_close(one.kl["theta"][:1], many.kl["theta"][:1], rtol=0, atol=1e-5)  # nothing below
-    assert not torch.allclose(one.kl["theta"][-1], many.kl["theta"][-1], atol=1e-4)
 
 
 def test_the_prior_itself_has_collapsed() -> None:
@@ -122,16 +114,6 @@ def test_prior_predictive_by_quadrature() -> None:
         above = (probs.amax(-1) > 0.99).double().mean(-1)
         assert one.saturated == pytest.approx(100 * grid.integrate(density * above), abs=8)
     assert found["Gamma(1, 2)"].entropy != found["Gamma(1, 0.5)"].entropy
-
-
-def test_weights_of_zero_leave_the_backbone() -> None:
-    model = BaRA(one_gate()[0].backbone, 4, r=2)
-    batches = [make_batch(choose=[0]), make_batch(choose=[1, 2, 3])]
-    found = prior_predictive(model, batches, {"any": {"name": "exponential"}}, samples=3)
-    grid = Grid(*one_gate(repeats=1, scale=0.0), ROWS, points=2)
-    entropy = -(grid.log_probs.exp() * grid.log_probs).sum(-1)
-    assert found[0].entropy == pytest.approx(float(entropy.mean()), abs=1e-4)
-    assert found[0].averaged_entropy == pytest.approx(found[0].entropy, abs=1e-6)
 
 
 def test_only_the_gates_are_drawn_anew() -> None:

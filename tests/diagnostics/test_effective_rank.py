@@ -109,7 +109,7 @@ def test_the_sound_threshold_is_the_least() -> None:
     assert float(product[0]) > 0.999 * found.tau_sound  # and Phi = 0.1 is not above 0.1
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_no_draw_breaks_the_sound_relation(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     phi = torch.empty(20, 1, 8).exponential_(generator=generator)
@@ -140,3 +140,27 @@ def test_a_centred_gate_acts_by_its_deviation() -> None:
     found = gate_draws(model, guide, [make_batch()], samples=2)
     assert found.centre == 2.0
     assert torch.equal(found.psi, found.phi.unsqueeze(1) * (found.theta - 2.0))
+
+
+def false_verdicts(errors: int, rows: int = 256, trials: int = 60) -> float:
+    """The share of trials in which what is independent is called related."""
+    generator = torch.Generator().manual_seed(errors)
+    wrong = torch.zeros(rows)
+    wrong[:errors] = 1
+    found = [relation(torch.rand(rows, 1, generator=generator), wrong, "error") for _ in range(trials)]
+    return sum(one.verdict in ("rises with", "falls with") for one in found) / trials
+
+
+@pytest.mark.parametrize("errors", [1, 2, 5, 9, 247, 255])
+def test_few_errors_are_related_to_nothing(errors: int) -> None:
+    """One error in 256 rows was called related in 85 % of 200 trials."""
+    assert false_verdicts(errors, trials=5) == 0
+    found = relation(torch.rand(256, 1), torch.arange(256) < errors, "error")
+    assert found.verdict == "cannot be related to"
+    assert math.isnan(found.low)
+
+
+@pytest.mark.slow
+def test_ten_errors_are_enough() -> None:
+    """In no more than one trial of five: 5 % is meant, and 60 trials know it to 6 points."""
+    assert 0 < false_verdicts(10) + false_verdicts(40) < 0.4

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 import torch
 from core_cases import backbone, make_batch
-from gate_cases import toy
 from scipy import integrate, special, stats
 from torch import nn
 
@@ -101,17 +100,6 @@ def test_expectation_of_the_weibull_distribution() -> None:
         assert (found.by_module[name] - 100 * probability).abs().max() < 4 * error
 
 
-def test_one_draw_mean_gate_and_expectation_differ() -> None:
-    model, guide = toy()
-    found = {
-        s: gate_sparsity(gate_draws(model, guide, [make_batch()], samples=s)).overall for s in (0, 1, 50)
-    }
-    assert found[0]["phi"] == 0  # no mean lies below 0.1
-    assert found[50]["phi"] > 0
-    assert found[50]["psi"] > found[0]["psi"]
-    assert found[1] != found[50]
-
-
 @pytest.mark.parametrize("tau", [-0.1, math.nan])
 def test_a_threshold_that_is_none(tau: float) -> None:
     with pytest.raises(ConfigError, match="at least 0"):
@@ -131,21 +119,3 @@ def test_phi_at_the_start(shape: str, kappa: float, printed: float) -> None:
     error = 100 * math.sqrt(distribution.cdf(TAU) * distribution.sf(TAU) / (30 * 14 * 64))
     assert error < 0.5
     assert abs(found.overall["phi"] - 100 * distribution.cdf(TAU)) < 4 * error
-
-
-def test_it_is_the_last_token_that_counts() -> None:
-    # theta follows the last token alone: its mean is made tiny for one word and large for the others.
-    model = BaRA(backbone(), 4, r=2, latent="theta", target_modules=["model.layers.0.self_attn.q_proj"])
-    guide = WeibullGuide(model, init_kappa=0.01)
-    lm = backbone().lm
-    with torch.no_grad():
-        x = lm.model.layers[0].input_layernorm(lm.model.embed_tokens.weight)[[5, 9]]
-        solve = torch.linalg.lstsq(x, torch.tensor([[-20.0], [5.0]])).solution.T
-        for site in guide.sites.values():
-            site.weight.zero_()
-            site.weight[:2] = solve
-    ends = {}
-    for word in (5, 9):
-        draws = gate_draws(model, guide, [make_batch(((5, 9, word),))], samples=1)
-        ends[word] = gate_sparsity(draws).overall["theta"]
-    assert ends == {5: 100.0, 9: 0.0}

@@ -93,7 +93,6 @@ LATENT = {"scores", "rank", "uncertainty", "draws", "posterior", "bounds"}
         ("lora", {}, {"scores", "rank", "draws"}, OF_RANK),
         ("ensemble", {}, {"scores", "draws"}, OF_DRAWS),
         ("bara", {"method.guide": "delta"}, {"scores", "rank", "tokens", "draws"}, {*OF_RANK, *OF_TOKENS}),
-        ("bara", {"method.latent": "phi"}, {*LATENT, "tokens"}, {*OF_RANK, *OF_TOKENS, *OF_GATES}),
         ("bara-gate", {"method.latent": "theta"}, {*LATENT, "tokens"}, {*OF_RANK, *OF_TOKENS, *OF_GATES}),
         ("bara", {"adapter.target_modules": ["lm_head"]}, LATENT, {*OF_RANK, *OF_GATES}),
     ],

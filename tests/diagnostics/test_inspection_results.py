@@ -31,7 +31,6 @@ from bara_pyro.diagnostics.posterior.predictive_scores import chance_ece, predic
 from bara_pyro.diagnostics.posterior.trust import PosteriorTrust, posterior_trust
 from bara_pyro.diagnostics.posterior.uncertainty_split import uncertainty_split
 from bara_pyro.extras.bounds.guarantees import guarantees
-from bara_pyro.extras.bounds.render import render_bounds
 from bara_pyro.metrics import decompose_nested, ece, evaluate, posterior_predictive
 from bara_pyro.runs.evaluate import draw, evaluate_system
 
@@ -111,30 +110,6 @@ def test_uncertainty_split(context: Context) -> None:
     for name in ("total", "aleatoric", "global_", "local"):
         assert getattr(found, name) == pytest.approx(float(getattr(expected, name).mean()))
     assert sum(map(found.share, ("aleatoric", "global_", "local"))) == pytest.approx(100)
-
-
-def test_over_confidence_is_called_by_its_name(context: Context) -> None:
-    # Rows that are all answered wrong, with certainty; then all right, without any.
-    run = run_facts(context)
-    sure = torch.tensor([[0.999, 0.001]], dtype=torch.float64).log().expand(6, len(context.rows), 2)
-    wrong = replace(context, log_probs=sure, labels=torch.ones_like(context.labels))
-    shown = render_scores(run, predictive_scores(wrong))
-    assert "surer than it should be" in shown.plain
-    assert "over-confident on the whole" in shown.technical[0]
-    unsure = torch.tensor([[0.51, 0.49]], dtype=torch.float64).log().expand(6, len(context.rows), 2)
-    right = replace(context, log_probs=unsure, labels=torch.zeros_like(context.labels))
-    assert "under-confident on the whole" in render_scores(run, predictive_scores(right)).technical[0]
-
-
-def test_a_certificate_never_comes_without_its_assumptions(context: Context) -> None:
-    found = guarantees(context)
-    assert "Assumed" in found.certified.statement
-    assert "Assumed" in str(render_bounds(found).section.blocks)
-    assert {line.quantity for line in found.certified.constants} >= {"bound", "assumed"}
-    assert found.certified.bound > 0
-    additive = guarantees(look(context.folder, fitted("bara"), OPTIONS))
-    assert additive.certified is None
-    assert "not of that kind" in str(render_bounds(additive).section.blocks)
 
 
 def test_bounds_with_and_without_the_divergence(context: Context) -> None:

@@ -27,8 +27,7 @@ RNG = np.random.default_rng(1)
 # The inverse ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("q", [0.0, 1e-6, 0.03, 0.3, 0.5, 0.9])
-@pytest.mark.parametrize("budget", [1e-6, 0.01, 0.3, 2.0])
+@pytest.mark.parametrize(("q", "budget"), [(0.0, 0.3), (1e-6, 2.0), (0.03, 1e-6), (0.3, 0.01), (0.9, 0.3)])
 def test_the_inverse_is_the_root(q: float, budget: float) -> None:
     def kl(p: float) -> float:
         return float(special.rel_entr(q, p) + special.rel_entr(1 - q, 1 - p))
@@ -61,15 +60,6 @@ def test_budgets_of_the_three_bounds() -> None:
     for bad in ((0, delta), (n, 0.0), (n, 1.0)):
         with pytest.raises(ConfigError, match="delta"):
             held_out_bound(0.1, *bad)
-
-
-def test_the_constant_of_maurer_holds_for_every_n() -> None:
-    # E exp(n kl(k / n || p)) for k ~ Binomial(n, p) is sum_k C(n, k) (k/n)^k (1 - k/n)^(n-k) <= 2 sqrt(n).
-    for n in (*range(1, 60), 300, 2000):
-        k = np.arange(n + 1)
-        log_terms = special.gammaln(n + 1) - special.gammaln(k + 1) - special.gammaln(n - k + 1)
-        log_terms += special.xlogy(k, k / n) + special.xlogy(n - k, 1 - k / n)
-        assert special.logsumexp(log_terms) <= math.log(2 * math.sqrt(n)) + 1e-9
 
 
 # Coverage ------------------------------------------------------------------------------------------------
@@ -107,27 +97,23 @@ def gibbs_posterior(empirical: np.ndarray, temperature: float) -> tuple[np.ndarr
     return q, special.rel_entr(q, 1 / q.shape[1]).sum(1)
 
 
-def violations(trials: int, delta: float, temperature: float, *, free: bool = False) -> float:
-    """Share of worlds in which the Gibbs risk exceeds the bound; `free` leaves out the divergence."""
+def violations(trials: int, delta: float, temperature: float) -> float:
+    """Share of worlds in which the Gibbs risk exceeds the bound."""
     n = 60
     risks, empirical = worlds(trials, n, 3000)
     q, kl = gibbs_posterior(empirical, temperature)
     count = 0
     for i in range(trials):
-        bound = pac_bayes_kl(float(q[i] @ empirical[i]), 0.0 if free else float(kl[i]), n, delta)
+        bound = pac_bayes_kl(float(q[i] @ empirical[i]), float(kl[i]), n, delta)
         count += bound < q[i] @ risks
     return count / trials
 
 
-@pytest.mark.parametrize("temperature", [0.0, 30.0, 1000.0])
+@pytest.mark.parametrize("temperature", [30.0, 1000.0])
 def test_coverage_with_a_posterior_fitted_to_the_rows(temperature: float) -> None:
     trials, delta = 400, 0.2
     error = math.sqrt(delta * (1 - delta) / trials)
     assert violations(trials, delta, temperature) <= delta + 4 * error
-
-
-def test_without_the_divergence_the_bound_fails() -> None:
-    assert violations(100, 0.2, 1000.0, free=True) > 0.5
 
 
 def test_coverage_with_draws_in_place_of_the_mean() -> None:
@@ -145,13 +131,6 @@ def test_coverage_with_draws_in_place_of_the_mean() -> None:
     error = math.sqrt(2 * delta * (1 - 2 * delta) / trials)
     assert above_draws / trials <= delta + 4 * error
     assert above_rows / trials <= 2 * delta + 4 * error
-
-
-def test_more_draws_bring_the_bound_of_the_exact_mean() -> None:
-    exact = pac_bayes_kl(0.2, 5.0, 500, 0.05)
-    bounds = [GibbsBound("zero-one", 0.2, s, 500, 5.0, 0.05, 0.01, 1.0).bound for s in (10, 100, 10**9)]
-    assert bounds[0] > bounds[1] > bounds[2]
-    assert bounds[2] == pytest.approx(exact, abs=1e-3)
 
 
 # Losses --------------------------------------------------------------------------------------------------
@@ -195,10 +174,6 @@ def test_losses_are_the_plain_loop(name: str) -> None:
     assert result.bound == pytest.approx(result.scale * outer)
 
 
-def averaged(draws: Tensor) -> Tensor:
-    return draws.exp().mean(0, keepdim=True).log()
-
-
 def test_a_certain_and_wrong_answer_stays_within_the_cap() -> None:
     draws = torch.tensor([[[0.0, -math.inf]]], dtype=torch.float64)
     for name in LOSSES:
@@ -206,42 +181,10 @@ def test_a_certain_and_wrong_answer_stays_within_the_cap() -> None:
         assert gibbs_bound(draws, torch.tensor([0]), 0.0, loss=name).mean == pytest.approx(0.0, abs=0.01)
 
 
-def test_the_average_may_err_more_than_twice_as_often_as_its_draws() -> None:
-    # Three draws of five barely right, two surely wrong: draws err with 0.4, their average always.
-    probs = torch.tensor([[[0.51, 0.49]]] * 3 + [[[0.0, 1.0]]] * 2, dtype=torch.float64)
-    labels = torch.tensor([0])
-    draws = gibbs_bound(probs.log(), labels, 0.0).mean
-    average = gibbs_bound(averaged(probs.log()), labels, 0.0).mean
-    assert (draws, average) == (pytest.approx(0.4), 1.0)
-    assert average > 2 * draws
-    assert average <= 2 * gibbs_bound(probs.log(), labels, 0.0, loss="drawn-answer").mean
-
-
-def test_the_drawn_answer_covers_the_average_twice() -> None:
-    for scale in (0.5, 3.0, 20.0):
-        draws, labels = some_draws(5, 400, 4, scale)
-        error = gibbs_bound(averaged(draws), labels, 0.0).mean
-        assert error <= 2 * gibbs_bound(draws, labels, 0.0, loss="drawn-answer").mean
-
-
-def test_which_nll_covers_the_average() -> None:
-    for scale in (1.0, 8.0):
-        draws, labels = some_draws(5, 300, 4, scale)
-        means = [gibbs_bound(d, labels, 0.0, loss="smoothed-nll").mean for d in (averaged(draws), draws)]
-        assert means[0] <= means[1]
-    # The clipped one is not convex: p = exp(-9) and p = 1 against their average, at M = 1.
-    draws = torch.tensor([[[math.exp(-9), 1 - math.exp(-9)]], [[1.0, 0.0]]], dtype=torch.float64).log()
-    labels = torch.tensor([0])
-    clipped = [
-        gibbs_bound(d, labels, 0.0, loss="clipped-nll", loss_cap=1.0).mean for d in (averaged(draws), draws)
-    ]
-    assert clipped[0] > clipped[1]
-
-
 # What it says --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("name", ["zero-one", "smoothed-nll"])
 def test_no_way_to_print_it_without_what_was_assumed(name: str) -> None:
     result = gibbs_bound(*some_draws(), 2.0, loss=name)
     for text in (str(result), repr(result), f"{result}", f"{[result]}"):
@@ -281,3 +224,12 @@ def test_draws_of_each_row_all_count() -> None:
     assert (shared.draws, own.draws) == (len(draws), draws.shape[0] * draws.shape[1])
     assert own.mean == shared.mean
     assert own.empirical < shared.empirical
+
+
+def test_a_capless_loss_needs_no_cap() -> None:
+    draws = torch.full((20, 30, 110), -math.log(110), dtype=torch.float64)
+    labels = torch.zeros(30, dtype=torch.long)
+    found = gibbs_bound(draws, labels, kl=1.0, loss="drawn-answer", loss_cap=4.6)
+    assert found.mean == pytest.approx(109 / 110)
+    with pytest.raises(ConfigError, match=r"loss_cap=4.6 must exceed log C = 4.7"):
+        gibbs_bound(draws, labels, kl=1.0, loss="smoothed-nll", loss_cap=4.6)

@@ -1,7 +1,8 @@
-"""Comparisons of runs by their stored predictions, against scipy and plain loops."""
+"""Comparisons of runs by their stored predictions, against scipy and loops; the example of the docs."""
 
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -282,3 +283,22 @@ def test_predictions_know_the_clusters_of_their_rows(tmp_path: Path) -> None:
     found = compare_runs(tmp_path, tmp_path)
     assert found.clusters == len({row.cluster for row in system.task.test}) < 40
     assert torch.tensor([m.difference for m in found.metrics]).eq(0).all()
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "compare.md"
+
+
+def test_the_example_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, skill in (("first", 1.2), ("lora", 0.9)):
+        write(tmp_path / "runs" / name, {10: predictions(3, skill)})
+    monkeypatch.chdir(tmp_path)
+    [block] = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+    exec(compile(block, str(PAGE), "exec"), {})
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
+        "acc",
+        "ece",
+        "nll",
+        "brier",
+    ]

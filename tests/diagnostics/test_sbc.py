@@ -65,7 +65,7 @@ def test_exact_draws_pass_and_controls_fail() -> None:
     assert ignorant.uneven() == (LOG_LIKELIHOOD,)
 
 
-@pytest.mark.parametrize("quantities", [1, 200, 500])
+@pytest.mark.parametrize("quantities", [1, 500])
 def test_however_many_quantities_there_are_the_worst_is_told(quantities: int) -> None:
     """A p-value has a smallest one, and what is small enough for all together has to be above it."""
     names = tuple(f"gate {i}" for i in range(quantities))
@@ -76,7 +76,7 @@ def test_however_many_quantities_there_are_the_worst_is_told(quantities: int) ->
     assert len(even.uneven()) <= 1
 
 
-@pytest.mark.parametrize("draws", [1, 7, 63])
+@pytest.mark.parametrize("draws", [1, 63])
 def test_the_spread_of_uniform_ranks_is_one(draws: int) -> None:
     found = Calibration(("gate",), torch.arange(draws + 1)[:, None], draws).uniformity()[0]
     assert found.spread == pytest.approx(1)
@@ -216,7 +216,7 @@ def test_the_p_value_is_that_of_all_ways_to_rank(simulations: int, draws: int) -
     assert np.all(np.abs(found - exact) <= 4.5 * np.sqrt(exact * (1 - exact) / resamples) + 1 / resamples)
 
 
-@pytest.mark.parametrize("resamples", [1, 9, 99])
+@pytest.mark.parametrize("resamples", [1, 99])
 def test_a_p_value_counts_the_ranks_themselves(resamples: int) -> None:
     """None of so many uniform samples is as uneven: 1 / (1 + resamples), never 0; all are as uneven: 1."""
     uneven, draws = torch.zeros(200, 1, dtype=torch.long), 15
