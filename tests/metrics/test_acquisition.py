@@ -98,17 +98,6 @@ def test_of_two_rows_that_say_the_same_only_bald_takes_both() -> None:
     assert together[2] > together[1] + 0.1
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_gains_fall_and_stay_below_the_number_of_draws(seed: int) -> None:
-    log_probs = pool(seed, draws=3, rows=9, scale=6.0)
-    told = batch_bald(log_probs, 9, configurations=3**8).information
-    gains = told.diff(prepend=torch.zeros(1))
-    assert (gains[1:] <= gains[:-1] + 1e-12).all()  # of a greedy batch, as information is submodular
-    assert (gains >= 0).all()
-    assert float(told[-1]) <= math.log(3) + 1e-12
-    assert float(told[-1]) > 0.9 * math.log(3)
-
-
 def test_information_of_drawn_configurations_is_near_that_of_all() -> None:
     log_probs = pool(11, draws=6, rows=6, scale=1.5)
     exact = joint_information(log_probs)

@@ -64,27 +64,6 @@ def test_thousands_of_replies_neither_overflow_nor_lose_the_mean_and_the_maximum
     assert one == pytest.approx(100 * np.arange(1, 3001) / 3000, rel=1e-11)
 
 
-def test_unbiased_for_the_maximum_of_uniforms() -> None:
-    """E max of n uniforms is n / (n + 1); P(max > r) is 1 - r^n."""
-    rewards = np.random.default_rng(1).uniform(size=(20_000, 6))
-    n = np.arange(1, 7)
-    for found, expected in (
-        (best_of_n_per_prompt(rewards), n / (n + 1)),
-        (win_rate_per_prompt(rewards, np.full(20_000, 0.7)), 100 * (1 - 0.7**n)),
-    ):
-        error = found.std(axis=0, ddof=1) / math.sqrt(len(found))
-        assert (np.abs(found.mean(axis=0) - expected) < 4 * error).all()
-        assert (error < 0.005 * expected).all()  # tight enough to tell n from n + 1
-
-
-def test_certain_wins_ties_and_losses_are_exact() -> None:
-    rewards = np.tile([1.0, 2.0, 3.0], (3, 1))
-    found = win_rate_per_prompt(rewards, [0.0, 4.0, 3.0])
-    assert found[:2].tolist() == [[100.0] * 3, [0.0] * 3]
-    assert found[2] == pytest.approx([100 / 6, 100 / 3, 50])  # a tie where 3 is drawn: 1/3, 2/3, always
-    assert win_rate_per_prompt(np.full((2, 4), 7.0), [7.0, 7.0]).tolist() == [[50.0] * 4] * 2
-
-
 def test_curves_hold_estimates_means_and_the_intervals_of_student() -> None:
     rewards = np.random.default_rng(3).normal(size=(50, 4))
     found = best_of_n(rewards, level=0.9, resamples=20_000)

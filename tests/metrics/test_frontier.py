@@ -89,19 +89,6 @@ def test_the_difference_is_the_mean_over_the_band() -> None:
     assert compared > 30
 
 
-def test_by_hand() -> None:
-    # Scores 10 - d/10 at 0, 40 and 100 against 9 - d/10 with one setting that is beaten.
-    first, second = [[10, 0], [0, 100], [6, 40]], [[9, 0], [4, 20], [4, 50], [1, 80]]
-    assert at_equal_diversity(first, second) == EqualDiversity(pytest.approx(1.0), 0.0, 80.0)
-    # 4 at 50 and 2 at 60 are 3 at 55; of one setting there is only its own diversity.
-    assert at_equal_diversity([[7, 55]], [[4, 50], [2, 60]]) == EqualDiversity(pytest.approx(4.0), 55.0, 55.0)
-    # Means weigh by width: 2 over 10, then falling to 0 over 30.
-    first, second = [[5, 0], [4, 10], [1, 40]], [[3, 0], [2, 10], [1, 40]]
-    assert at_equal_diversity(first, second) == EqualDiversity(
-        pytest.approx((2 * 10 + 1 * 30) / 40), 0.0, 40.0
-    )
-
-
 def test_nothing_is_extrapolated() -> None:
     assert at_equal_diversity([[5, 10], [4, 20]], [[5, 21], [4, 30]]) is None
     # A method that beats all of another's settings in both has no diversity in common with it.

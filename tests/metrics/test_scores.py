@@ -92,18 +92,6 @@ def test_probability_above_one_by_rounding_is_not_taken_for_a_logit():
     assert ece(log_probs, torch.tensor([0, 0])) == pytest.approx(50.0)
 
 
-@pytest.mark.parametrize("classes", [2, 7])
-def test_uniform_prediction_is_calibrated_at_chance(classes: int):
-    labels = torch.arange(classes * 20) % classes
-    log_probs = torch.full((len(labels), classes), -math.log(classes), dtype=torch.float64)
-    scores = evaluate(log_probs, labels)
-    assert scores["acc"] == pytest.approx(100 / classes)
-    assert scores["ece"] == pytest.approx(0, abs=1e-9)
-    assert scores["aece"] == pytest.approx(0, abs=1e-9)
-    assert scores["nll"] == pytest.approx(math.log(classes))
-    assert scores["aurc"] == pytest.approx(100 * (1 - 1 / classes))
-
-
 def test_perfect_and_worst():
     expected = {"n": 12, "acc": 100, "ece": 0, "nll": 0, "brier": 0, "aece": 0, "aurc": 0}
     assert evaluate(*perfect()) == pytest.approx(expected, abs=1e-9)

@@ -129,17 +129,6 @@ def test_nested_parts_by_loops(repeats: int) -> None:
     assert_close(found.global_ + found.local, both.epistemic)
 
 
-def test_nested_parts_find_the_level() -> None:
-    # Groups that differ, draws within a group that do not: all of it is the global latents', and conversely.
-    groups = torch.tensor([[0.9, 0.1], [0.2, 0.8]], dtype=torch.float64).log()[:, None]
-    outer = decompose_nested(groups.repeat_interleave(3, dim=0), 3)
-    assert float(outer.local) == pytest.approx(0, abs=1e-12)
-    assert float(outer.global_) > 0.1
-    inner = decompose_nested(groups.repeat(3, 1, 1), 2)
-    assert float(inner.global_) == pytest.approx(0, abs=1e-12)
-    assert float(inner.local) > 0.1
-
-
 def test_nested_parts_need_whole_groups() -> None:
     with pytest.raises(DataError, match="10 draws cannot be cut into groups of 3"):
         decompose_nested(torch.full((10, 1, 2), 0.5).log(), 3)
