@@ -74,6 +74,11 @@ def test_what_spreadsheets_write_around_a_table_is_no_part_of_it(text, tmp_path)
     assert read_table(path).rows == [{"question": "q", "answer": "a"}, {"question": "r", "answer": "b"}]
 
 
+def test_tabs_part_a_tsv_whatever_its_header_holds(tmp_path):
+    (tmp_path / "t.tsv").write_text("so, or, so, text\tanswer\nq, r\ta\n")
+    assert read_table(tmp_path / "t.tsv").rows == [{"so, or, so, text": "q, r", "answer": "a"}]
+
+
 def test_the_numbers_that_pandas_writes_before_rows_stay(tmp_path):
     pd.DataFrame(reviews(4)).to_csv(tmp_path / "t.csv")
     assert [row[""] for row in read_table(tmp_path / "t.csv").rows] == list("0123")
