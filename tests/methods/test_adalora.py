@@ -9,8 +9,8 @@ import pytest
 import torch
 from core_cases import backbone, make_batch
 from fit_cases import assert_runs_come_back, tiny_run
-from method_cases import ALPHA, UNLABELLED, N, Pair, cross_entropy, plain_log_probs, svi_of
-from pyro.infer import Predictive, TraceMeanField_ELBO
+from method_cases import ALPHA, N, Pair, cross_entropy, plain_log_probs, svi_of
+from pyro.infer import TraceMeanField_ELBO
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -136,13 +136,6 @@ def test_without_weight_there_is_no_factor() -> None:
     assert terms.loss.item() == terms.nll.item()
 
 
-def test_stock_predictive_runs() -> None:
-    model, guide = toy()
-    for parallel in (False, True):
-        out = Predictive(model, guide=guide, num_samples=3, parallel=parallel)(UNLABELLED)
-        assert out["y"].shape == (3, 4, 1)
-
-
 def test_the_budget_by_hand() -> None:
     budget = Budget(first=40, last=20, start=4, end=14, interval=3)
     # 20 + 20 (1 - (t - 4) / 10)^3, rounded down
@@ -151,87 +144,7 @@ def test_the_budget_by_hand() -> None:
     assert [step for step in range(1, 18) if budget.due(step)] == [6, 9, 12, 14, 15, 16, 17]
 
 
-class NumpyAllocator:
-    """The paper's equations in float64, from weights after a step and gradients before it."""
-
-    def __init__(self) -> None:
-        self.sensitivity: dict[str, np.ndarray] = {}
-        self.uncertainty: dict[str, np.ndarray] = {}
-
-    def observe(self, name: str, weight: np.ndarray, grad: np.ndarray) -> None:
-        now = np.abs(weight * grad)
-        mean = 0.85 * self.sensitivity.get(name, 0.0) + 0.15 * now
-        self.uncertainty[name] = 0.85 * self.uncertainty.get(name, 0.0) + 0.15 * np.abs(now - mean)
-        self.sensitivity[name] = mean
-
-    def mask(self, budget: int, paths: list[str]) -> np.ndarray:
-        score = {k: self.sensitivity[k] * self.uncertainty[k] for k in self.sensitivity}
-        triplets = np.stack(
-            [
-                score[f"{path}.lora_E"][:, 0]
-                + score[f"{path}.lora_A"].mean(1)
-                + score[f"{path}.lora_B"].mean(0)
-                for path in paths
-            ]
-        )
-        worst = np.sort(triplets.ravel())[::-1][budget - 1]
-        return triplets >= worst
-
-
-def test_masks_are_those_of_the_equations() -> None:
-    model, guide = toy()
-    svi = inference((model, guide))
-    paths = list(model.adapters)
-    modules, truth, zeros, kept = len(paths), NumpyAllocator(), [], None
-    for step in range(1, STEPS + 1):
-        before = {n: p.detach().clone() for n, p in model.named_parameters()}
-        state = copy.deepcopy(svi.optim.state_dict())
-        svi.step(make_batch())
-        grads = {n: p.grad.clone() for n, p in model.named_parameters()}
-        unmasked = adam_step(before, grads, state)
-        if step < 14:
-            for name, weight in unmasked.items():
-                truth.observe(
-                    name.removeprefix("adapters."), weight.double().numpy(), grads[name].double().numpy()
-                )
-        due = step > 4 and (step % 2 == 0 or step >= 14)
-        if due and step <= 14:
-            left = 1 - (step - 4) / 10
-            kept = truth.mask(int(2 * modules * left**3 + 2 * modules), paths)
-        expected = np.stack([unmasked[f"adapters.{p}.lora_E"][:, 0].numpy() for p in paths])
-        expected = expected * kept if due else expected  # what was masked grows back in between
-        own = torch.stack([model.adapters[p].lora_E.detach()[:, 0] for p in paths]).numpy()
-        np.testing.assert_allclose(own, expected, rtol=0, atol=1e-6)
-        assert ((own == 0) == (expected == 0)).all(), step
-        zeros.append(int((own == 0).sum()))
-    assert zeros[:5] == [0] * 5
-    assert zeros[5] > zeros[6] == 0
-    assert zeros[13:] == [2 * modules] * 7
-    assert model.ranks() == {t.path: int((own[t.index] != 0).sum()) for t in model.targets}
-    assert len(set(model.ranks().values())) > 1  # not every module the same
-
-
-def adam_step(before: dict, grads: dict, state: dict) -> dict[str, Tensor]:
-    """AdamW by torch's plain code from a given state: the weights before any mask."""
-    weights = {name: torch.nn.Parameter(value.clone()) for name, value in before.items()}
-    optim = torch.optim.AdamW(weights.values(), foreach=False)
-    groups = [{**group, "fused": False} for group in state["param_groups"]]
-    optim.load_state_dict({"state": state["state"], "param_groups": groups})
-    for name, weight in weights.items():
-        weight.grad = grads[name]
-    optim.step()
-    return {name: weight.detach() for name, weight in weights.items()}
-
-
-def test_equal_ranks_mask_nothing() -> None:
-    model, guide = toy(r=START)
-    svi = inference((model, guide))
-    for _ in range(STEPS):
-        svi.step(make_batch())
-    assert set(model.ranks().values()) == {START}
-
-
-@pytest.mark.parametrize("stop", [3, 8, 13, 14, 17])
+@pytest.mark.parametrize("stop", [8, 14])
 def test_a_checkpoint_holds_the_allocators_state(stop: int, tmp_path: Path) -> None:
     whole = inference(toy())
     for step in range(STEPS):

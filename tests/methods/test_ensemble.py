@@ -32,10 +32,10 @@ M = 3
 PARTS = [[0, 1], [2, 3]]
 
 
-def toy(arch: str = "qwen2", *, average: str = "probabilities") -> tuple[Ensemble, EnsembleGuide]:
+def toy(average: str = "probabilities") -> tuple[Ensemble, EnsembleGuide]:
     """B is not 0, as after training."""
     torch.manual_seed(3)
-    model = Ensemble(backbone(arch), N, r=R, members=M)
+    model = Ensemble(backbone(), N, r=R, members=M)
     with torch.no_grad():
         for a in model.adapters.values():
             a.lora_B.copy_(0.3 * torch.randn_like(a.lora_B))
@@ -63,9 +63,8 @@ def single(model: Ensemble, member: int) -> LoRA:
     return lora
 
 
-@pytest.mark.parametrize("arch", ["qwen2", "gpt2"])
-def test_one_forward_is_the_forward_of_every_member(arch: str) -> None:
-    model, guide = toy(arch)
+def test_one_forward_is_the_forward_of_every_member() -> None:
+    model, guide = toy()
     batch, calls = make_batch(), []
     handle = model.backbone.lm.base_model.register_forward_hook(lambda *_: calls.append(1))
     with torch.no_grad():
@@ -105,8 +104,6 @@ def test_members_start_from_their_own_values_whatever_their_number() -> None:
 
 
 SETTINGS = {
-    "plain": {},
-    "clipped": {"clip_norm": 0.05},
     "decay": {"weight_decay": 0.1},
     "pieces": {"accumulate": 2, "clip_norm": 0.05},
     # Adam's epsilon matters where it is as large as gradients are.
@@ -168,10 +165,9 @@ def test_averaged_logits_are_another_predictive() -> None:
         assert_close(out[0].exp(), geometric, rtol=0, atol=2e-5)
 
 
-@pytest.mark.parametrize("samples", [0, 5])
-def test_members_are_cut_by_rows_where_memory_is_short(samples: int) -> None:
+def test_members_are_cut_by_rows_where_memory_is_short() -> None:
     model, guide = toy()
-    whole = predict(model, guide, make_batch(), samples=samples)
+    whole = predict(model, guide, make_batch(), samples=5)
     calls: list[int] = []
     handle = backbone().lm.base_model.register_forward_hook(lambda *out: calls.append(len(out[2][0])))
     batch = make_batch()
@@ -179,7 +175,7 @@ def test_members_are_cut_by_rows_where_memory_is_short(samples: int) -> None:
     largest = []
     for budget in (1, 2 * M * sequence, 10**9):
         calls.clear()
-        out = predict(model, guide, make_batch(), samples=samples, memory_budget=budget)
+        out = predict(model, guide, make_batch(), samples=5, memory_budget=budget)
         assert_close(out, whole, rtol=0, atol=1e-5)
         assert sum(calls) == 4 * M
         largest.append(max(calls))
@@ -187,11 +183,10 @@ def test_members_are_cut_by_rows_where_memory_is_short(samples: int) -> None:
     assert largest == [M, 2 * M, 4 * M]  # one, two and all rows at a time, every member of them
 
 
-@pytest.mark.parametrize("parallel", [False, True])
-def test_stock_predictive_answers_for_every_member(parallel: bool) -> None:
+def test_stock_predictive_answers_for_every_member() -> None:
     model, guide = toy()
-    count = 400 if parallel else 50  # one forward for all, or one a draw
-    sampler = Predictive(model, guide=guide, num_samples=count, parallel=parallel, return_sites=("y",))
+    count = 400
+    sampler = Predictive(model, guide=guide, num_samples=count, parallel=True, return_sites=("y",))
     with torch.no_grad():
         answers = sampler(UNLABELLED)["y"]
     assert answers.shape == (count, M, 4, 1)
@@ -221,17 +216,6 @@ def test_every_member_is_saved_and_loaded(tmp_path: Path) -> None:
             value[1:] = value[0].clone()
             value[0] = fresh[name][0]
     assert (posterior_predictive(draw(loaded, split, 1)) - posterior_predictive(ours)).abs().max() > 1e-3
-
-
-def test_the_first_member_of_a_run_is_the_lora_run_of_its_seed(tmp_path: Path) -> None:
-    ensemble = build_system(tiny_run(tmp_path, {"name": "ensemble"}))
-    lora = build_system(tiny_run(tmp_path, {"name": "lora"}))
-    train(ensemble, tmp_path / "ensemble")
-    train(lora, tmp_path / "lora")
-    for own, theirs in zip(lora.model.parameters(), ensemble.model.parameters(), strict=True):
-        assert_close(theirs[0], own, rtol=0, atol=2e-5)
-    split = lora.split("test")
-    assert_close(draw(ensemble, split, 1)[0], draw(lora, split, 1)[0], rtol=0, atol=1e-4)
 
 
 def test_wrong_settings_are_named() -> None:

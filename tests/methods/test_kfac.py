@@ -79,8 +79,7 @@ def plain_factors(model, rows: list[Batch], tokens: str) -> dict[str, tuple[Tens
     return {site: (g, a / n) for site, (g, a, n) in out.items()}
 
 
-@pytest.mark.parametrize("tokens", ["mean", "sum"])
-@pytest.mark.parametrize("arch", ["qwen2", "gpt2"])
+@pytest.mark.parametrize(("arch", "tokens"), [("qwen2", "mean"), ("gpt2", "sum")])
 def test_many_rows_and_tokens_are_the_plain_loop(arch: str, tokens: str) -> None:
     model, guide = toy(arch, None if arch == "qwen2" else ["c_attn", "lm_head"])
     factors, log_likelihood = kfac(guide, halves(pad=2), tokens=tokens)

@@ -65,8 +65,7 @@ def test_the_precision_of_a_fit_is_the_best_one() -> None:
     assert figures["log_evidence"] == pytest.approx(values[60], rel=1e-6)
 
 
-@pytest.mark.parametrize("tokens", ["mean", "sum"])
-@pytest.mark.parametrize("subset", ["all", "last"])
+@pytest.mark.parametrize(("subset", "tokens"), [("all", "mean"), ("last", "sum")])
 def test_the_logits_have_the_dense_covariance(subset: str, tokens: str) -> None:
     model, guide, factors, figures = fitted(subset=subset, tokens=tokens)
     mean, covariance = dense_logits(model, guide, factors, make_batch())
@@ -79,8 +78,10 @@ def test_the_logits_have_the_dense_covariance(subset: str, tokens: str) -> None:
     assert covariance.diagonal(dim1=-2, dim2=-1).min() > 1e-3
 
 
-@pytest.mark.parametrize("answers", [[7, 3, 50, 51, 4], [50, 7], [51, 4], [51, 3, 7]])
-@pytest.mark.parametrize("subset", ["all", "last"])
+@pytest.mark.parametrize(
+    ("answers", "subset"),
+    [([7, 3, 50, 51, 4], "all"), ([50, 7], "last"), ([51, 4], "last"), ([51, 3, 7], "all")],
+)
 def test_other_answers_than_those_of_the_fit_have_the_dense_covariance(
     answers: list[int], subset: str
 ) -> None:
@@ -161,7 +162,7 @@ def test_probit() -> None:
     assert_close(own.exp(), expected.expand(3, -1, -1), rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize(("mean", "variance"), [(2.0, 9.0), (4.0, 16.0), (-1.0, 4.0), (0.5, 0.1)])
+@pytest.mark.parametrize(("mean", "variance"), [(4.0, 16.0), (-1.0, 4.0)])
 def test_probit_of_two_answers_is_near_the_integral(mean: float, variance: float) -> None:
     """Whatever the centring of the logits, of which the difference alone counts."""
 
@@ -177,20 +178,6 @@ def test_probit_of_two_answers_is_near_the_integral(mean: float, variance: float
         found = _probit(centre, torch.tensor([own], dtype=torch.float64)).exp()[0]
         assert found.sum() == pytest.approx(1)
         assert float(found[0]) == pytest.approx(truth, abs=0.02)
-
-
-def test_probit_of_more_answers_is_nearer_than_the_point() -> None:
-    generator = torch.Generator().manual_seed(0)
-    for classes, allowed in ((3, 0.07), (5, 0.11)):
-        errors, plain = [], []
-        for _ in range(20):
-            mean = 2 * torch.randn(1, classes, generator=generator, dtype=torch.float64)
-            root = 1.5 * torch.randn(classes, classes, generator=generator, dtype=torch.float64)
-            drawn = mean + torch.randn(20000, classes, generator=generator, dtype=torch.float64) @ root.T
-            truth = drawn.softmax(-1).mean(0)
-            errors.append(float((_probit(mean, (root @ root.T)[None]).exp()[0] - truth).abs().max()))
-            plain.append(float((mean[0].softmax(-1) - truth).abs().max()))
-        assert sum(errors) / 20 < allowed < sum(plain) / 20
 
 
 def test_memory_of_a_kept_graph_grows_with_the_layers() -> None:

@@ -1,4 +1,4 @@
-"""Laplace-LoRA: training, folders of runs, sizes and mistakes."""
+"""Laplace-LoRA: training, the posterior of the weights and its draws, folders of runs, sizes and mistakes."""
 
 import json
 from pathlib import Path
@@ -7,12 +7,22 @@ import pytest
 import torch
 from core_cases import backbone, make_batch, mean_forward, randomise
 from fit_cases import assert_runs_come_back, tiny_run
-from laplace_cases import fitted, halves, toy
-from method_cases import made
+from laplace_cases import (
+    HEAD,
+    dense_covariance,
+    fitted,
+    halves,
+    toy,
+    weights_of,
+)
+from method_cases import assert_stock_draws_agree, made
+from torch import Tensor
+from torch.distributions import MultivariateNormal
 from torch.nn import functional as F
 from torch.testing import assert_close
 
 from bara_pyro.cli.architectures import empty_backbone
+from bara_pyro.core.distributions.kronecker import KroneckerNormal
 from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.prediction import predict
 from bara_pyro.errors import ConfigError
@@ -85,3 +95,55 @@ def test_mistakes_are_named() -> None:
             toy(**{name: "other"})
     with pytest.raises(ConfigError, match="choose one of"):
         fit_laplace(guide, halves(), tokens="other")
+
+
+def distribution_of(rows: Tensor | None) -> tuple[KroneckerNormal, Tensor]:
+    """A distribution over 3 x 2 matrices (at two rows of it only, or all) and its dense covariance."""
+    m = 3 if rows is None else len(rows)
+    left, right = torch.randn(m, 5).double(), torch.randn(2, 4).double()
+    left, right = left @ left.T, right @ right.T
+    (f, u), (g, v) = torch.linalg.eigh(left), torch.linalg.eigh(right)
+    distribution = KroneckerNormal(u, f, v, g, torch.tensor(0.7).double(), rows=rows, size=3)
+    curvature = torch.kron(left, right)
+    if rows is not None:
+        entries = (rows[:, None] * 2 + torch.arange(2)).flatten()
+        whole = torch.zeros(6, 6).double()
+        whole[entries[:, None], entries] = curvature
+        curvature = whole
+    return distribution, torch.linalg.inv(curvature + 0.7 * torch.eye(6).double())
+
+
+@pytest.mark.parametrize("rows", [None, torch.tensor([2, 0])])
+def test_the_distribution_of_a_matrix(rows: Tensor | None) -> None:
+    distribution, covariance = distribution_of(rows)
+    dense = MultivariateNormal(torch.zeros(6).double(), covariance)
+    value = torch.randn(4, 3, 2).double()
+    assert_close(distribution.log_prob(value), dense.log_prob(value.flatten(1)))
+    draws = distribution.expand([5]).sample((8000,))
+    assert draws.shape == (8000, 5, 3, 2)
+    seen = draws.flatten(0, 1).flatten(1).T.cov()
+    spread = covariance.diagonal().sqrt()
+    assert ((seen - covariance) / (spread * spread[:, None])).abs().max() < 5 * (2 / 40_000) ** 0.5
+    assert not distribution.mean.any()
+
+
+def test_every_matrix_has_its_own_dense_distribution() -> None:
+    model, guide, factors, _ = fitted(mode="sampled")
+    for site, weight in weights_of(model).items():
+        covariance = dense_covariance(guide, factors, make_batch(), site)
+        value = torch.randn(weight.shape)
+        expected = MultivariateNormal(torch.zeros(weight.numel()).double(), covariance).log_prob(
+            value.flatten().double()
+        )
+        assert guide.distribution(site).log_prob(value).item() == pytest.approx(float(expected), rel=1e-4)
+
+
+def test_the_last_layer_alone_is_random() -> None:
+    model, guide, _, _ = fitted(mode="sampled", subset="last")
+    for site in model.latents.global_sites:
+        drawn = guide.distribution(site).sample((2,))
+        assert bool(drawn.any()) == (HEAD in site)
+
+
+def test_stock_predictive() -> None:
+    assert_stock_draws_agree(fitted(mode="sampled")[:2], parallel=True)

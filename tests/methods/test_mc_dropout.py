@@ -6,7 +6,6 @@ import torch
 from core_cases import backbone, make_batch, randomise
 from method_cases import (
     ALPHA,
-    UNLABELLED,
     N,
     R,
     assert_same_gradients,
@@ -15,14 +14,14 @@ from method_cases import (
     plain_log_probs,
 )
 from pyro import poutine
-from pyro.infer import Predictive, Trace_ELBO
+from pyro.infer import Trace_ELBO
 from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
 
 from bara_pyro.core.adapter import Adapter
 from bara_pyro.core.elbo import MeanFieldELBO
-from bara_pyro.core.prediction import Addressed, addresses_of, predict
+from bara_pyro.core.prediction import predict
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.prior import PriorGuide
@@ -72,47 +71,6 @@ def test_stock_pyro_gives_the_same_loss_and_gradient() -> None:
     assert_same_gradients((model, guide), ours, stock, atol=1e-3)
 
 
-@pytest.mark.parametrize("p", [0.1, 0.5])
-def test_the_distribution_of_a_mask(p: float) -> None:
-    """Every feature of every token of every draw on its own: moments and neighbours."""
-    model, guide = toy(p)
-    batch, draws = make_batch(), 500
-    seen: dict[str, Tensor] = {}
-
-    class Spy(Addressed):
-        def value(self, name: str, fn: torch.distributions.Distribution) -> Tensor:
-            seen[name] = super().value(name, fn)
-            return seen[name]
-
-    with (
-        torch.no_grad(),
-        pyro.plate("draws", draws, dim=-3),
-        Spy(guide, addresses_of(batch, 0, slice(0, draws))),
-    ):
-        model.forward(UNLABELLED)
-    one = seen["keep/model.layers.0.self_attn.q_proj"]
-    two = seen["keep/model.layers.0.self_attn.v_proj"]
-    head = seen["keep/lm_head"]
-    assert one.shape == (draws, 4, 7, 16)
-    assert head.shape == (draws, 4, 1, 16)
-    real = batch.attention_mask
-    for value in (one[:, real], two[:, real], head):
-        assert set(value.unique().tolist()) == {0.0, 1.0}
-        scaled = value / (1 - p)  # what x is multiplied by: mean 1, variance p / (1 - p)
-        error = (p / (1 - p) / value.numel()) ** 0.5
-        assert abs(scaled.mean().item() - 1) < 4 * error
-        assert scaled.var().item() == pytest.approx(p / (1 - p), abs=4 * error * abs(1 - 2 * p) + 1e-3)
-    centred, other = one[:, real] - (1 - p), two[:, real] - (1 - p)
-    pairs = [
-        centred[..., 1:] * centred[..., :-1],  # features
-        centred[:, 1:] * centred[:, :-1],  # tokens and rows
-        centred[1:] * centred[:-1],  # draws
-        centred * other,  # modules
-    ]
-    for product in pairs:
-        assert abs(product.mean().item()) < 4 * p * (1 - p) / product.numel() ** 0.5
-
-
 def test_without_draws_it_is_lora() -> None:
     model, guide = toy()
     plain = LoRA(backbone(), N, r=R)
@@ -146,12 +104,6 @@ def test_draws_are_those_of_torchs_dropout() -> None:
     theirs = log_probs.double().unflatten(0, (draws, 4))
     assert_same_mean(ours, theirs, least=0.02)
     assert ((ours.exp().var(0) / theirs.exp().var(0)).log().abs() < 0.35).all()
-
-
-def test_prediction_and_stock_predictive() -> None:
-    pair = toy()
-    out = Predictive(*pair[:1], guide=pair[1], num_samples=3)(UNLABELLED)
-    assert out["keep/model.layers.1.self_attn.q_proj"].shape == (3, 4, 7, 16)
 
 
 def test_dropping_everything_is_refused() -> None:

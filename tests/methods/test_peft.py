@@ -82,7 +82,7 @@ def largest_gap(model: AdaptedLM, theirs: dict[str, Tensor]) -> float:
 
 @pytest.mark.parametrize(
     ("arch", "settings"),
-    [("qwen2", {}), ("qwen2", {"clip_norm": 0.1}), ("gpt2", {}), ("qwen2", {"weight_decay": 0.1})],
+    [("gpt2", {}), ("qwen2", {"clip_norm": 0.1}), ("qwen2", {"weight_decay": 0.1})],
 )
 def test_lora_is_trained_as_by_peft_and_torch(arch: str, settings: dict) -> None:
     names = ["c_attn", "c_fc"] if arch == "gpt2" else None
@@ -113,7 +113,6 @@ def test_lora_is_trained_as_by_peft_and_torch(arch: str, settings: dict) -> None
         assert ours == pytest.approx(loss.item(), rel=1e-5)
     moved = max((start[name] - value).abs().max().item() for name, value in model.named_parameters())
     gap = largest_gap(model, theirs)
-    print(f"{arch} {settings}: largest difference of a weight {gap:.2e}, of {moved:.3f} moved")
     assert moved > 5 * LR
     assert gap < 1e-5  # a thousandth of the rate; seen: 2e-7
 
@@ -211,28 +210,6 @@ def test_adalora_masks_as_peft_does(
     assert len(set(model.ranks().values())) > 1
 
 
-def test_adalora_is_trained_as_by_peft(monkeypatch: pytest.MonkeyPatch) -> None:
-    scheduled(monkeypatch, 2, 6, 2)
-    model, other, theirs = adalora_pair({"tinit": 2, "tfinal": 6, "deltaT": 2})
-    optim, schedule = optimiser(list(theirs.values()))
-    svi = make_svi("adalora", model, {}, orth_weight=0.3)
-    for step in range(STEPS):
-        ours = svi.step(batch_of(step)) / N
-        optim.zero_grad()
-        loss = peft_loss(other, batch_of(step))
-        loss.backward()
-        optim.step()
-        other.base_model.update_and_allocate(step + 1)
-        schedule.step()
-        assert ours == pytest.approx(loss.item(), rel=1e-4)
-        for a in model.adapters.values():
-            mask = theirs[f"adapters.{a.target.path.replace('.', '/')}.lora_E"] == 0
-            assert torch.equal(a.lora_E == 0, mask), step
-    gap = largest_gap(model, theirs)
-    print(f"adalora: largest difference of a weight {gap:.2e}")
-    assert gap < 1e-4  # a hundredth of the rate; seen: 1.3e-6. PEFT divides by rank + 1e-5
-
-
 # Folders -------------------------------------------------------------------------------------------------
 
 PLAIN = sorted(name for name, method in METHODS.items() if method.peft)
@@ -243,7 +220,7 @@ def test_methods_that_are_a_lora_at_the_mean_say_so() -> None:
     assert not {"bara", "bara-gate", "ensemble", "adalora", "scalabl", "clora"} & set(PLAIN)
 
 
-@pytest.mark.parametrize("method", PLAIN)
+@pytest.mark.parametrize("method", [name for name in PLAIN if name not in ("map_decoupled", "mc_dropout")])
 def test_peft_reads_the_folder_of_a_lora(method: str, tmp_path: Path) -> None:
     if method == "ivon":
         pytest.importorskip("ivon", reason="needs the extra ivon (GPL-3, not among the development packages)")

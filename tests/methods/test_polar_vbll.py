@@ -109,19 +109,6 @@ def test_retraction_gives_the_nearest_frames_whatever_their_ranks() -> None:
         assert_close(found, expected, rtol=0, atol=1e-5)
 
 
-def test_retraction_keeps_the_span_that_qr_finds() -> None:
-    """The projector onto a frame's columns is that of torch.linalg.qr's Q, and its R is the identity."""
-    torch.manual_seed(1)
-    start = [torch.randn(9, 4), torch.randn(12, 4), torch.randn(4, 9)]
-    frames = [frame.clone() for frame in start]
-    retract(frames)
-    for frame, before in zip(frames, start, strict=True):
-        q, _ = torch.linalg.qr(tall(before).double())
-        assert_close(tall(frame).double() @ tall(frame).double().mT, q @ q.mT, rtol=0, atol=1e-5)
-        _, r = torch.linalg.qr(tall(frame).double())
-        assert_close(r.abs(), torch.eye(4, dtype=torch.float64), rtol=0, atol=1e-5)
-
-
 def test_a_rank_above_a_width_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"r=9 must not exceed the least width 8 of .*v_proj"):
         PolarVBLL(backbone(), N, r=9)

@@ -25,14 +25,13 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 from torch.testing import assert_close
 
-from bara_pyro.cli.architectures import empty_backbone
 from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.svi import parameters
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.scalabl import ScalaBLGuide
-from bara_pyro.methods.recipes import kl_cycle, kl_share
+from bara_pyro.methods.recipes import kl_cycle
 from bara_pyro.models.lora import LoRA
 from bara_pyro.models.scalabl import ScalaBL
 
@@ -82,7 +81,7 @@ def nll_at(model: ScalaBL, batch: Batch, s: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("kl", ORDERS)
-@pytest.mark.parametrize(("mean", "sigma"), [(0.577, 0.043), (0.577, 1.2), (2.0, 0.3), (1e-3, 1.0)])
+@pytest.mark.parametrize(("mean", "sigma"), [(0.577, 0.043), (2.0, 0.3)])
 def test_the_divergence_by_quadrature(kl: str, mean: float, sigma: float) -> None:
     q, p = stats.norm(mean, sigma), stats.norm(0, 1)
     first, second = (q, p) if kl == "q||p" else (p, q)
@@ -94,17 +93,6 @@ def test_the_divergence_by_quadrature(kl: str, mean: float, sigma: float) -> Non
     assert value.item() == pytest.approx(truth, rel=1e-5, abs=1e-6)
 
 
-def test_slopes_in_log_sigma() -> None:
-    log_s = torch.full((3,), math.log(0.577), dtype=torch.double)
-    sigma = torch.tensor([0.043, 0.5, 1.5], dtype=torch.double)
-    expected = {"q||p": sigma**2 - 1, "p||q": 1 - (1 + 0.577**2) / sigma**2}
-    for kl, truth in expected.items():
-        log_sigma = sigma.log().requires_grad_()
-        (slope,) = torch.autograd.grad(registered(log_s, log_sigma, kl).sum(), log_sigma)
-        assert_close(slope, truth)
-    assert expected["p||q"][0] == pytest.approx(-720, abs=1)
-
-
 def test_the_order_does_not_depend_on_whose_normal_the_prior_is() -> None:
     values = [
         registered(torch.zeros(1), torch.zeros(1) - 1, "p||q", prior)
@@ -113,8 +101,7 @@ def test_the_order_does_not_depend_on_whose_normal_the_prior_is() -> None:
     assert values[0] == values[1]
 
 
-@pytest.mark.parametrize("kl", ORDERS)
-@pytest.mark.parametrize("beta", [1.0, 0.3])
+@pytest.mark.parametrize(("kl", "beta"), [("q||p", 0.3), ("p||q", 1.0)])
 def test_the_objective_is_the_one_written_by_hand(kl: str, beta: float) -> None:
     model, guide = toy(kl=kl, beta=beta)
     batch = make_batch(pad=2)
@@ -141,14 +128,6 @@ def test_it_starts_at_the_singular_value_decomposition_of_loras_a() -> None:
     assert sigma.min() >= 0.05 / 2**0.5 * 0.9999
     assert sigma.max() <= 0.05 * 1.0001
     assert sigma.std() > 0.002
-
-
-def test_at_width_3584_the_singular_values_are_nearly_one() -> None:
-    """Each row of A has norm sqrt(1/3), and wide rows are nearly orthogonal: 0.577 of the notes."""
-    model, _ = made("scalabl", r=8, frozen=empty_backbone("qwen2.5-7b"))
-    s = torch.stack([adapter.singular_values for adapter in model.adapters.values()])
-    assert (s.mean() - 3**-0.5).abs() < 0.01
-    assert (s - 3**-0.5).abs().max() < 0.06
 
 
 @pytest.mark.parametrize("kl", ORDERS)
@@ -187,29 +166,6 @@ def test_the_published_scheme_step_by_step(kl: str) -> None:
         assert_close(ours, theirs, rtol=1e-4, atol=2e-6)
 
 
-def simulated(kl: str, num_data: int, steps: int, total: int = 5000) -> float:
-    """Mean sigma after descent on the KL alone with the published rate, cycle and schedule."""
-    _, guide = toy(scale=0.05, kl=kl)
-    with torch.no_grad():
-        guide.log_s.fill_(math.log(3**-0.5))
-    prior = torch.distributions.Normal(torch.tensor(0.0), torch.tensor(1.0)).expand(guide.log_s.shape)
-    cycle, rise = kl_cycle(num_data, 4), 0.06 * total
-    for step in range(steps):
-        q = guide.get_posterior("s", prior).base_dist
-        grads = torch.autograd.grad(kl_divergence(q, prior).sum(), [guide.log_s, guide.log_sigma])
-        rate = 0.2 * min((step + 1) / rise, (total - step) / (total - rise))
-        with torch.no_grad():
-            for p, grad in zip((guide.log_s, guide.log_sigma), grads, strict=True):
-                p.add_(grad, alpha=-rate * kl_share(1 + step % cycle, cycle))
-    return guide.log_sigma.exp().mean().item()
-
-
-def test_what_the_reversed_divergence_does_to_the_noise() -> None:
-    """In the first cycle on 640 rows it takes sigma past the singular values, 0.58; the ELBO's does not."""
-    assert simulated("p||q", 640, 316) == pytest.approx(0.72, abs=0.01)
-    assert simulated("q||p", 640, 316) == pytest.approx(0.05, abs=0.01)
-
-
 def test_one_vector_a_draw_is_shared_by_all_rows() -> None:
     p = predict(*toy(), make_batch(((5, 7, 9),) * 4), samples=20).exp()
     assert (p - p[:, :1]).abs().max() < 1e-6
@@ -224,14 +180,12 @@ def test_no_draws_means_the_mean_of_s() -> None:
     assert_close(own.float(), truth, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(("kl", "parallel"), [("q||p", False), ("p||q", True)])
-def test_stock_predictive_draws_the_same_distribution(kl: str, parallel: bool) -> None:
-    assert_stock_draws_agree(toy(kl=kl), parallel=parallel)
+def test_stock_predictive_draws_the_same_distribution() -> None:
+    assert_stock_draws_agree(toy(kl="p||q"), parallel=True)
 
 
-@pytest.mark.parametrize("kl", ORDERS)
-def test_stock_svi_takes_the_same_path(kl: str) -> None:
-    ours, stock = losses_of_both(lambda: toy(kl=kl))
+def test_stock_svi_takes_the_same_path() -> None:
+    ours, stock = losses_of_both(lambda: toy(kl="p||q"))
     assert ours == pytest.approx(stock, rel=2e-3)
 
 

