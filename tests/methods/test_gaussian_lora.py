@@ -1,7 +1,6 @@
 """LoRA with Gaussian weights: the distribution of its changes, its bound, MAP, and BLoB's two recipes."""
 
 import math
-from itertools import pairwise
 
 import pytest
 import torch
@@ -29,7 +28,7 @@ from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.normal import NormalGuide
 from bara_pyro.guides.point import PointGuide
-from bara_pyro.methods.recipes import kl_cycle, kl_share
+from bara_pyro.methods.recipes import kl_cycle
 from bara_pyro.models.gaussian_lora import Deviations, GaussianLoRA
 from bara_pyro.runs.config import load_config
 
@@ -185,15 +184,6 @@ def test_the_published_scheme_step_by_step(scale_optimizer: str) -> None:
         sgd.step()
     for ours, theirs in zip(parameters(model, guide), parameters(twin, double), strict=True):
         assert_close(ours, theirs, rtol=1e-3, atol=3e-5)
-
-
-def test_the_weights_of_a_cycle() -> None:
-    for cycle in (1, 7, 316):
-        shares = [kl_share(i, cycle) for i in range(1, cycle + 1)]
-        # 2^1 + .. + 2^M = 2^(M+1) - 2
-        assert sum(shares) == pytest.approx(1 - 1 / (2.0 ** (cycle + 1) - 1))
-        for one, two in pairwise(shares):
-            assert two == 2 * one
 
 
 @pytest.mark.parametrize(("rows", "cycle"), [(640, 316), (2251, 518), (9427, 909)])
