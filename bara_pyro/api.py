@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.data import Task
 from bara_pyro.data.reply_tasks import ReplyTask
 from bara_pyro.data.tables import Data
 from bara_pyro.errors import ConfigError
+from bara_pyro.lm.backbone import Backbone
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import evaluate_system
 from bara_pyro.runs.folder import fitted

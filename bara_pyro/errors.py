@@ -5,7 +5,9 @@ print it as it is, without a traceback.
 """
 
 import signal
+from collections.abc import Iterable
 from difflib import get_close_matches
+from importlib.util import find_spec
 from typing import get_args
 
 TERMINATION = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
@@ -114,3 +116,19 @@ def abbreviated(sentence: str) -> str:
     cut = len(sentence) - MOST_CHARACTERS
     half = MOST_CHARACTERS // 2 - 4
     return sentence if cut <= 0 else f"{sentence[:half]} [..] {sentence[-half:]}"
+
+
+def require_packages(what: str, packages: Iterable[str], extra: str) -> None:
+    """Refuse to go on where a package is not installed.
+
+    Args:
+        what: what needs it, as the subject of a sentence.
+        packages: names that are imported.
+        extra: of this package, which brings them.
+
+    Raises:
+        BackboneError: one of them is not installed.
+    """
+    for package in packages:
+        if find_spec(package) is None:
+            raise BackboneError(f"{what} needs the package {package}: pip install 'bara-pyro[{extra}]'.")

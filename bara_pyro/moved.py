@@ -11,7 +11,11 @@ from types import ModuleType
 from typing import Any
 
 MOVED = {
+    "bara_pyro.core.backbone": "bara_pyro.lm.backbone",
     "bara_pyro.core.distance": "bara_pyro.posthoc.distance",
+    "bara_pyro.core.loading": "bara_pyro.lm.loading",
+    "bara_pyro.core.quantized": "bara_pyro.lm.quantized",
+    "bara_pyro.core.targets": "bara_pyro.lm.targets",
     "bara_pyro.core.one_pass": "bara_pyro.posthoc.one_pass",
     "bara_pyro.diagnostics.bounds": "bara_pyro.extras.bounds",
     "bara_pyro.generation": "bara_pyro.extras.replies.generation",

@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.loading import DTYPES
 from bara_pyro.core.svi import SVI
 from bara_pyro.data.types import Batch
 from bara_pyro.fast.capture import Captured, Outputs, Record, Run, as_captured, captured, eager
+from bara_pyro.lm.backbone import Backbone
+from bara_pyro.lm.loading import DTYPES
 from bara_pyro.methods import METHODS
 from bara_pyro.methods.base import build, method_config
 from bara_pyro.runs.sections import TrainConfig

@@ -13,10 +13,10 @@ from dataclasses import replace
 
 import torch
 
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.guides.weibull import WeibullGuide
+from bara_pyro.lm.backbone import Backbone
 from bara_pyro.models.bara import BaRA
 from benchmarks.speed import interleaved, peak_memory
 from benchmarks.systems import NUM_DATA, SIZES, Size, make_batch, make_lm

@@ -17,10 +17,10 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.extras.replies.generation import Prompt, generate
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.weibull import WeibullGuide
+from bara_pyro.lm.backbone import Backbone
 from bara_pyro.models.bara import BaRA
 from bara_pyro.models.lora import LoRA
 from benchmarks.speed import interleaved

@@ -33,8 +33,8 @@ import torch
 from torch.autograd import DeviceType  # type: ignore[attr-defined]  # public, of the extension
 from torch.profiler import ProfilerActivity, profile
 
-from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.loading import DTYPES, load_backbone
+from bara_pyro.lm.backbone import Backbone
+from bara_pyro.lm.loading import DTYPES, load_backbone
 from benchmarks import capture, generation, trained
 from benchmarks.speed import device_clock, interleaved, peak_of_gpu
 from benchmarks.systems import SIZES, make_batch, make_lm, ours, peft_lora

@@ -21,7 +21,7 @@ from typing import cast
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bara_pyro.core.targets import find_targets
+from bara_pyro.lm.targets import find_targets
 from benchmarks.systems import make_batch, make_lm, ours, peft_lora, size_of
 
 METHODS = ("lora", "additive", "gate")
@@ -31,7 +31,7 @@ FREE = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"
 PARTS = (
     ("/torch/optim/", "optimiser"),
     ("/transformers/", "language model"),
-    ("/bara_pyro/core/backbone", "language model"),
+    ("/bara_pyro/lm/backbone", "language model"),
     ("/peft/tuners/", "adapter"),
     ("/bara_pyro/models/", "adapter"),
     ("/bara_pyro/core/program", "adapter"),

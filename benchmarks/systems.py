@@ -13,7 +13,6 @@ from torch.nn import functional as F
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from bara_pyro.cli.architectures import shaped
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.distributions import KAPPA_MIN
 from bara_pyro.core.distributions.weibull import EULER
 from bara_pyro.core.prediction import predict
@@ -22,6 +21,7 @@ from bara_pyro.data.types import Batch
 from bara_pyro.errors import DataError
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.weibull import WeibullGuide
+from bara_pyro.lm.backbone import Backbone
 from bara_pyro.models.bara import BaRA
 from bara_pyro.models.lora import LoRA
 

@@ -17,10 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bara_pyro.core.distributions import KAPPA_MAX, KAPPA_MIN, MEAN_MIN, bound_kappa, bound_mean, bound_shape
-from bara_pyro.core.frozen import Module
 from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.modules import Module, by_name
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.core.sites import by_name
 from bara_pyro.errors import ConfigError, check_choice
 
 NORM_MIN = 1e-6  # smallest norm that an input is divided by: one of zeros stays one

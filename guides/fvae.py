@@ -10,7 +10,7 @@ from pyro.distributions import Normal, TorchDistribution
 from torch import nn
 
 from bara_pyro.core.guide import SiteGuide
-from bara_pyro.core.sites import by_name
+from bara_pyro.core.modules import by_name
 from bara_pyro.errors import ConfigError
 from bara_pyro.models.fvae import FVAE, MLP
 

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from bara_pyro.core.distributions.kronecker import KroneckerNormal
-from bara_pyro.core.frozen import frozen
-from bara_pyro.core.sites import module_key
+from bara_pyro.core.modules import frozen, module_key
 
 
 @dataclass

@@ -14,8 +14,8 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from bara_pyro.core.likelihood import require_answer_tokens
+from bara_pyro.core.modules import module_key
 from bara_pyro.core.noise import noise_seed
-from bara_pyro.core.sites import module_key
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, check_choice
 from bara_pyro.guides.kronecker import Factors, KroneckerPosterior

@@ -8,9 +8,8 @@ from pyro.distributions import Normal, TorchDistribution
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bara_pyro.core.frozen import Module
 from bara_pyro.core.guide import SiteGuide
-from bara_pyro.core.sites import by_name, module_key
+from bara_pyro.core.modules import Module, by_name, module_key
 from bara_pyro.errors import ConfigError
 from bara_pyro.models.gaussian_lora import GaussianLoRA
 

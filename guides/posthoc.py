@@ -4,8 +4,7 @@ import torch
 from pyro.distributions import Normal, TorchDistribution
 from torch import Tensor
 
-from bara_pyro.core.frozen import read
-from bara_pyro.core.sites import module_key
+from bara_pyro.core.modules import module_key, read
 from bara_pyro.guides.normal import DeviationGuide, scales
 from bara_pyro.models.posthoc import PosthocLoRA
 

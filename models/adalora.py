@@ -25,13 +25,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bara_pyro.core.adapter import Adapter, chosen_rows
-from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.defaults import default
 from bara_pyro.core.latents import Latents, Site
 from bara_pyro.core.program import AdaptedLM, AdapterOptions
-from bara_pyro.core.targets import Target
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
+from bara_pyro.lm.backbone import Backbone
+from bara_pyro.lm.targets import Target
+from bara_pyro.types import default
 
 ORTHOGONALITY = "orthogonality"
 INIT_SCALE = 0.02

@@ -19,13 +19,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bara_pyro.core.adapter import Adapter, local_sample, tempered
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.latents import Gates, Latents, Site
 from bara_pyro.core.priors import make_prior
 from bara_pyro.core.program import AdaptedLM, AdapterOptions, by_module, sample_per_module
-from bara_pyro.core.targets import Target
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, check_choice
+from bara_pyro.lm.backbone import Backbone
+from bara_pyro.lm.targets import Target
 from bara_pyro.models.lora import down_projection, up_projection
 from bara_pyro.types import Fields
 

@@ -25,11 +25,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bara_pyro.core.adapter import chosen_rows
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.latents import Latents, Site
 from bara_pyro.core.program import AdaptedLM, AdapterOptions
-from bara_pyro.core.targets import Target
 from bara_pyro.errors import ConfigError
+from bara_pyro.lm.backbone import Backbone
+from bara_pyro.lm.targets import Target
 from bara_pyro.models.lora import LowRankAdapter
 
 KEEP = "keep"

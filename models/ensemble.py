@@ -20,10 +20,10 @@ from pyro import poutine
 from torch import Tensor, nn
 
 from bara_pyro.core.adapter import Adapter, chosen_rows
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.program import AdaptedLM, AdapterOptions
-from bara_pyro.core.targets import Target
 from bara_pyro.errors import ConfigError
+from bara_pyro.lm.backbone import Backbone
+from bara_pyro.lm.targets import Target
 from bara_pyro.models.lora import down_projection
 
 

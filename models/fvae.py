@@ -34,14 +34,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bara_pyro.core.adapter import Adapter, local_sample, tempered
-from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.frozen import Module
 from bara_pyro.core.latents import Latents, Site
+from bara_pyro.core.modules import Module, seen_by_pyro
 from bara_pyro.core.program import AdaptedLM, AdapterOptions
-from bara_pyro.core.sites import seen_by_pyro
-from bara_pyro.core.targets import Target
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
+from bara_pyro.lm.backbone import Backbone
+from bara_pyro.lm.targets import Target
 
 Z1, Z2 = "z1", "z2"
 RECONSTRUCTION, GAMMA = "reconstruction", "gamma"

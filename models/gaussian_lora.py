@@ -21,12 +21,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bara_pyro.core.adapter import by_draw, chosen_rows, tempered
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.latents import Latents, Site
 from bara_pyro.core.program import AdaptedLM, AdapterOptions
-from bara_pyro.core.targets import Target
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
+from bara_pyro.lm.backbone import Backbone
+from bara_pyro.lm.targets import Target
 from bara_pyro.models.lora import LowRankAdapter
 
 SIGNS = "signs"

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bara_pyro.core.adapter import Adapter
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.program import AdaptedLM, AdapterOptions
-from bara_pyro.core.targets import Target
+from bara_pyro.lm.backbone import Backbone
+from bara_pyro.lm.targets import Target
 
 
 def down_projection(r: int, in_features: int) -> nn.Parameter:

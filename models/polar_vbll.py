@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bara_pyro.core.adapter import Adapter
-from bara_pyro.core.targets import Target
 from bara_pyro.errors import ConfigError
+from bara_pyro.lm.targets import Target
 from bara_pyro.models.vbll import VBLL
 
 

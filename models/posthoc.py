@@ -10,11 +10,10 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.frozen import frozen, read
+from bara_pyro.core.modules import frozen, module_key, read
 from bara_pyro.core.program import AdapterOptions
-from bara_pyro.core.sites import module_key
 from bara_pyro.data.types import Batch
+from bara_pyro.lm.backbone import Backbone
 from bara_pyro.models.gaussian_lora import Deviations, GaussianLoRA
 
 

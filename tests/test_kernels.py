@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bara_pyro.core.targets import find_targets
+from bara_pyro.lm.targets import find_targets
 from benchmarks.kernels import Kernels, count
 from benchmarks.systems import make_batch, make_lm, ours, peft_lora, size_of
 

@@ -13,9 +13,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bara_pyro.cli.card import MAX_WAY, CardRow
-from bara_pyro.core.loading import load_backbone
 from bara_pyro.data import load_task as load_by_name
 from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.lm.loading import load_backbone
 from bara_pyro.microworld import TASKS, World, backbone_path, load_task
 from bara_pyro.microworld.build import build
 from bara_pyro.microworld.chat import claims, draw_prompts, score_reply, write_reply

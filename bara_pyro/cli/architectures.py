@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen2Config
 
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.errors import ConfigError, unknown
+from bara_pyro.lm.backbone import Backbone
 
 SHAPE = (
     *("vocab_size", "hidden_size", "intermediate_size"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bara_pyro.core.backbone import Backbone
+from bara_pyro.lm.backbone import Backbone
 from bara_pyro.microworld import TASKS
 from bara_pyro.runs.answers_file import WORLD_CARD
 from bara_pyro.runs.atomic import write_text

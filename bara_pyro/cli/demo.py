@@ -10,8 +10,8 @@ from torch import Tensor
 from bara_pyro.cli.running import run
 from bara_pyro.cli.scores import score_columns, score_rows, score_table
 from bara_pyro.cli.terminal import result, say, show
-from bara_pyro.core.loading import load_backbone
 from bara_pyro.errors import CheckpointError, ConfigError
+from bara_pyro.lm.loading import load_backbone
 from bara_pyro.metrics import ReliabilityBins, reliability_bins
 from bara_pyro.report import (
     Paragraph,

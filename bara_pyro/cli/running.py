@@ -6,8 +6,8 @@ from pathlib import Path
 
 from bara_pyro.cli.scores import show_scores
 from bara_pyro.cli.terminal import Advance, progress, result, say, say_notes
-from bara_pyro.core.loading import resolve
 from bara_pyro.errors import MissingKLError, Stopped
+from bara_pyro.lm.loading import resolve
 from bara_pyro.runs.claim import claimed
 from bara_pyro.runs.config import RunConfig
 from bara_pyro.runs.evaluate import evaluate_system

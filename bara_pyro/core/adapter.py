@@ -13,9 +13,9 @@ from pyro.poutine.runtime import InferDict, Message, get_plates
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bara_pyro.core.frozen import Module
-from bara_pyro.core.targets import Target
+from bara_pyro.core.modules import Module
 from bara_pyro.errors import BackboneError, ConfigError
+from bara_pyro.lm.targets import Target
 
 LayerLatents: TypeAlias = Any
 """What a program's `global_latents` gives one adapter: a type of the program's own."""

@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from bara_pyro.core.adapter import Adapter, LayerLatents
-from bara_pyro.core.backbone import HOLDING
-from bara_pyro.core.cache_name import given_cache
 from bara_pyro.core.guide import Posterior, PosteriorMean, SiteGuide, check_guide
+from bara_pyro.core.handlers import PROGRAM
 from bara_pyro.core.noise import CounterNoise
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.core.threads import PROGRAM
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
+from bara_pyro.lm.backbone import HOLDING
+from bara_pyro.lm.inputs import given_cache
 from bara_pyro.types import is_whole
 
 # A program that changes one of these is more than adapters in one language model.

@@ -22,8 +22,8 @@ from bara_pyro.core.distributions.stacked import FLOAT64_SUM, LatentPair, kind, 
 from bara_pyro.core.foreign import AUXILIARY
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.likelihood import LIKELIHOOD
+from bara_pyro.core.modules import distribution_of, value_of
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.core.sites import distribution_of, value_of
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, DataError, MissingKLError
 

@@ -26,9 +26,8 @@ from torch import Tensor
 from torch.distributions import register_kl
 from torch.utils.weak import WeakIdKeyDictionary
 
-from bara_pyro.core.frozen import Module
 from bara_pyro.core.handlers import check_not_split
-from bara_pyro.core.sites import distribution_of, value_of
+from bara_pyro.core.modules import Module, distribution_of, value_of
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 

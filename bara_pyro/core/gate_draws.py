@@ -9,11 +9,11 @@ from torch.nn import functional as F
 
 from bara_pyro.core.adapter import tapped
 from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.handlers import PROGRAM
 from bara_pyro.core.latents import Gates
+from bara_pyro.core.modules import module_key
 from bara_pyro.core.prediction import point_log_probs, record
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.core.sites import module_key
-from bara_pyro.core.threads import PROGRAM
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, DataError, unknown
 

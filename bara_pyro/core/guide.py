@@ -18,7 +18,6 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 
 from bara_pyro.core.adapter import INPUT, SHARED
-from bara_pyro.core.frozen import Module
 from bara_pyro.core.handlers import (
     LatentsAlone,
     around_guide,
@@ -27,8 +26,8 @@ from bara_pyro.core.handlers import (
     given_to_elbo,
 )
 from bara_pyro.core.likelihood import LIKELIHOOD
+from bara_pyro.core.modules import Module, distribution_of, value_of
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.core.sites import distribution_of, value_of
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 

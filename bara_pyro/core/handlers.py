@@ -6,6 +6,7 @@ word.
 """
 
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -127,3 +128,7 @@ class LatentsAlone(Messenger):
     def _pyro_post_sample(self, msg: Message) -> None:
         if msg["name"] in self.masks:
             msg["mask"] = self.masks.pop(msg["name"])  # for the guide's own traces
+
+
+PROGRAM = threading.RLock()
+"""Held while a program runs; forwards of other threads wait. To be taken again by the thread that has it."""

@@ -5,9 +5,9 @@ from contextlib import contextmanager
 
 from torch import Tensor
 
+from bara_pyro.core.handlers import PROGRAM
 from bara_pyro.core.likelihood import AnswerLikelihood, Head, Likelihood
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.core.threads import PROGRAM
 from bara_pyro.data.types import Batch
 
 

@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bara_pyro.core.guide import Posterior, PosteriorMean, SiteGuide, check_guide
+from bara_pyro.core.handlers import PROGRAM
+from bara_pyro.core.modules import value_of
 from bara_pyro.core.noise import CounterNoise
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.resuming import drawn_last, narrowed, shared
-from bara_pyro.core.sites import value_of
-from bara_pyro.core.threads import PROGRAM
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 

@@ -22,20 +22,18 @@ from pyro.distributions import TorchDistribution
 from torch import BoolTensor, Tensor
 
 from bara_pyro.core.adapter import Adapter, LayerLatents, by_draw, draw_plate_shape, tempered
-from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.checkpointing import Recorded, added
 from bara_pyro.core.foreign import beside_foreign
-from bara_pyro.core.frozen import Module
 from bara_pyro.core.handlers import check_conditions
 from bara_pyro.core.latents import Gates, Latents
 from bara_pyro.core.likelihood import AnswerLikelihood, Likelihood, predicting
+from bara_pyro.core.modules import Module, by_name
 from bara_pyro.core.next_token import NextToken
-from bara_pyro.core.rank_pattern import checked_ranks
-from bara_pyro.core.sites import by_name
-from bara_pyro.core.targets import Target, find_targets
-from bara_pyro.core.verifying import verify_once
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
+from bara_pyro.fast.checkpointing import Recorded, added
+from bara_pyro.lm.backbone import Backbone
+from bara_pyro.lm.targets import Target, checked_ranks, find_targets
+from bara_pyro.lm.verifying import verify_once
 from bara_pyro.types import is_whole
 
 
@@ -59,7 +57,7 @@ class AdaptedLM(Module):
         make_adapter: `(target, rank, scaling) -> adapter` of one layer.
         r: rank.
         lora_alpha: the change is scaled by `lora_alpha / r`.
-        target_modules: see `bara_pyro.core.targets.find_targets`.
+        target_modules: see `bara_pyro.lm.targets.find_targets`.
         full_vocab: compute the logits of the whole vocabulary before taking those asked for (same result).
         rank_pattern: path of a module -> its rank where that is less than r, as PEFT has it; the scaling
             stays `lora_alpha / r`.
@@ -110,7 +108,7 @@ class AdaptedLM(Module):
         self.likelihood = likelihood or AnswerLikelihood()
         self.targets = find_targets(backbone.lm, target_modules)
         # Decoder layers below all adapters, which are run once a row.
-        self.frozen_layers = backbone.states.depth(self.targets)
+        self.frozen_layers = backbone.frozen_layers(self.targets)
         self.rank_pattern = checked_ranks(rank_pattern or {}, self.targets, r)
         adapters = [make_adapter(t, self.rank_pattern.get(t.path, r), lora_alpha / r) for t in self.targets]
         self.adapters = by_name({a.target.path: a for a in adapters})

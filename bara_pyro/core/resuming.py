@@ -8,12 +8,11 @@ import pyro
 import torch
 from torch import Tensor
 
-from bara_pyro.core.frozen_states import Tokens
 from bara_pyro.core.guide import PosteriorMean, SiteGuide
-from bara_pyro.core.prefix import LEAST, Prefix, after, beginning, common_tokens, split
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.data.types import Batch
+from bara_pyro.data.types import Batch, TokenRows
 from bara_pyro.errors import ConfigError
+from bara_pyro.fast.prefix import LEAST, Prefix, after, beginning, common_tokens, split
 
 
 def shared(model: AdaptedLM, batch: Batch) -> Batch:
@@ -125,5 +124,5 @@ def _reading(model: AdaptedLM, batch: Batch) -> Iterator[int]:
             yield draws.numel()
 
 
-def _tokens(batch: Batch) -> Tokens:
-    return Tokens(batch.input_ids, batch.attention_mask)
+def _tokens(batch: Batch) -> TokenRows:
+    return TokenRows(batch.input_ids, batch.attention_mask)

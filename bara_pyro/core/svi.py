@@ -12,12 +12,12 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from bara_pyro.core.elbo import ElboTerms, MeanFieldELBO
 from bara_pyro.core.guide import SiteGuide, check_guide
+from bara_pyro.core.handlers import PROGRAM
 from bara_pyro.core.latents import Site
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.core.ranks import Ranks
-from bara_pyro.core.threads import PROGRAM
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, TrainingError
+from bara_pyro.processes import Ranks
 
 M = TypeVar("M", bound=AdaptedLM)
 G = TypeVar("G", bound=SiteGuide)

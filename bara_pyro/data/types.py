@@ -3,7 +3,7 @@
 import string
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -120,6 +120,25 @@ WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 """Types of whole numbers, which classes are counted in."""
 
 
+class TokenRows(NamedTuple):
+    """What a language model reads, as in `Batch`: `B x T` each."""
+
+    input_ids: Tensor
+    attention_mask: Tensor
+    segments: Tensor | None = None
+
+    def repeat(self, copies: int) -> "TokenRows":
+        """Return all rows, `copies` times one after the other."""
+        segments = None if self.segments is None else self.segments.repeat(copies, 1)
+        return TokenRows(self.input_ids.repeat(copies, 1), self.attention_mask.repeat(copies, 1), segments)
+
+    def chosen(self, row: int, width: int) -> "TokenRows":
+        """Return one row, its last `width` tokens."""
+        one = slice(row, row + 1)
+        segments = None if self.segments is None else self.segments[one, -width:]
+        return TokenRows(self.input_ids[one, -width:], self.attention_mask[one, -width:], segments)
+
+
 @dataclass(frozen=True)
 class Batch:
     """Left-padded token ids of B questions, T tokens wide.
@@ -132,7 +151,7 @@ class Batch:
         ids: the B stable row identifiers.
         segments: long, `B x T`, or None for one text a row: 0 on what all texts of a row begin with, c on its
             c-th continuation, whose tokens see that beginning and their own segment alone.
-        past: `bara_pyro.core.prefix.Prefix`, or None: tokens that were read before, which these rows go on
+        past: `bara_pyro.fast.prefix.Prefix`, or None: tokens that were read before, which these rows go on
             from.
     """
 

@@ -11,17 +11,16 @@ from pydantic import (
     model_validator,
 )
 
-from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.defaults import default
 from bara_pyro.core.priors import PRIORS, make_prior
 from bara_pyro.core.program import AdapterOptions
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.amortized import Activation, AmortizedGuide, Shape, Width, start_kappa
 from bara_pyro.guides.families import FAMILIES
+from bara_pyro.lm.backbone import Backbone
 from bara_pyro.methods.base import Method, MethodConfig, pair, register_method, setting
 from bara_pyro.models.bara import BaRA, Form, Latent
 from bara_pyro.settings import Unread, later
-from bara_pyro.types import Json
+from bara_pyro.types import Json, default
 
 OF_PHI, OF_THETA = Unread("latent", ("theta",)), Unread("latent", ("phi",))
 OF_NOISE = Unread("guide", ("delta",))

@@ -9,19 +9,18 @@ from typing import Any, Generic, Literal, Protocol, Self, TypeVar, get_args, get
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
 from torch import Tensor
 
-from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.defaults import default
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.program import AdaptedLM, AdapterOptions
 from bara_pyro.core.svi import SVI
 from bara_pyro.data import EncodedSplit
 from bara_pyro.errors import ConfigError
+from bara_pyro.lm.backbone import Backbone
 from bara_pyro.methods.recipes import Training, default_svi
 from bara_pyro.posthoc.corrections import Corrections
 from bara_pyro.registry import Registry
 from bara_pyro.retired import without_retired
 from bara_pyro.settings import DEFAULT_METHOD, Unread, validation_sentence
-from bara_pyro.types import Json
+from bara_pyro.types import Json, default
 
 STORED = {"stored": True}  # pydantic's context where settings are read back
 

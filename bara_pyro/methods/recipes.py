@@ -9,10 +9,10 @@ from torch.optim import Optimizer
 
 from bara_pyro.core.elbo import ElboTerms, MeanFieldELBO
 from bara_pyro.core.guide import SiteGuide
-from bara_pyro.core.loading import DTYPES
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.svi import SVI, SVIOptions, adamw, linear_schedule
 from bara_pyro.data.types import Batch
+from bara_pyro.lm.loading import DTYPES
 from bara_pyro.settings import Unread
 
 Recipe = Literal["elbo", "reproduction"]

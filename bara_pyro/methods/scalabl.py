@@ -5,10 +5,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat
 
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.program import AdapterOptions
 from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.guides.scalabl import ScalaBLGuide
+from bara_pyro.lm.backbone import Backbone
 from bara_pyro.methods.base import Method, MethodConfig, pair, register_method, setting
 from bara_pyro.methods.recipes import OF_ELBO, Recipe, Training, alternating, default_svi
 from bara_pyro.models.scalabl import ScalaBL

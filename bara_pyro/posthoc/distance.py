@@ -23,11 +23,10 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from torch import Tensor
 
-from bara_pyro.core.frozen import frozen
+from bara_pyro.core.handlers import PROGRAM
+from bara_pyro.core.modules import distribution_of, frozen
 from bara_pyro.core.noise import CounterNoise
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.core.sites import distribution_of
-from bara_pyro.core.threads import PROGRAM
 from bara_pyro.data.clusters import folds
 from bara_pyro.data.types import Batch
 from bara_pyro.posthoc.rows import FittedToRows

@@ -13,7 +13,7 @@ import math
 import torch
 from torch import Tensor
 
-from bara_pyro.core.frozen import frozen
+from bara_pyro.core.modules import frozen
 from bara_pyro.errors import DataError
 from bara_pyro.posthoc.rows import FittedToRows
 

@@ -8,7 +8,7 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
 from bara_pyro.bisection import sign_change
-from bara_pyro.core.frozen import frozen
+from bara_pyro.core.modules import frozen
 from bara_pyro.errors import ConfigError
 from bara_pyro.metrics import nll, posterior_predictive
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bara_pyro.core.ranks import ALONE, Ranks
 from bara_pyro.core.svi import SVI
 from bara_pyro.errors import CheckpointError
+from bara_pyro.processes import ALONE, Ranks
 from bara_pyro.runs.manifest import CHECKPOINT
 from bara_pyro.runs.store import load_parameters, read_tensors, write_tensors
 from bara_pyro.types import Json

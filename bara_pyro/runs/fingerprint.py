@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from bara_pyro.core.backbone import Backbone
+from bara_pyro.lm.backbone import Backbone
 from bara_pyro.types import Json
 
 # Values looked at per tensor, spread over it: enough to tell two trainings apart, cheap for large models.

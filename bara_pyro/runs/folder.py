@@ -5,11 +5,11 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.loading import load_backbone
 from bara_pyro.data import Columns, Task, encode_labels
 from bara_pyro.data.reply_tasks import ReplyTask
 from bara_pyro.errors import CheckpointError, ConfigError
+from bara_pyro.lm.backbone import Backbone
+from bara_pyro.lm.loading import load_backbone
 from bara_pyro.methods import METHODS
 from bara_pyro.registry import PLUGINS
 from bara_pyro.runs.atomic import write_json

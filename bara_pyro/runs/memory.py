@@ -8,10 +8,10 @@ from pathlib import Path
 import psutil
 import torch
 
-from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.targets import find_targets
 from bara_pyro.data import EncodedRows
 from bara_pyro.errors import CheckpointError, ConfigError
+from bara_pyro.lm.backbone import Backbone
+from bara_pyro.lm.targets import find_targets
 from bara_pyro.runs.config import RunConfig
 from bara_pyro.runs.manifest import ADAPTER, GUIDE
 from bara_pyro.runs.store import check_header
@@ -37,7 +37,9 @@ def training_bytes(config: RunConfig, backbone: Backbone, split: EncodedRows) ->
     lengths = split.lengths
     tokens = times * sum(lengths) + sum(nlargest(more, lengths))
     lm = backbone.lm.config.get_text_config()
-    layers = int(lm.num_hidden_layers) - backbone.states.depth(targets)  # those below keep nothing
+    layers = int(lm.num_hidden_layers) - backbone.states.depth(
+        t.path for t in targets if not t.is_head
+    )  # those below keep nothing
     kept = 1 if config.train.checkpointing else KEPT
     states = kept * tokens * int(lm.hidden_size) * layers
     units = c.r * tokens * sum(not target.is_head for target in targets)

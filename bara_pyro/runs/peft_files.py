@@ -12,11 +12,11 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from bara_pyro.core.loading import resolve
+from bara_pyro.core.modules import module_key
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.core.sites import module_key
-from bara_pyro.core.targets import find_targets
 from bara_pyro.guides.amortized import AmortizedGuide
+from bara_pyro.lm.loading import resolve
+from bara_pyro.lm.targets import find_targets
 from bara_pyro.methods import METHODS
 from bara_pyro.models.bara import PHI, THETA, BaRA
 from bara_pyro.runs.fingerprint import fingerprint

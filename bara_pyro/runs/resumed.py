@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.data import Task, is_file_name
 from bara_pyro.data.reply_tasks import ReplyTask
 from bara_pyro.errors import CheckpointError, ConfigError, DataError
+from bara_pyro.lm.backbone import Backbone
 from bara_pyro.runs.by_rows import calibrated, for_rows
 from bara_pyro.runs.config import OF_THE_MACHINE, RunConfig, differences, load_config
 from bara_pyro.runs.evaluate import OnRows

@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import TypeVar
 
 from bara_pyro.columns import OPTIONS
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.data import SOURCES, EncodedSplit, Example, Task, encode, load_task, task_from_rows
 from bara_pyro.data.conversations import ReplyEncoder, encode_replies
 from bara_pyro.data.loader import check_world
@@ -18,6 +17,7 @@ from bara_pyro.data.streamed import StreamedReplies
 from bara_pyro.data.tables import Data
 from bara_pyro.data.tokens import unknown_share
 from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.lm.backbone import Backbone
 from bara_pyro.runs.config import RunConfig
 from bara_pyro.runs.sections import TaskConfig
 from bara_pyro.types import Json

@@ -5,13 +5,13 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 from bara_pyro.core.noise import noise_seed, seeded
-from bara_pyro.core.ranks import ALONE, Ranks
 from bara_pyro.core.svi import SVI
 from bara_pyro.data import EncodedRows, training_batches
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, ProcessLostError, Stopped, TrainingError
 from bara_pyro.fast.capture import replaying, widened
 from bara_pyro.methods import METHODS
+from bara_pyro.processes import ALONE, Ranks
 from bara_pyro.runs.checkpoint import load_checkpoint, save_checkpoint
 from bara_pyro.runs.fingerprint import fingerprint
 from bara_pyro.runs.folder import save_system, write_config

@@ -7,13 +7,10 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.likelihood import CompletionLikelihood, TextLikelihood
-from bara_pyro.core.loading import AUTO, load_backbone
 from bara_pyro.core.noise import seeded
 from bara_pyro.core.program import AdaptedLM, AdapterOptions
-from bara_pyro.core.targets import find_targets
 from bara_pyro.data import (
     EncodedSplit,
     Task,
@@ -24,6 +21,9 @@ from bara_pyro.data import (
 from bara_pyro.data.registry import has_worlds
 from bara_pyro.data.reply_tasks import ReplyTask, is_reply_task
 from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.lm.backbone import Backbone
+from bara_pyro.lm.loading import AUTO, load_backbone
+from bara_pyro.lm.targets import find_targets
 from bara_pyro.methods import METHODS, build
 from bara_pyro.parts import remove_parts
 from bara_pyro.posthoc.corrections import Corrections
@@ -153,7 +153,7 @@ def adapter_options(config: RunConfig, rank_pattern: Mapping[str, int] | None = 
 
 def states_note(config: RunConfig, backbone: Backbone, split: EncodedSplit | Replies) -> list[str]:
     """Say, where the lowest layers hold no adapter, what keeping their output takes."""
-    depth = backbone.states.depth(find_targets(backbone.lm, config.adapter.target_modules))
+    depth = backbone.frozen_layers(find_targets(backbone.lm, config.adapter.target_modules))
     if not depth:
         return []
     size, folder = backbone.states.size(split.lengths), config.backbone.states_folder

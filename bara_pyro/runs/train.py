@@ -11,10 +11,10 @@ from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.noise import seeded
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.core.ranks import Ranks, joined, number_of_processes
 from bara_pyro.data import batches
 from bara_pyro.errors import ConfigError, Stopped
 from bara_pyro.methods import METHODS, Fit, MethodConfig
+from bara_pyro.processes import Ranks, joined, number_of_processes
 from bara_pyro.runs.atomic import write_json
 from bara_pyro.runs.claim import claimed
 from bara_pyro.runs.evaluate import draw

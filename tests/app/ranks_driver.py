@@ -17,9 +17,9 @@ from safetensors.torch import save_file
 from bara_pyro.core.elbo import ElboTerms, MeanFieldELBO
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.core.ranks import ALONE, joined
 from bara_pyro.core.svi import SVI
 from bara_pyro.data.types import Batch
+from bara_pyro.processes import ALONE, joined
 from bara_pyro.runs import train as training
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.steps import make_svi, micro_batches

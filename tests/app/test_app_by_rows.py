@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from torch.nn import functional as F
 
-from bara_pyro.core.loading import load_backbone
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.weibull import WeibullGuide
+from bara_pyro.lm.loading import load_backbone
 from bara_pyro.models.bara import BaRA
 from bara_pyro.runs.by_rows import default_steps, for_rows
 from bara_pyro.runs.config import load_config

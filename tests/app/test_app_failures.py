@@ -13,7 +13,7 @@ import torch
 from app_cases import Bara, Place, assert_one_sentence, files_of
 
 from bara_pyro.cli import running
-from bara_pyro.core.loading import load_backbone
+from bara_pyro.lm.loading import load_backbone
 from bara_pyro.core.svi import SVI
 from bara_pyro.errors import CheckpointError, TrainingError
 from bara_pyro.methods import METHODS

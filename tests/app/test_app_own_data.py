@@ -9,10 +9,10 @@ import pytest
 from app_cases import Bara, Place, assert_answers, assert_one_sentence, questions, write_rows
 
 from bara_pyro.cli import running
-from bara_pyro.core.loading import load_backbone
 from bara_pyro.data import EncodedSplit, Example, Task, task_from_rows
 from bara_pyro.data.replies import EncodedReplies
 from bara_pyro.errors import CheckpointError
+from bara_pyro.lm.loading import load_backbone
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import evaluate_system
 from bara_pyro.runs.folder import load_system

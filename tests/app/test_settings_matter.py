@@ -16,12 +16,12 @@ from setting_cases import candidates
 from torch import Tensor
 
 import bara_pyro as bp
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.noise import seeded
-from bara_pyro.core.ranks import ALONE
 from bara_pyro.errors import BaraError, ConfigError, TrainingError
 from bara_pyro.guides.families import FAMILIES
+from bara_pyro.lm.backbone import Backbone
 from bara_pyro.methods import METHODS, clora, recipes
+from bara_pyro.processes import ALONE
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.resumed import resumed

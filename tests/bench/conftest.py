@@ -6,8 +6,8 @@ import pytest
 from app_cases import questions, save_backbone, write_rows
 from bench_cases import DEVICE, NEEDS, SAMPLES, Case, settings
 
-from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.loading import load_backbone
+from bara_pyro.lm.backbone import Backbone
+from bara_pyro.lm.loading import load_backbone
 from bara_pyro.methods import METHODS
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw

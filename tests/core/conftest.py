@@ -1,8 +1,8 @@
 import pytest
 from core_cases import backbone, make_batch
 
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.data.types import Batch
+from bara_pyro.lm.backbone import Backbone
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AutoModelForCausalLM, GPT2Config, GPTNeoXConfig, LlamaConfig, Qwen2Config
 
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.guide import PosteriorMean, SiteGuide
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.svi import SVI, adamw
@@ -19,6 +18,7 @@ from bara_pyro.data.split import collate_ids
 from bara_pyro.data.types import Batch
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.weibull import WeibullGuide
+from bara_pyro.lm.backbone import Backbone
 from bara_pyro.models.bara import BaRA
 from bara_pyro.models.lora import LoRA
 

@@ -6,13 +6,13 @@ from core_cases import CONFIGS, make_batch, make_lm, trainer
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.errors import BackboneError
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.prior import PriorGuide
 from bara_pyro.guides.weibull import WeibullGuide
+from bara_pyro.lm.backbone import Backbone
 from bara_pyro.models.bara import BaRA
 from bara_pyro.models.dropout import DropoutLoRA
 from bara_pyro.models.lora import LoRA

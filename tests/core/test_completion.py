@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from bara_pyro.core import next_token
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.elbo import ElboTerms, MeanFieldELBO
 from bara_pyro.core.likelihood import LIKELIHOOD, CompletionLikelihood, Head, Likelihood
 from bara_pyro.core.prediction import predict
@@ -24,6 +23,7 @@ from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.ensemble import EnsembleGuide
+from bara_pyro.lm.backbone import Backbone
 from bara_pyro.methods import METHODS, build, method_config
 from bara_pyro.models.ensemble import Ensemble
 from bara_pyro.models.lora import LoRA

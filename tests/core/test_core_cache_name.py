@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, LlamaConfig, LlamaModel
 
-from bara_pyro.core.cache_name import NAMES, cache_argument, given_cache
+from bara_pyro.lm.inputs import CACHE_NAMES, cache_argument, given_cache
 
 
 class Newer(nn.Module):
@@ -23,12 +23,12 @@ def test_the_name_is_the_models() -> None:
     assert cache_argument(Older()) == "past_key_values"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", CACHE_NAMES)
 def test_either_name_is_found(name: str) -> None:
     kept = DynamicCache()
     assert given_cache({"input_ids": torch.ones(1), name: kept}) is kept
     assert given_cache({name: None}) is None
-    assert given_cache({NAMES[0]: None, NAMES[1]: kept}) is kept
+    assert given_cache({CACHE_NAMES[0]: None, CACHE_NAMES[1]: kept}) is kept
 
 
 def test_the_installed_transformers_takes_it_without_a_word(recwarn: pytest.WarningsRecorder) -> None:

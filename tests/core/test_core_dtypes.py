@@ -8,8 +8,8 @@ import torch
 from core_cases import CONFIGS, backbone, bara_pair, make_batch, make_lm, trainer
 from pyro import poutine
 
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.guides.weibull import WeibullGuide
+from bara_pyro.lm.backbone import Backbone
 from bara_pyro.models.bara import BaRA
 
 

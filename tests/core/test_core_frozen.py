@@ -5,10 +5,10 @@ import torch
 from core_cases import CONFIGS, backbone, bara_pair, lora_pair, make_batch, plain_forward, randomise, trainer
 from torch import nn
 
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.svi import SVI
 from bara_pyro.data.types import Batch
+from bara_pyro.lm.backbone import Backbone
 from bara_pyro.models.lora import LoRA
 
 

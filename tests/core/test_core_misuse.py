@@ -15,10 +15,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 import bara_pyro as bp
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.svi import SVI, adamw
-from bara_pyro.core.targets import find_targets
 from bara_pyro.data import Task, register_task
 from bara_pyro.data.split import collate_ids
 from bara_pyro.data.types import Batch
@@ -26,6 +24,8 @@ from bara_pyro.errors import BackboneError, ConfigError, DataError
 from bara_pyro.guides.amortized import AmortizedGuide
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.laplace import LaplaceGuide
+from bara_pyro.lm.backbone import Backbone
+from bara_pyro.lm.targets import find_targets
 from bara_pyro.models.gaussian_lora import GaussianLoRA
 from bara_pyro.models.lora import LoRA
 

@@ -6,9 +6,9 @@ from core_cases import backbone, make_batch, unlabelled
 from pyro import poutine
 from pyro.distributions import Exponential, Gamma
 
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.data.types import Batch
 from bara_pyro.guides.weibull import WeibullGuide
+from bara_pyro.lm.backbone import Backbone
 from bara_pyro.models.bara import BaRA
 from bara_pyro.models.lora import LoRA
 

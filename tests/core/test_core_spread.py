@@ -12,10 +12,11 @@ from core_cases import backbone, make_batch, randomise
 from torch import Tensor, nn
 
 import bara_pyro as bp
-from bara_pyro.core import loading, packages
+from bara_pyro import errors
 from bara_pyro.core.prediction import predict
 from bara_pyro.errors import BackboneError, ConfigError
 from bara_pyro.guides.weibull import WeibullGuide
+from bara_pyro.lm import loading
 from bara_pyro.models.bara import BaRA
 from bara_pyro.runs.system import find_device
 
@@ -64,7 +65,7 @@ def test_several_processes_cannot_share_all_gpus(monkeypatch: pytest.MonkeyPatch
 
 
 def test_missing_accelerate_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packages, "find_spec", lambda name: None)
+    monkeypatch.setattr(errors, "find_spec", lambda name: None)
     with pytest.raises(
         BackboneError, match=r"auto needs .* accelerate: pip install 'bara-pyro\[trainer\]'\.$"
     ):

@@ -3,9 +3,9 @@ import torch
 from core_cases import CONFIGS, backbone
 from torch import nn
 
-from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.targets import find_targets, head_path
 from bara_pyro.errors import BackboneError
+from bara_pyro.lm.backbone import Backbone
+from bara_pyro.lm.targets import find_targets, head_path
 
 DEFAULTS = {
     "qwen2": {"q_proj", "v_proj", "lm_head"},
@@ -91,7 +91,7 @@ def test_a_model_without_output_embedding_is_refused(qwen: Backbone) -> None:
 
 
 def test_other_kinds_of_layer_are_refused() -> None:
-    from bara_pyro.core.targets import widths
+    from bara_pyro.lm.targets import widths
 
     with pytest.raises(BackboneError, match="Embedding"):
         widths(nn.Embedding(3, 4))

@@ -11,11 +11,11 @@ from peft import LoraConfig
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.core.verifying import verify
 from bara_pyro.guides.weibull import WeibullGuide
+from bara_pyro.lm.backbone import Backbone
+from bara_pyro.lm.verifying import verify
 from bara_pyro.models.bara import BaRA
 
 # Only the upper of the two layers holds adapters, and the head.

@@ -15,7 +15,6 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 
 import bara_pyro as bp
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.resuming import read
@@ -31,6 +30,7 @@ from bara_pyro.guides.posthoc import PosthocGuide
 from bara_pyro.guides.scalabl import ScalaBLGuide
 from bara_pyro.guides.vbll import VBLLGuide
 from bara_pyro.guides.weibull import WeibullGuide
+from bara_pyro.lm.backbone import Backbone
 from bara_pyro.models.bara import BaRA
 from bara_pyro.models.gaussian_lora import GaussianLoRA
 from bara_pyro.models.lora import LoRA

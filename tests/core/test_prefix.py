@@ -12,16 +12,16 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from bara_pyro.core import prediction, resuming
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.noise import CounterNoise
 from bara_pyro.core.prediction import Addressed, addresses_of, predict, record
-from bara_pyro.core.prefix import Prefix, common_tokens
-from bara_pyro.core.verifying import verify
 from bara_pyro.data.split import collate_ids
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
+from bara_pyro.fast.prefix import Prefix, common_tokens
 from bara_pyro.guides.ensemble import EnsembleGuide
 from bara_pyro.guides.normal import NormalGuide
+from bara_pyro.lm.backbone import Backbone
+from bara_pyro.lm.verifying import verify
 from bara_pyro.models.ensemble import Ensemble
 from bara_pyro.models.gaussian_lora import GaussianLoRA
 

@@ -15,15 +15,15 @@ from transformers import (
     XLNetConfig,
 )
 
-from bara_pyro.core.backbone import TOLERANCE, Backbone, apart
 from bara_pyro.core.likelihood import CompletionLikelihood
 from bara_pyro.core.prediction import predict
-from bara_pyro.core.verifying import MOST, verify
 from bara_pyro.data import Example, encode
 from bara_pyro.data.conversations import Conversation, encode_replies
 from bara_pyro.errors import BackboneError, DataError
 from bara_pyro.extras.replies.generation import encode_prompts, generate
 from bara_pyro.guides.delta import DeltaGuide
+from bara_pyro.lm.backbone import TOLERANCE, Backbone, apart
+from bara_pyro.lm.verifying import MOST, verify
 from bara_pyro.models.lora import LoRA
 
 

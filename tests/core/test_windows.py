@@ -10,15 +10,15 @@ from torch.testing import assert_close
 
 from bara_pyro.core import resuming
 from bara_pyro.core.attached import attached
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.prediction import predict
-from bara_pyro.core.verifying import verify
 from bara_pyro.data.replies import EncodedReply, reply_batch
 from bara_pyro.data.split import collate_ids
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import BackboneError
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.normal import NormalGuide
+from bara_pyro.lm.backbone import Backbone
+from bara_pyro.lm.verifying import verify
 from bara_pyro.models.gaussian_lora import GaussianLoRA
 from bara_pyro.models.lora import LoRA
 

@@ -10,9 +10,9 @@ from tempfile import mkdtemp
 import torch
 from app_cases import questions, save_backbone, write_rows
 
-from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.loading import load_backbone
 from bara_pyro.data import Task
+from bara_pyro.lm.backbone import Backbone
+from bara_pyro.lm.loading import load_backbone
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.system import System, build_system
 

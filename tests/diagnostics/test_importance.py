@@ -11,7 +11,7 @@ from posterior_cases import KAPPA, MEAN, PATH, Grid, one_gate, weibull
 from scipy import stats
 from torch.testing import assert_close
 
-from bara_pyro.core.sites import module_key
+from bara_pyro.core.modules import module_key
 from bara_pyro.diagnostics.posterior.importance import (
     ImportanceEstimate,
     importance_estimate,

@@ -165,7 +165,7 @@ def test_the_folder_reads_back(tmp_path: Path) -> None:
 def test_a_pruned_lora_is_read_by_peft(tmp_path: Path) -> None:
     from peft import PeftModel
 
-    from bara_pyro.core.loading import load_backbone
+    from bara_pyro.lm.loading import load_backbone
 
     system = fitted("lora", **{"adapter.target_modules": ["q_proj", "v_proj"]})
     silence(system, 1)

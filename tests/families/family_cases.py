@@ -12,8 +12,8 @@ import transformers as hf
 from app_cases import word_tokenizer
 from torch import nn
 
-from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.targets import find_targets
+from bara_pyro.lm.backbone import Backbone
+from bara_pyro.lm.targets import find_targets
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 BEGIN, END = "<!-- families -->", "<!-- /families -->"

@@ -16,9 +16,9 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from whole_case import check_trained_saved_read_and_detached, own_logits
 
 from bara_pyro.core import packages, quantized
-from bara_pyro.core.loading import DTYPES, load_backbone
 from bara_pyro.data import training_batches
 from bara_pyro.errors import BackboneError
+from bara_pyro.lm.loading import DTYPES, load_backbone
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.steps import make_svi
 from bara_pyro.runs.system import build_system

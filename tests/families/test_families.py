@@ -11,12 +11,12 @@ from torch.testing import assert_close
 from whole_case import check_trained_saved_read_and_detached
 
 import bara_pyro as bp
-from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.frozen_states import Tokens
+from bara_pyro.lm.backbone import Backbone
+from bara_pyro.data.types import (Tokens)
 from bara_pyro.core.prediction import predict
-from bara_pyro.core.prefix import split
-from bara_pyro.core.targets import find_targets
-from bara_pyro.core.verifying import verify
+from bara_pyro.fast.prefix import split
+from bara_pyro.lm.targets import find_targets
+from bara_pyro.lm.verifying import verify
 from bara_pyro.data.split import collate_ids
 from bara_pyro.errors import BackboneError
 from bara_pyro.guides.delta import DeltaGuide

@@ -19,13 +19,13 @@ from transformers import (
     Qwen3NextConfig,
 )
 
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.prediction import predict
-from bara_pyro.core.verifying import verify
 from bara_pyro.data.split import collate_ids
 from bara_pyro.errors import BackboneError, ConfigError
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.weibull import WeibullGuide
+from bara_pyro.lm.backbone import Backbone
+from bara_pyro.lm.verifying import verify
 from bara_pyro.models.bara import BaRA
 from bara_pyro.models.lora import LoRA
 

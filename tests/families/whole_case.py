@@ -7,8 +7,8 @@ from app_cases import Place
 from family_cases import modules_with_hooks
 from torch import Tensor
 
-from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.loading import load_backbone
+from bara_pyro.lm.backbone import Backbone
+from bara_pyro.lm.loading import load_backbone
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import load_system

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from bara_pyro.core.adapter import Adapter
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.svi import SVI, parameters
 from bara_pyro.data.types import Batch
+from bara_pyro.lm.backbone import Backbone
 from bara_pyro.methods import METHODS, build, method_config
 from bara_pyro.models.gaussian_lora import GaussianLoRA
 from bara_pyro.runs.config import load_config

@@ -15,7 +15,7 @@ from torch.testing import assert_close
 
 import bara_pyro as bp
 from bara_pyro.cli.architectures import empty_backbone
-from bara_pyro.core.backbone import Backbone
+from bara_pyro.lm.backbone import Backbone
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.likelihood import AnswerLikelihood, TextLikelihood
 from bara_pyro.core.prediction import predict

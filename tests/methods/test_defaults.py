@@ -6,7 +6,6 @@ import pytest
 import torch
 from core_cases import backbone
 
-from bara_pyro.core.defaults import default
 from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.program import AdaptedLM
@@ -15,6 +14,7 @@ from bara_pyro.guides.families import FAMILIES
 from bara_pyro.methods import METHODS, build, method_config
 from bara_pyro.methods.base import given
 from bara_pyro.runs.sections import AdapterConfig, PredictConfig, TrainConfig
+from bara_pyro.types import default
 
 PLAIN = (int, float, str, bool, tuple, type(None))
 

@@ -24,9 +24,9 @@ from torch.distributions import MultivariateNormal
 from torch.testing import assert_close
 from transformers import AutoModelForCausalLM
 
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.prediction import predict
 from bara_pyro.guides.laplace import LaplaceGuide, _probit
+from bara_pyro.lm.backbone import Backbone
 from bara_pyro.methods.evidence import log_evidence
 from bara_pyro.methods.laplace import fit_laplace
 from bara_pyro.metrics import decompose, posterior_predictive

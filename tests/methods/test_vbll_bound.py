@@ -22,11 +22,11 @@ from vbll_cases import (
     two_answers,
 )
 
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import DataError
 from bara_pyro.guides.vbll import VBLLGuide
+from bara_pyro.lm.backbone import Backbone
 from bara_pyro.methods.jensen import GaussianLogits, JensenELBO
 from bara_pyro.models.vbll import VBLL
 

@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import bara_pyro as bp
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.diagnostics.paired.evaluated import read_group
 from bara_pyro.diagnostics.posterior.predictive_scores import stored_scores
 from bara_pyro.errors import BaraError, CheckpointError
 from bara_pyro.extras.hub.upload import prepare_upload
+from bara_pyro.lm.backbone import Backbone
 from bara_pyro.runs.folder import stored_config, stored_step
 from bara_pyro.runs.manifest import CHECKPOINT, CONFIG, LOG, MANIFEST, METRICS, PEFT_CONFIG, PREDICTIONS
 from bara_pyro.runs.resumed import resumed

@@ -13,10 +13,10 @@ from safetensors.torch import save_file
 from torch import zeros
 
 import bara_pyro as bp
-from bara_pyro.core.loading import load_tokenizer
 from bara_pyro.errors import BackboneError
 from bara_pyro.extras.replies.generation import embed
 from bara_pyro.extras.replies.reward import load_reward_model
+from bara_pyro.lm.loading import load_tokenizer
 
 ROOT = Path(__file__).parents[2]
 PLACES = ("bara_pyro", "models", "guides", "experiments", "benchmarks", "examples")

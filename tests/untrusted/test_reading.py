@@ -15,8 +15,8 @@ from hostile import header_of, list_files, rehash, spoil, write_header
 from safetensors.torch import load_file, save_file
 
 import bara_pyro as bp
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.errors import BackboneError, BaraError, CheckpointError
+from bara_pyro.lm.backbone import Backbone
 from bara_pyro.runs.folder import stored_config
 from bara_pyro.runs.manifest import ADAPTER, CONFIG, GUIDE
 from bara_pyro.runs.store import read_tensors

@@ -99,7 +99,7 @@ def card(
     from bara_pyro.cli.card import measure, write_card
     from bara_pyro.cli.running import run
     from bara_pyro.cli.terminal import say
-    from bara_pyro.core.loading import load_backbone
+    from bara_pyro.lm.loading import load_backbone
     from bara_pyro.runs.config import load_config
     from bara_pyro.runs.system import build_system
 

@@ -39,7 +39,7 @@ def params(
 
     from bara_pyro.cli.architectures import empty_backbone
     from bara_pyro.cli.terminal import result, show
-    from bara_pyro.core.loading import load_backbone
+    from bara_pyro.lm.loading import load_backbone
     from bara_pyro.methods import build
     from bara_pyro.report.table import Column, Table
     from bara_pyro.runs.config import parse_config

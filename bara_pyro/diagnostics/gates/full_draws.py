@@ -14,10 +14,10 @@ from bara_pyro.core.gate_draws import product
 from bara_pyro.core.guide import PRIOR, SiteGuide
 from bara_pyro.core.latents import Gates
 from bara_pyro.core.likelihood import require_answer_tokens
+from bara_pyro.core.modules import distribution_of
 from bara_pyro.core.noise import noise_seed
 from bara_pyro.core.prediction import Drawn
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.core.sites import distribution_of
 from bara_pyro.data import EncodedSplit, batches, first_rows
 from bara_pyro.errors import ConfigError, DataError, unknown
 from bara_pyro.runs.evaluate import draw

@@ -21,9 +21,9 @@ from bara_pyro.core.adapter import Adapter, chosen_rows, tapped
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.latents import Gates
 from bara_pyro.core.likelihood import require_answer_tokens
+from bara_pyro.core.modules import module_key
 from bara_pyro.core.prediction import Drawn, record
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.core.sites import module_key
 from bara_pyro.data import EncodedSplit, batches
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError

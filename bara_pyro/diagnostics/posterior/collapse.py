@@ -16,11 +16,11 @@ from torch.distributions import kl_divergence
 
 from bara_pyro.core.distributions import has_analytic_kl
 from bara_pyro.core.guide import SiteGuide, check_guide
+from bara_pyro.core.modules import distribution_of
 from bara_pyro.core.noise import seeded
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.priors import make_prior
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.core.sites import distribution_of
 from bara_pyro.data.types import Batch
 from bara_pyro.diagnostics.posterior.joint import gates_of
 from bara_pyro.diagnostics.result import Number

@@ -18,9 +18,9 @@ from torch import Tensor
 from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.likelihood import LIKELIHOOD
+from bara_pyro.core.modules import value_of
 from bara_pyro.core.noise import noise_seed, seeded
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.core.sites import value_of
 from bara_pyro.core.svi import SVI, adamw, linear_schedule
 from bara_pyro.data.types import Batch
 from bara_pyro.diagnostics.posterior.joint import Values, check_target, draw, evaluate, fixed_weights

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from bara_pyro.core.adapter import Adapter, tapped
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.distributions import MEAN_MIN
 from bara_pyro.core.latents import Gates
 from bara_pyro.core.likelihood import require_answer_tokens
+from bara_pyro.core.modules import module_key
 from bara_pyro.core.prediction import record
-from bara_pyro.core.sites import module_key
 from bara_pyro.data import EncodedSplit, batches
 from bara_pyro.errors import ConfigError
+from bara_pyro.lm.backbone import Backbone
 from bara_pyro.runs.system import System
 
 

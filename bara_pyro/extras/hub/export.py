@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from bara_pyro.core.gate_draws import gate_draws
-from bara_pyro.core.sites import module_key
+from bara_pyro.core.modules import module_key
 from bara_pyro.data import EncodedSplit, batches, first_rows
 from bara_pyro.errors import ConfigError, check_choice
 from bara_pyro.extras.hub.linear_gates import Fit, down_projections, linear_gates

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from bara_pyro.core.adapter import tapped
 from bara_pyro.core.latents import Gates
+from bara_pyro.core.modules import module_key
 from bara_pyro.core.prediction import record
-from bara_pyro.core.sites import module_key
 from bara_pyro.data import EncodedSplit, batches
 from bara_pyro.runs.system import System
 

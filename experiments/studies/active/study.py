@@ -19,10 +19,10 @@ import torch
 from matplotlib.figure import Figure
 
 from bara_pyro.cli.terminal import say
-from bara_pyro.core.loading import load_backbone
 from bara_pyro.data import Example, Task
 from bara_pyro.errors import ConfigError
 from bara_pyro.extras.active.acquire import Pool, acquire, ask_pool
+from bara_pyro.lm.loading import load_backbone
 from bara_pyro.metrics import evaluate
 from bara_pyro.report import Column, Table
 from bara_pyro.report.style import dress, line_style, new_figure

@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 
 from bara_pyro.cli.terminal import progress, say, show
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.guide import SiteGuide
-from bara_pyro.core.loading import DTYPES
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.svi import SVI
 from bara_pyro.data import EncodedSplit, Task
 from bara_pyro.errors import BaraError
+from bara_pyro.lm.backbone import Backbone
+from bara_pyro.lm.loading import DTYPES
 from bara_pyro.methods import METHODS, build
 from bara_pyro.report import Column, Table
 from bara_pyro.runs.config import load_config

@@ -21,11 +21,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bara_pyro.core.loading import load_tokenizer
 from bara_pyro.data.tokens import Tokenizer
 from bara_pyro.errors import DataError
 from bara_pyro.extras.replies.generation.prompts import encode_prompts
 from bara_pyro.extras.replies.reward import Agreement, RewardModel, load_reward_model, score_replies
+from bara_pyro.lm.loading import load_tokenizer
 from bara_pyro.untrusted.files import read_jsonl
 from experiments.engine.arguments import option
 from experiments.engine.replies import Look, Sampling, harness_tax

@@ -30,14 +30,14 @@ from bara_pyro.core.distributions import MeanWeibull
 from bara_pyro.core.distributions.weibull import EULER
 from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.guide import SiteGuide
-from bara_pyro.core.loading import load_backbone
+from bara_pyro.core.modules import module_key
 from bara_pyro.core.noise import seeded
-from bara_pyro.core.sites import module_key
 from bara_pyro.core.svi import linear_schedule
 from bara_pyro.data import EncodedSplit, Example, training_batches
 from bara_pyro.diagnostics.posterior.gibbs_draws import gibbs_draws
 from bara_pyro.errors import ConfigError, TrainingError
 from bara_pyro.extras.bounds.pac_bayes import LOSSES, GibbsBound, gibbs_bound, held_out_bound
+from bara_pyro.lm.loading import load_backbone
 from bara_pyro.metrics import posterior_predictive
 from bara_pyro.models.bara import PHI, BaRA
 from bara_pyro.report import Column, Table

@@ -24,7 +24,6 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from bara_pyro.cli.architectures import shaped
 from bara_pyro.cli.terminal import say, show
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.data.split import collate_ids
 from bara_pyro.data.types import Batch
 from bara_pyro.diagnostics.posterior.comparison import CANDIDATES, compare_with_reference
@@ -34,6 +33,7 @@ from bara_pyro.diagnostics.posterior.reference import Reference, flat_gates, nut
 from bara_pyro.diagnostics.posterior.sbc import fit_guide, simulate
 from bara_pyro.diagnostics.posterior.weighing import weighed_draws
 from bara_pyro.guides.families import FAMILIES
+from bara_pyro.lm.backbone import Backbone
 from bara_pyro.models.bara import BaRA, Latent
 from bara_pyro.report import Column, Table, save
 from bara_pyro.report.style import GREY, INK, dress, line_style, new_figure

@@ -7,15 +7,14 @@ from typing import Any, cast
 from peft import PeftConfig
 from pydantic import ValidationError
 
-from bara_pyro.core.defaults import default
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.core.rank_pattern import check_rank
 from bara_pyro.errors import ConfigError
+from bara_pyro.lm.targets import check_rank
 from bara_pyro.methods import METHODS, method_config
 from bara_pyro.methods.bara import BaRAMethodConfig
 from bara_pyro.runs.peft_files import PEFT_TYPE
 from bara_pyro.settings import DEFAULT_METHOD, validation_sentence
-from bara_pyro.types import Json
+from bara_pyro.types import Json, default
 from bara_pyro.untrusted.patterns import matching
 from bara_pyro.untrusted.schemas import AdapterSizes
 

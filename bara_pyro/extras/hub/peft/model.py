@@ -18,12 +18,12 @@ from peft.utils import AuxiliaryTrainingWrapper
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from bara_pyro.core.cache_name import given_cache
 from bara_pyro.core.noise import CounterNoise
-from bara_pyro.core.targets import find_targets
 from bara_pyro.errors import BackboneError, ConfigError
 from bara_pyro.extras.hub.peft.config import TYPE, BaRAConfig
 from bara_pyro.extras.hub.peft.layer import BaRALayer, SharedDraw
+from bara_pyro.lm.inputs import given_cache
+from bara_pyro.lm.targets import find_targets
 from bara_pyro.models.bara import PHI
 from bara_pyro.runs.fingerprint import fingerprint_of
 from bara_pyro.untrusted.patterns import matching

@@ -13,8 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bara_pyro.core.packages import require_packages
-from bara_pyro.errors import BackboneError, ConfigError, unknown
+from bara_pyro.errors import BackboneError, ConfigError, require_packages, unknown
 from bara_pyro.extras.hub.pretrained.gguf import READER, convert_gguf
 from bara_pyro.runs.manifest import sha256
 

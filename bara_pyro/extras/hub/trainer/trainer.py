@@ -16,16 +16,16 @@ from transformers import BatchEncoding, Trainer, TrainingArguments
 from bara_pyro.core.attached import Fitted, pair_of
 from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.handlers import PROGRAM
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.core.ranks import Ranks
 from bara_pyro.core.svi import SVI, adamw
-from bara_pyro.core.threads import PROGRAM
 from bara_pyro.data import EncodedSplit
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.extras.hub.trainer.arguments import CHECKPOINTING, adam_of, autocast_of, check_arguments
 from bara_pyro.metrics import posterior_predictive
+from bara_pyro.processes import Ranks
 from bara_pyro.runs.offered import among_offered
 
 WEIGHTS = "model.safetensors"  # where Trainer looks for them

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from huggingface_hub import EvalResult, ModelCardData
 
-from bara_pyro.core.loading import DTYPES
 from bara_pyro.data.registry import SOURCES
+from bara_pyro.lm.loading import DTYPES
 from bara_pyro.methods import METHODS
 from bara_pyro.metrics.base import METRICS, Metric
 from bara_pyro.report.table import Column, Table, markdown

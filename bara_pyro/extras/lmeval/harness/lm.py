@@ -16,8 +16,6 @@ from tqdm import tqdm
 
 from bara_pyro import __version__
 from bara_pyro.core.attached import attached
-from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.loading import load_backbone
 from bara_pyro.data import templates
 from bara_pyro.data.replies import EncodedReply
 from bara_pyro.errors import ConfigError, DataError, check_choice
@@ -30,6 +28,8 @@ from bara_pyro.extras.lmeval.harness.writing import (
     written,
 )
 from bara_pyro.extras.replies.generation import Prompt
+from bara_pyro.lm.backbone import Backbone
+from bara_pyro.lm.loading import load_backbone
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.manifest import is_run
 from bara_pyro.runs.system import System, find_device

@@ -9,9 +9,9 @@ from datasets.exceptions import DatasetsError
 from lm_eval.api.model import LM
 from lm_eval.tasks import TaskManager
 
-from bara_pyro.core.loading import quiet_transformers
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.extras.lmeval.harness.local import PREFIX, filled, named
+from bara_pyro.lm.loading import quiet_transformers
 from bara_pyro.types import Json
 
 KEPT = ("results", "groups", "versions", "n-shot", "n-samples", "higher_is_better")

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from bara_pyro.core.attached import changes_logits, check_attachable
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.errors import ConfigError
 from bara_pyro.extras.replies.generation.prompts import Prompt
 from bara_pyro.extras.replies.generation.sampling import warpers
+from bara_pyro.lm.backbone import Backbone
 from bara_pyro.types import is_whole
 
 LONGEST = 256  # tokens of a reply, unless another number is given

@@ -9,9 +9,9 @@ from torch import Tensor
 from bara_pyro.core.adapter import LayerLatents
 from bara_pyro.core.attached import Placed, latents_under
 from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.handlers import PROGRAM
 from bara_pyro.core.noise import CounterNoise
 from bara_pyro.core.prediction import Addressed
-from bara_pyro.core.threads import PROGRAM
 
 
 class RowDraws(Placed, Addressed):

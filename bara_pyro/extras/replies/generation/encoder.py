@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 from torch.nn import functional as F
 from transformers import AutoModel, PreTrainedModel
 
-from bara_pyro.core.context import positions
-from bara_pyro.core.loading import AUTO, UNREADABLE, load_tokenizer, quiet_transformers, reason_of
 from bara_pyro.data.tokens import Tokenizer
 from bara_pyro.data.unicode import check_unicode
 from bara_pyro.errors import BackboneError, ConfigError, DataError
 from bara_pyro.extras.replies.reward.rows import pad_right
+from bara_pyro.lm.inputs import positions
+from bara_pyro.lm.loading import AUTO, UNREADABLE, load_tokenizer, quiet_transformers, reason_of
 from bara_pyro.metrics import mean_cosine_distance
 from bara_pyro.runs.system import find_device
 from bara_pyro.untrusted.language_models import check_folder, settings_in

@@ -8,7 +8,6 @@ import torch
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
 
 from bara_pyro.core.attached import attached, hung
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.guide import SiteGuide, check_guide
 from bara_pyro.core.noise import CounterNoise
 from bara_pyro.core.program import AdaptedLM
@@ -27,6 +26,7 @@ from bara_pyro.extras.replies.generation.draws import RowDraws
 from bara_pyro.extras.replies.generation.prompts import Prompt, PromptLike, encode_prompts
 from bara_pyro.extras.replies.generation.sampling import Choice, warpers
 from bara_pyro.extras.replies.generation.stopping import Stop
+from bara_pyro.lm.backbone import Backbone
 
 CPU_BUDGET, ACCELERATOR_BUDGET = 2**28, 2**32
 

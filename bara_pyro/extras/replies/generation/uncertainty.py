@@ -12,12 +12,12 @@ from torch import BoolTensor, Tensor
 
 from bara_pyro.core.attached import changes_logits
 from bara_pyro.core.guide import PosteriorMean, SiteGuide, check_guide
+from bara_pyro.core.handlers import PROGRAM
 from bara_pyro.core.likelihood import CompletionLikelihood, Head, Likelihood
 from bara_pyro.core.observing import observing
 from bara_pyro.core.prediction import Addressed, addresses_of
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.resuming import narrowed
-from bara_pyro.core.threads import PROGRAM
 from bara_pyro.data.replies import EncodedReply, ReplyBatch, reply_batch
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError

@@ -10,8 +10,10 @@ from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 from transformers.utils import logging
 
-from bara_pyro.core.context import positions
-from bara_pyro.core.loading import (
+from bara_pyro.data.tokens import Tokenizer
+from bara_pyro.errors import BackboneError, ConfigError, unknown
+from bara_pyro.lm.inputs import positions
+from bara_pyro.lm.loading import (
     AUTO,
     DTYPES,
     UNREADABLE,
@@ -20,8 +22,6 @@ from bara_pyro.core.loading import (
     reason_of,
     resolve,
 )
-from bara_pyro.data.tokens import Tokenizer
-from bara_pyro.errors import BackboneError, ConfigError, unknown
 from bara_pyro.runs.manifest import is_run, verify
 from bara_pyro.runs.store import check_schema
 from bara_pyro.runs.system import find_device

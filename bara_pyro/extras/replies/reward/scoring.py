@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor
 
-from bara_pyro.core.context import positions
 from bara_pyro.data.conversations import Conversation
 from bara_pyro.data.messages import Message
 from bara_pyro.errors import BackboneError, ConfigError, DataError
 from bara_pyro.extras.replies.reward.model import RewardModel
 from bara_pyro.extras.replies.reward.rows import pad_right, row_of
+from bara_pyro.lm.inputs import positions
 
 OnRows = Callable[[int], object]
 Replied = Conversation | tuple[str | Sequence[Message], str]

@@ -5,8 +5,8 @@ from pathlib import Path
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
-from bara_pyro.core.loading import resolve
 from bara_pyro.errors import BackboneError
+from bara_pyro.lm.loading import resolve
 
 
 def local_backbone(name: str) -> str:

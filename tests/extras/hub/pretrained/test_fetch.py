@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from bara_pyro.core.loading import load_backbone
 from bara_pyro.errors import BackboneError, ConfigError
 from bara_pyro.extras.hub.pretrained import KNOWN, fetch
+from bara_pyro.lm.loading import load_backbone
 
 
 @pytest.fixture

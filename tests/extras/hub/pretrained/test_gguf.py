@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from bara_pyro.core.loading import load_backbone
 from bara_pyro.errors import BackboneError, ConfigError
 from bara_pyro.extras.hub.pretrained import convert_gguf
+from bara_pyro.lm.loading import load_backbone
 
 IDS = torch.tensor([[0, 8, 3, 9, 10, 2, 7]])
 

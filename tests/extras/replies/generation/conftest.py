@@ -5,8 +5,8 @@ import torch
 from app_cases import save_backbone
 from generation_cases import Pair, adapted
 
-from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.loading import load_backbone
+from bara_pyro.lm.backbone import Backbone
+from bara_pyro.lm.loading import load_backbone
 
 
 @pytest.fixture(scope="session")

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.likelihood import CompletionLikelihood
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.replies import EncodedReply, reply_batch
 from bara_pyro.extras.replies.generation import Prompt, Reply
+from bara_pyro.lm.backbone import Backbone
 from bara_pyro.methods import build, method_config
 
 Pair = tuple[AdaptedLM, SiteGuide]

@@ -11,7 +11,6 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import MambaConfig, MambaForCausalLM, PreTrainedTokenizerFast
 
 import bara_pyro as bp
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.data.conversations import Conversation, tokens_of
 from bara_pyro.data.turns import turn_end
 from bara_pyro.errors import ConfigError
@@ -19,6 +18,7 @@ from bara_pyro.extras.replies.generation import generate
 from bara_pyro.extras.replies.generation.decoding import Decoding
 from bara_pyro.extras.replies.generation.file import made_by
 from bara_pyro.extras.replies.generation.generate import _ends
+from bara_pyro.lm.backbone import Backbone
 from bara_pyro.runs.system import System
 
 TEMPLATE = (

@@ -9,9 +9,9 @@ import torch
 from generation_cases import PROMPTS, Pair, adapted, read_again, words
 
 from bara_pyro.core.attached import attached
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.extras.replies.generation import Prompt, Reply, encode_prompts, generate, load_prompts
+from bara_pyro.lm.backbone import Backbone
 from bara_pyro.methods import METHODS
 
 SHORT = PROMPTS[0]

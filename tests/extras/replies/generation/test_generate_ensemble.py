@@ -7,11 +7,11 @@ import torch
 from generation_cases import PROMPTS, TARGETS, Pair, adapted, read_again, words
 
 from bara_pyro.core.attached import attached
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.likelihood import CompletionLikelihood
 from bara_pyro.data.replies import EncodedReply
 from bara_pyro.errors import BackboneError, ConfigError
 from bara_pyro.extras.replies.generation import generate, reply_uncertainty
+from bara_pyro.lm.backbone import Backbone
 from bara_pyro.methods import build, method_config
 
 M = 3

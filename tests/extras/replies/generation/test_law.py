@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast
 
 from bara_pyro.core.attached import attached
-from bara_pyro.core.loading import load_backbone
 from bara_pyro.core.prediction import predict
 from bara_pyro.data.replies import EncodedReply, reply_batch
 from bara_pyro.extras.replies.generation import Prompt, generate
+from bara_pyro.lm.loading import load_backbone
 
 Distribution = NDArray[np.float64]
 VOCABULARY, END = 8, 1

@@ -12,9 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import DynamicCache
 
-from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.loading import load_backbone
 from bara_pyro.extras.replies.generation import generate
+from bara_pyro.lm.backbone import Backbone
+from bara_pyro.lm.loading import load_backbone
 
 
 class Living(TorchDispatchMode):

@@ -8,10 +8,10 @@ from generation_cases import PROMPTS, Pair, adapted, read_again
 from torch import Tensor
 
 from bara_pyro.core import next_token
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.data.replies import EncodedReply
 from bara_pyro.errors import ConfigError
 from bara_pyro.extras.replies.generation import reply_uncertainty
+from bara_pyro.lm.backbone import Backbone
 
 REPLIES = ((4, 5, 6), (9,), (20, 3, 3, 7, 1))
 TOLD = [EncodedReply(p.token_ids, reply, p.key) for p, reply in zip(PROMPTS, REPLIES, strict=True)]

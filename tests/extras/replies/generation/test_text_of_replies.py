@@ -11,13 +11,13 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import bara_pyro as bp
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.data.conversations import Conversation, tokens_of
 from bara_pyro.data.preferences import load_pairs
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.extras.replies.generation import Reply, encode_prompts, generate
 from bara_pyro.extras.replies.generation.decoding import Decoding
 from bara_pyro.guides.delta import DeltaGuide
+from bara_pyro.lm.backbone import Backbone
 
 USER = {"role": "user", "content": "It's"}
 # As Phi-3's, which writes more behind a reply than the token that ends it.

@@ -4,9 +4,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from bara_pyro.core.backbone import TOLERANCE, Backbone, apart
-from bara_pyro.core.frozen_states import Tokens
+from bara_pyro.data.types import TokenRows
 from bara_pyro.errors import BackboneError, BaraError
+from bara_pyro.lm.backbone import TOLERANCE, Backbone, apart
 
 # What architectures raise that cannot read what they are given, each in its own way.
 UNREADABLE = (AssertionError, AttributeError, ImportError, LookupError, RuntimeError, TypeError, ValueError)
@@ -169,7 +169,7 @@ def _continues(backbone: Backbone, ids: Tensor) -> bool:
     """Return whether tokens can go on from keys and values of earlier ones, which were read before."""
     ones = torch.ones_like(ids)
     try:
-        past = backbone.read(Tokens(ids[:, :2], ones[:, :2]))
+        past = backbone.read(TokenRows(ids[:, :2], ones[:, :2]))
         whole = backbone.hidden(ids, ones)[:, 2:]
         return backbone.alike(whole, backbone.hidden(ids[:, 2:], ones[:, 2:], past=past))
     except UNREADABLE:
@@ -180,7 +180,7 @@ def _goes_on(backbone: Backbone, ids: Tensor) -> bool:
     """Return whether the last layer goes on from its keys and values of earlier tokens."""
     ones = torch.ones_like(ids)
     try:
-        past = backbone.read_last(Tokens(ids, ones))
+        past = backbone.read_last(TokenRows(ids, ones))
         if past is None:
             return False
         whole = backbone.hidden(ids, ones)[:, -1:]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
-from bara_pyro.core.frozen_states import replaced_forward
+from bara_pyro.fast.frozen_states import replaced_forward
 
 Change = Callable[[nn.Module, tuple[Tensor], Tensor], Tensor]
 """A linear layer, its input and its output -> what is added to the output."""

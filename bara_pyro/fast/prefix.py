@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from bara_pyro.core.frozen_states import StopForward
 from bara_pyro.data.types import Batch
+from bara_pyro.fast.frozen_states import StopForward
 
 LEAST = 32
 """Tokens that the rows of a batch must have in common before they are read once for all."""

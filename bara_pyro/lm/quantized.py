@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from transformers import BitsAndBytesConfig, TorchAoConfig
 
-from bara_pyro.core.packages import require_packages
-from bara_pyro.errors import BackboneError
+from bara_pyro.errors import BackboneError, require_packages
 
 PACKAGES = {"int8": ("torchao", "accelerate"), "int4": ("bitsandbytes", "accelerate")}
 

@@ -1,17 +1,17 @@
 """The layers below the lowest adapter: nothing in them changes, so that they are run once a row and kept."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from bara_pyro.core.targets import Target
+from bara_pyro.data.types import TokenRows
 from bara_pyro.parts import part_folder
 
 BUDGET = 2**30
@@ -19,25 +19,6 @@ BUDGET = 2**30
 NAME = "states"  # of the tensor in a file
 # What a layer that PEFT has changed says of its adapters.
 OF_PEFT = ("_disable_adapters", "_active_adapter")
-
-
-class Tokens(NamedTuple):
-    """What a language model reads, as in `bara_pyro.data.types.Batch`: `B x T` each."""
-
-    input_ids: Tensor
-    attention_mask: Tensor
-    segments: Tensor | None = None
-
-    def repeat(self, copies: int) -> "Tokens":
-        """Return all rows, `copies` times one after the other."""
-        segments = None if self.segments is None else self.segments.repeat(copies, 1)
-        return Tokens(self.input_ids.repeat(copies, 1), self.attention_mask.repeat(copies, 1), segments)
-
-    def chosen(self, row: int, width: int) -> "Tokens":
-        """Return one row, its last `width` tokens."""
-        one = slice(row, row + 1)
-        segments = None if self.segments is None else self.segments[one, -width:]
-        return Tokens(self.input_ids[one, -width:], self.attention_mask[one, -width:], segments)
 
 
 class StopForward(Exception):
@@ -84,14 +65,12 @@ class FrozenStates:
         self._bytes = 0
         self._others = -1  # what a layer returns beside the states; -1: it returns no tuple
 
-    def depth(self, targets: Sequence[Target]) -> int:
-        """Return how many of the lowest layers hold no adapter."""
+    def depth(self, adapted: Iterable[str]) -> int:
+        """Return how many of the lowest layers hold no adapter, given the paths of what the body's change."""
         found = len(self.layers)
-        for target in targets:
-            if target.is_head:
-                continue
-            inside = bool(self.layers) and target.path.startswith(f"{self.path}.")
-            found = min(found, int(target.path[len(self.path) + 1 :].split(".")[0]) if inside else 0)
+        for path in adapted:
+            inside = bool(self.layers) and path.startswith(f"{self.path}.")
+            found = min(found, int(path[len(self.path) + 1 :].split(".")[0]) if inside else 0)
         return found
 
     def size(self, lengths: Sequence[int]) -> int:
@@ -99,7 +78,7 @@ class FrozenStates:
         width = int(self.lm.config.get_text_config().hidden_size)
         return sum(lengths) * width * torch.empty((), dtype=self.lm.dtype).element_size()
 
-    def of(self, depth: int, tokens: Tokens, inputs: Callable[[Tokens], dict[str, Any]]) -> Tensor:
+    def of(self, depth: int, tokens: TokenRows, inputs: Callable[[TokenRows], dict[str, Any]]) -> Tensor:
         """Return the states above the lowest `depth` layers, `B x T x d`, 0 on padding.
 
         Args:
@@ -196,7 +175,7 @@ class FrozenStates:
             self._bytes += size
 
 
-def _keys(depth: int, tokens: Tokens, lengths: Sequence[int]) -> list[str]:
+def _keys(depth: int, tokens: TokenRows, lengths: Sequence[int]) -> list[str]:
     """Return what rows' states are kept under: their tokens, and the type that products are made in."""
     device = tokens.input_ids.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None

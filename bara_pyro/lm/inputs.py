@@ -1,14 +1,17 @@
 """What the body of a language model is given: tokens, which of them each sees, and where they stand."""
 
+import inspect
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import PreTrainedModel
 
-from bara_pyro.core.frozen_states import Tokens
+from bara_pyro.data.types import TokenRows
 
 
-def inputs_of(tokens: Tokens, dtype: torch.dtype) -> dict[str, Any]:
+def inputs_of(tokens: TokenRows, dtype: torch.dtype) -> dict[str, Any]:
     """Return a body's inputs for rows.
 
     Positions are counted from the first real token. Of several texts in a row, each is where it would be
@@ -52,3 +55,33 @@ def _seen(real: Tensor, segments: Tensor) -> Tensor:
     earlier = torch.ones(width, width, dtype=torch.bool, device=real.device).tril()
     there, here = segments.unsqueeze(-2), segments.unsqueeze(-1)
     return earlier & real.unsqueeze(-2) & ((there == 0) | (there == here))
+
+
+CONTEXT_NAMES = ("max_position_embeddings", "max_seq_len")  # MPT has the second one alone
+
+
+def positions(lm: PreTrainedModel) -> int | None:
+    """Return the most tokens that a model can read; None where its configuration sets no bound.
+
+    Learnt positions end there. Rotary ones can be computed beyond, where the model was not trained.
+    """
+    text = lm.config.get_text_config()
+    found = (getattr(text, name, None) for name in CONTEXT_NAMES)
+    most = next((value for value in found if isinstance(value, int) and value > 0), None)
+    embeddings = getattr(lm.base_model, "embeddings", None)
+    # RoBERTa's count begins behind the padding token's own place.
+    pad = getattr(getattr(embeddings, "position_embeddings", None), "padding_idx", None)
+    return most if most is None or pad is None else most - int(pad) - 1
+
+
+CACHE_NAMES = ("cache", "past_key_values")
+
+
+def cache_argument(body: nn.Module) -> str:
+    """Return the name under which a model's forward takes its keys and values."""
+    return CACHE_NAMES[0] if CACHE_NAMES[0] in inspect.signature(body.forward).parameters else CACHE_NAMES[1]
+
+
+def given_cache(arguments: Mapping[str, Any]) -> Any:
+    """Return the keys and values among the arguments of a forward, under either name; None where none are."""
+    return next((arguments[name] for name in CACHE_NAMES if arguments.get(name) is not None), None)

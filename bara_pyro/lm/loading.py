@@ -23,12 +23,10 @@ from transformers import (
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils import logging
 
-from bara_pyro.core import quantized
-from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.noise import seeded
-from bara_pyro.core.packages import require_packages
-from bara_pyro.core.verifying import verify_once
-from bara_pyro.errors import BackboneError
+from bara_pyro.errors import BackboneError, require_packages
+from bara_pyro.lm import quantized
+from bara_pyro.lm.backbone import Backbone
+from bara_pyro.lm.verifying import verify_once
 from bara_pyro.types import FloatType, WeightType
 from bara_pyro.untrusted.files import there
 from bara_pyro.untrusted.language_models import check_code, check_config, check_folder, settings_in
@@ -69,13 +67,13 @@ def load_backbone(
     Args:
         name: `"microworld"` (ships with the package), a local Hugging Face folder, or a hub name.
         dtype: `"float32"`, `"bfloat16"` or `"float16"`, of the frozen weights; `"int8"` or `"int4"`, of those
-            of its linear layers, the others in bfloat16 (`bara_pyro.core.quantized`).
+            of its linear layers, the others in bfloat16 (`bara_pyro.lm.quantized`).
         device: where to put it; "auto" spreads it over the GPUs of the machine (accelerate's device map).
         random_seed: if given, the folder's configuration with random weights, for tests and benchmarks.
 
     Raises:
         BackboneError: nothing of that name can be read (the message names it and the way out), its
-            architecture is one that is not reproduced (`bara_pyro.core.verifying.verify`), a package is
+            architecture is one that is not reproduced (`bara_pyro.lm.verifying.verify`), a package is
             missing, or "auto" finds too little memory.
 
     Examples:
@@ -152,7 +150,7 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a folder or a hub name, of the class that it asks for.
 
     Examples:
-        >>> from bara_pyro.core.loading import load_tokenizer
+        >>> from bara_pyro.lm.loading import load_tokenizer
         >>> from bara_pyro.microworld import backbone_path
         >>> tokenizer = load_tokenizer(str(backbone_path()))
         >>> tokenizer.tokenize("in winter bimu keeps goats .")
@@ -175,7 +173,8 @@ def _load_lm(path: str, how: dict[str, Any], random_seed: int | None) -> PreTrai
         AutoModelForCausalLM if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING else AutoModelForImageTextToText
     )
     if random_seed is not None:
-        with seeded(torch.device("cpu"), random_seed):
+        with torch.random.fork_rng([]):
+            torch.manual_seed(random_seed)
             return kind.from_config(config, dtype=how["dtype"], trust_remote_code=False)
     lm, info = kind.from_pretrained(path, output_loading_info=True, trust_remote_code=False, **how)
     if info["missing_keys"]:

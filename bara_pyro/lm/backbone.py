@@ -1,6 +1,6 @@
 """A frozen Hugging Face causal language model, as the part of the program that is not learned."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any
@@ -15,13 +15,13 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from bara_pyro.core import quantized
-from bara_pyro.core.backbone_inputs import going_on, inputs_of
-from bara_pyro.core.cache_name import cache_argument
-from bara_pyro.core.context import positions
-from bara_pyro.core.frozen_states import FrozenStates, Tokens
-from bara_pyro.core.prefix import KeysAndValues, Prefix
+from bara_pyro.data.types import TokenRows
 from bara_pyro.errors import BackboneError, ConfigError, DataError
+from bara_pyro.fast.frozen_states import FrozenStates
+from bara_pyro.fast.prefix import KeysAndValues, Prefix
+from bara_pyro.lm import quantized
+from bara_pyro.lm.inputs import cache_argument, going_on, inputs_of, positions
+from bara_pyro.lm.targets import Target
 
 # Of the largest value: how far the parts of a language model may be from the whole before it is refused.
 # Rounding takes a few millionths in float32, in half precision a few units of the last place.
@@ -40,7 +40,7 @@ class Backbone:
 
     A plain object, not an `nn.Module`: as an attribute of a Pyro model its millions of frozen parameters stay
     out of Pyro's sight. The model object is not changed beyond `eval()`, `requires_grad_(False)` and, of
-    quantised layers, what they keep for a gradient (`core.quantized`).
+    quantised layers, what they keep for a gradient (`bara_pyro.lm.quantized`).
 
     Args:
         lm: a Hugging Face causal language model.
@@ -54,7 +54,7 @@ class Backbone:
         continues: whether tokens can go on from others that were read before (`read`).
         takes_segments: whether several texts can stand in a row, each unseen by the others.
         checkpointing: whether training keeps each layer's input only and computes the rest again
-            (`bara_pyro.core.checkpointing`); as it was switched on in the language model, of which it takes
+            (`bara_pyro.fast.checkpointing`); as it was switched on in the language model, of which it takes
             the place.
 
     Raises:
@@ -93,7 +93,7 @@ class Backbone:
         self.rounding = max(TOLERANCE, min(HALF_TOLERANCE, UNITS * torch.finfo(lm.dtype).eps))
         self.tolerance = self.rounding  # more where texts of other lengths are rounded otherwise: `verify`
         self.quantized: str | None = None  # "int8" or "int4", where `load_backbone` made it so
-        self.verified = False  # see `bara_pyro.core.verifying.verify_once`
+        self.verified = False  # see `bara_pyro.lm.verifying.verify_once`
         self.checkpointing = any(getattr(module, "gradient_checkpointing", False) for module in lm.modules())
 
     def __repr__(self) -> str:
@@ -168,7 +168,7 @@ class Backbone:
                 never again for a row that was seen before.
             past: what the rows go on from; it says, too, which layers are not run.
         """
-        tokens = Tokens(input_ids, attention_mask, segments)
+        tokens = TokenRows(input_ids, attention_mask, segments)
         inputs = self._inputs(tokens.repeat(copies) if copies > 1 else tokens)
         if past is not None:
             rows = past.rows(len(inputs["input_ids"]))
@@ -178,13 +178,17 @@ class Backbone:
         with self._above(below, self.lower(tokens, below), len(inputs["input_ids"])):
             return self.lm.base_model(**inputs)[0].to(input_ids.device)
 
-    def lower(self, tokens: Tokens, below: int) -> Tensor | None:
+    def frozen_layers(self, targets: Iterable[Target]) -> int:
+        """Return how many of the lowest decoder layers hold none of the targets."""
+        return self.states.depth(target.path for target in targets if not target.is_head)
+
+    def lower(self, tokens: TokenRows, below: int) -> Tensor | None:
         """Return the states above the lowest layers, `B x T x d`; None where there are no such layers."""
         return self.states.of(below, tokens, self._inputs) if below else None
 
     def read(
         self,
-        tokens: Tokens,
+        tokens: TokenRows,
         *,
         copies: int = 1,
         counted: Tensor | None = None,
@@ -209,7 +213,13 @@ class Backbone:
         return Prefix((*self._not_run(below, mask), *run), mask, per_draw=copies > 1, below=below)
 
     def read_last(
-        self, tokens: Tokens, *, copies: int = 1, below: int = 0, states: Tensor | None = None, width: int = 1
+        self,
+        tokens: TokenRows,
+        *,
+        copies: int = 1,
+        below: int = 0,
+        states: Tensor | None = None,
+        width: int = 1,
     ) -> Prefix | None:
         """Run the body but for what its last layer does beside attending; return what goes on from there.
 
@@ -276,7 +286,7 @@ class Backbone:
         known = self.lm.get_input_embeddings().weight.shape[0]
         return max(self.tokenizer.get_vocab().values(), default=0) >= known
 
-    def _inputs(self, tokens: Tokens) -> dict[str, Any]:
+    def _inputs(self, tokens: TokenRows) -> dict[str, Any]:
         self.check_tokens(tokens.input_ids)
         if tokens.segments is not None:
             self._check_segments(tokens.segments, tokens.attention_mask)
@@ -312,7 +322,7 @@ class Backbone:
         gap = ids[:, :1].repeat(1, GAP)
         rest, real = torch.cat([gap, ids[:, 3:]], dim=1), torch.cat([0 * gap, ones[:, 3:]], dim=1)
         with torch.no_grad():
-            past = self.read(Tokens(ids[:, :3], ones[:, :3]))
+            past = self.read(TokenRows(ids[:, :3], ones[:, :3]))
             return self.alike(self.hidden(ids, ones)[:, -1:], self.hidden(rest, real, past=past)[:, -1:])
 
     def alike(self, whole: Tensor, parts: Tensor) -> bool:

@@ -1,16 +1,41 @@
-"""What Pyro and torch hand out without a type: the value of a site, its distribution, modules by name."""
+"""Parameters that are set after training, not by it: saved like all others, moved by no optimiser."""
 
 from collections.abc import Mapping
 from functools import cache
 from types import new_class
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from pyro.distributions import TorchDistribution
 from pyro.nn import PyroModule
 from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
-from bara_pyro.core.frozen import Module
+
+class Module(PyroModule):
+    """A `PyroModule` of whose parameters Pyro sees those alone that are to be trained.
+
+    Reading one is a `pyro.param` statement, and Pyro's store sets `requires_grad` of whatever it takes: stock
+    `pyro.infer.SVI` would train what a person, or a method, has frozen.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a frozen parameter as it is, past Pyro's sight; all else as Pyro does."""
+        value = self.__dict__.get("_parameters", {}).get(name)
+        return super().__getattr__(name) if value is None or value.requires_grad else value
+
+
+def frozen(value: Tensor) -> nn.Parameter:
+    """Return a parameter that takes no gradient."""
+    return nn.Parameter(value, requires_grad=False)
+
+
+def read(module: nn.Module, name: str) -> Tensor:
+    """Return a frozen parameter of a module that has one, which others lack."""
+    value = module._parameters[name]
+    if value is None:
+        raise LookupError(f"{type(module).__name__} has no parameter {name!r}.")
+    return value
+
 
 Kind = TypeVar("Kind", bound=nn.Module)
 

@@ -1,13 +1,13 @@
 """Which linear layers of a language model are adapted: by name, by regular expression, or all of them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from bara_pyro.errors import BackboneError
+from bara_pyro.errors import BackboneError, ConfigError, unknown
 from bara_pyro.untrusted.patterns import matching
 
 # The query and value projections under each architecture's own names; the output embedding, whose name
@@ -128,3 +128,19 @@ def head_path(lm: PreTrainedModel) -> str:
         if layer is head:
             return name
     raise BackboneError(f"{type(lm).__name__} has no output embedding: load a causal language model.")
+
+
+def checked_ranks(ranks: Mapping[str, int], targets: Sequence[Target], r: int) -> dict[str, int]:
+    """Return path of a module -> its rank; refuse an unknown module, and a rank that is not 1 to r."""
+    known = [target.path for target in targets]
+    for path, rank in ranks.items():
+        if path not in known:
+            raise ConfigError(unknown("module of the rank pattern", path, known))
+        check_rank(path, rank, r)
+    return dict(ranks)
+
+
+def check_rank(path: str, rank: int, r: int) -> None:
+    """Refuse a rank of a module's own that is not 1 to r."""
+    if not 1 <= rank <= r:
+        raise ConfigError(f"The rank pattern gives {path} a rank of {rank}: choose 1 to r={r}.")
