@@ -34,12 +34,19 @@ MOVED = {
 }
 """A name -> where the module is now; what is in it is found under its old name, too."""
 RENAMED = {
+    "bara_pyro.core.adapter": {
+        name: f"bara_pyro.core.sampling.{name}"
+        for name in ("by_draw", "draw_plate_shape", "local_sample", "tempered")
+    },
+    "bara_pyro.core.svi": {
+        name: f"bara_pyro.core.optimizers.{name}" for name in ("adamw", "linear_schedule")
+    },
     "bara_pyro.data.preferences": {"Pair": "PreferencePair"},
     "bara_pyro.diagnostics.parts": {"Part": "InspectionPart"},
     "bara_pyro.extras.serve.http.app": {"Limits": "ServerLimits"},
     "bara_pyro.report": {"Scale": "ColourScale"},
 }
-"""A module -> what its classes were called, and what they are called now."""
+"""A module -> what was in it by which name, and what that is called now, with its module where it left."""
 KEPT = {"bara_pyro.peft"}
 """A name that stays: PEFT shows it to whoever reads a run without bara_pyro (`runs.peft_files.PEFT_TYPE`)."""
 
@@ -72,7 +79,7 @@ def _now(name: str) -> str:
 
 
 def old_names(module: str) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a module that finds its classes under their old names, too."""
+    """Return the `__getattr__` of a module that finds what was in it under its old name, too."""
 
     def load(name: str) -> Any:
         now = RENAMED[module].get(name)
@@ -80,7 +87,8 @@ def old_names(module: str) -> Callable[[str], Any]:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         sentence = f"{module}.{name} is now {now}: the old name goes with the next version."
         warnings.warn(sentence, DeprecationWarning, stacklevel=2)
-        return getattr(sys.modules[module], now)
+        place, _, attribute = now.rpartition(".")
+        return getattr(import_module(place or module), attribute)
 
     return load
 

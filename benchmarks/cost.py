@@ -13,8 +13,9 @@ from dataclasses import replace
 
 import torch
 
+from bara_pyro.core.optimizers import adamw
 from bara_pyro.core.prediction import predict
-from bara_pyro.core.svi import SVI, adamw
+from bara_pyro.core.svi import SVI
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.lm.backbone import Backbone
 from bara_pyro.models.bara import BaRA

@@ -15,8 +15,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, Qwen
 from bara_pyro.cli.architectures import shaped
 from bara_pyro.core.distributions import KAPPA_MIN
 from bara_pyro.core.distributions.weibull import EULER
+from bara_pyro.core.optimizers import adamw
 from bara_pyro.core.prediction import predict
-from bara_pyro.core.svi import SVI, adamw
+from bara_pyro.core.svi import SVI
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import DataError
 from bara_pyro.guides.delta import DeltaGuide

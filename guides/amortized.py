@@ -172,7 +172,7 @@ class AmortizedGuide(SiteGuide):
         return self.family(mean, self._kappa(level, mean.shape) if self.noisy else mean)
 
     def local_parameters(self) -> list[nn.Parameter]:
-        """Return the amortiser's weights, which `bara_pyro.core.svi.adamw` gives a rate of their own."""
+        """Return the amortiser's weights, to which `bara_pyro.core.optimizers.adamw` gives another rate."""
         return [self._raw[name].weight for name in self._raw if name in self._local]
 
     def family(self, mean: Tensor, kappa: Tensor) -> TorchDistribution:

@@ -52,7 +52,7 @@ class CoupledWeibullGuide(WeibullGuide):
             return raw
         phi = self.shared
         if phi is None:
-            raise LookupError(f"Phi was not given to {name}: see bara_pyro.core.adapter.local_sample.")
+            raise LookupError(f"Phi was not given to {name}: see bara_pyro.core.sampling.local_sample.")
         rank, levels = self.sizes[name]
         place = self._places[name]
         shift = (self.coupling[place] * phi[..., place, :].log())[..., :rank]  # [draws x 1 x] rank

@@ -8,8 +8,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bara_pyro.core.adapter import tapped
-from bara_pyro.core.guide import PosteriorMean, SiteGuide
+from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.handlers import PROGRAM
+from bara_pyro.core.posterior import PosteriorMean
 from bara_pyro.data.types import Batch
 from bara_pyro.models.gaussian_lora import GaussianAdapter, GaussianLoRA
 

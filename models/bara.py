@@ -18,10 +18,11 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.nn import functional as F
 
-from bara_pyro.core.adapter import Adapter, local_sample, tempered
+from bara_pyro.core.adapter import Adapter
 from bara_pyro.core.latents import Gates, Latents, Site
 from bara_pyro.core.priors import make_prior
 from bara_pyro.core.program import AdaptedLM, AdapterOptions, by_module, sample_per_module
+from bara_pyro.core.sampling import local_sample, tempered
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, check_choice
 from bara_pyro.lm.backbone import Backbone

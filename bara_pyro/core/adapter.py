@@ -1,33 +1,20 @@
 """What is added to one frozen layer, and what its author needs: local latents, weights of the KL, draws."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, TypeAlias, cast
+from contextlib import contextmanager
+from typing import Any, TypeAlias
 
-import pyro
 import torch
-from pyro import poutine
-from pyro.distributions import TorchDistribution
-from pyro.poutine.mask_messenger import MaskMessenger
-from pyro.poutine.runtime import InferDict, Message, get_plates
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bara_pyro.core.modules import Module
-from bara_pyro.errors import BackboneError, ConfigError
+from bara_pyro.errors import BackboneError
 from bara_pyro.lm.targets import Target
+from bara_pyro.moved import old_names
 
 LayerLatents: TypeAlias = Any
 """What a program's `global_latents` gives one adapter: a type of the program's own."""
-
-INPUT = "input"
-"""Key of a sample statement's `infer` under which a guide is given the layer's input; see `local_sample`."""
-
-SHARED = "shared"
-"""The same for the draw of a global latent that the local one meets in the program."""
-
-UNWEIGHTED = "unweighted"
-"""The same for a latent whose KL has the weight 0; see `tempered`."""
 
 
 class Adapter(Module):
@@ -133,90 +120,6 @@ def chosen_rows(weight: Tensor, rows: Tensor | None) -> Tensor:
     return weight if rows is None else weight[..., rows, :]
 
 
-def local_sample(site: str, prior: TorchDistribution, x: Tensor, shared: Tensor | None = None) -> Tensor:
-    """Sample a local latent whose posterior may depend on what the layer is given.
-
-    Args:
-        site: its name.
-        prior: its prior.
-        x: the layer's input, `[draws x] B x T x width`.
-        shared: the draw of a global latent of all modules, `[draws x 1 x] modules x r`; None: there is none.
-
-    Examples:
-        >>> import pyro
-        >>> import torch
-        >>> from pyro.distributions import Gamma
-        >>> from bara_pyro.core.adapter import local_sample
-        >>> x, prior = torch.randn(2, 5, 16), Gamma(1.0, 1.0).expand([8]).to_event(1)
-        >>> with pyro.plate("data", 2, dim=-2), pyro.plate("tokens", 5, dim=-1):
-        ...     theta = local_sample("theta/layer", prior, x)  # from the prior: no guide is around it
-        >>> theta.shape  # rows x tokens x r
-        torch.Size([2, 5, 8])
-    """
-    given = {INPUT: x, SHARED: shared}
-    return pyro.sample(site, prior, infer=cast(InferDict, given))  # keys of ours, which Pyro passes on
-
-
-def tempered(beta: float) -> AbstractContextManager:
-    """Weight the KL of the sites inside by `beta`: 1 is the exact ELBO, 0 removes the term."""
-    if beta == 1:
-        return nullcontext()
-    return _Unweighted() if beta == 0 else poutine.scale(scale=beta)
-
-
-class _Unweighted(MaskMessenger):
-    """Masks what is inside, and marks it: joined to a mask of tokens this one is a tensor of False."""
-
-    def __init__(self) -> None:
-        super().__init__(mask=False)
-
-    def _process_message(self, msg: Message) -> None:
-        super()._process_message(msg)
-        if msg["type"] == "sample":
-            cast(dict[str, object], msg["infer"])[UNWEIGHTED] = True
-
-
-def draw_plate_shape() -> tuple[int, ...]:
-    """Return the shape of the vectorised plates outside the program (dimensions left of -2).
-
-    `Predictive(parallel=True)`, vectorised ELBO particles and `prediction.predict` all put a plate there.
-    """
-    sizes = {f.dim: f.size for f in get_plates() if f.dim is not None and f.dim < -2}
-    return tuple(sizes.get(dim, 1) for dim in range(min(sizes, default=-2), -2))
-
-
-def by_draw(site: str, value: Tensor, prior: TorchDistribution) -> Tensor:
-    """Return the value of a global site with its draws where the program has them, left of its own plates.
-
-    From `Predictive(parallel=True)` they may stand right beside the site's own dimensions, and would be taken
-    for rows.
-
-    Args:
-        site: its name.
-        value: `.. x own dimensions`.
-        prior: of the site, whose batch and event shape these are.
-
-    Returns:
-        `draws x 1 .. x own dimensions`, or one value for all draws.
-
-    Raises:
-        ConfigError: it has another number of draws than are run.
-    """
-    own = prior.shape()
-    left, draws = value.shape[: value.dim() - len(own)], draw_plate_shape()
-    between = (1,) * (2 - len(prior.batch_shape))  # plates of rows and tokens
-    if not left or (draws and len(left) == len(draws) + len(between)):
-        return value
-    if left.numel() == 1:
-        return value.reshape(own)
-    if left.numel() == torch.Size(draws).numel():
-        return value.reshape(*draws, *between, *own)
-    raise ConfigError(
-        f"{site!r} is given {left.numel()} values, and the program runs {torch.Size(draws).numel()} draws: "
-        "give one a draw, or use Predictive with parallel=False."
-    )
-
-
 @contextmanager
 def tapped(adapters: Iterable[Adapter]) -> Iterator[dict[str, tuple[Tensor, Tensor]]]:
     """Note what adapters see and give while the block runs: path -> input and output of the last forward.
@@ -232,3 +135,6 @@ def tapped(adapters: Iterable[Adapter]) -> Iterator[dict[str, tuple[Tensor, Tens
     finally:
         for adapter in adapters:
             adapter.tap = None
+
+
+__getattr__ = old_names(__name__)

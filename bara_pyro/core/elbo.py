@@ -1,7 +1,6 @@
 """The evidence lower bound with analytic KL terms only, and its parts."""
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import reduce
 from itertools import chain, islice
 from operator import add
@@ -16,7 +15,6 @@ from pyro.poutine.trace_struct import Trace
 from torch import Tensor
 from torch.distributions import kl_divergence
 
-from bara_pyro.core.adapter import UNWEIGHTED
 from bara_pyro.core.distributions import has_analytic_kl
 from bara_pyro.core.distributions.stacked import FLOAT64_SUM, LatentPair, kind, kl_sums
 from bara_pyro.core.foreign import AUXILIARY
@@ -24,6 +22,8 @@ from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.likelihood import LIKELIHOOD
 from bara_pyro.core.modules import distribution_of, value_of
 from bara_pyro.core.program import AdaptedLM
+from bara_pyro.core.sampling import UNWEIGHTED
+from bara_pyro.core.terms import ElboTerms, _mean
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, DataError, MissingKLError
 
@@ -32,29 +32,6 @@ WRAPPERS = (
     MaskedDistribution,
     ExpandedDistribution,
 )  # of a distribution; others are distributions by themselves
-
-
-@dataclass
-class ElboTerms:
-    """One Monte Carlo estimate of the negative ELBO, with its parts.
-
-    Attributes:
-        loss: the negative ELBO of the whole data set, in nats, KL weights included.
-        nll: the expected negative log-likelihood of the whole data set, in nats.
-        kl: site -> KL(posterior || prior) in nats as it enters at weight 1 and without the data scale: the
-            plain KL for a global site, the sum over the batch's rows and real tokens for a local one; 0 for
-            one of weight 0, which is not computed. A site whose posterior is its prior (a dropout mask,
-            random signs) is not listed.
-        extra: site -> negative log-density of what else is observed (an auxiliary likelihood, a factor), with
-            weight and scale left out as in `kl`.
-
-    All carry the gradient.
-    """
-
-    loss: Tensor
-    nll: Tensor
-    kl: dict[str, Tensor]
-    extra: dict[str, Tensor] = field(default_factory=dict)
 
 
 class MeanFieldELBO(TraceMeanField_ELBO):
@@ -218,15 +195,6 @@ def _stands_alone(name: str, site: Message, model_trace: Trace) -> bool:
     ):
         return False
     return not site["is_observed"] and bool((site["infer"] or {}).get("is_auxiliary"))
-
-
-def _mean(terms: list[ElboTerms]) -> ElboTerms:
-    return ElboTerms(
-        loss=torch.stack([t.loss for t in terms]).mean(),
-        nll=torch.stack([t.nll for t in terms]).mean(),
-        kl={site: torch.stack([t.kl[site] for t in terms]).mean() for site in terms[0].kl},
-        extra={site: torch.stack([t.extra[site] for t in terms]).mean() for site in terms[0].extra},
-    )
 
 
 def _total(values: Tensor, scale: Tensor | float) -> Tensor:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any, ClassVar, Final, cast
 
-from pyro.distributions import Independent, TorchDistribution
+from pyro.distributions import TorchDistribution
 from pyro.infer.autoguide.effect import AutoMessenger
 from pyro.nn import pyro_method
 from pyro.poutine.messenger import Messenger
@@ -17,7 +17,6 @@ from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 
-from bara_pyro.core.adapter import INPUT, SHARED
 from bara_pyro.core.handlers import (
     LatentsAlone,
     around_guide,
@@ -26,8 +25,9 @@ from bara_pyro.core.handlers import (
     given_to_elbo,
 )
 from bara_pyro.core.likelihood import LIKELIHOOD
-from bara_pyro.core.modules import Module, distribution_of, value_of
+from bara_pyro.core.modules import Module, value_of
 from bara_pyro.core.program import AdaptedLM
+from bara_pyro.core.sampling import INPUT, SHARED
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 
@@ -161,7 +161,7 @@ class SiteGuide(Module, AutoMessenger):  # type: ignore[metaclass]  # Pyro compu
         """The adapted layer's input at the site being sampled, float32 `[draws x] B x T x in_features`."""
         x = self._inputs[-1][0] if self._inputs else None
         if x is None:
-            raise LookupError("This site was not sampled by bara_pyro.core.adapter.local_sample.")
+            raise LookupError("This site was not sampled by bara_pyro.core.sampling.local_sample.")
         return x
 
     @property
@@ -239,55 +239,3 @@ class SiteGuide(Module, AutoMessenger):  # type: ignore[metaclass]  # Pyro compu
                 self.model(*args, **kwargs)
         finally:
             del self.args_kwargs
-
-
-class Posterior(Messenger):
-    """Draw every latent from a guide, recording nothing: what prediction needs.
-
-    Args:
-        guide: the fitted guide.
-    """
-
-    def __init__(self, guide: SiteGuide) -> None:
-        super().__init__()
-        self.guide = guide
-
-    def _pyro_sample(self, msg: Message) -> None:
-        self.guide._pyro_sample(msg)
-        name = msg["name"]
-        if name is not None and name in self.guide.model.latents.sites and not msg["is_observed"]:
-            msg["value"] = self.value(name, distribution_of(msg))
-            msg["done"] = True
-
-    def value(self, name: str, fn: TorchDistribution) -> Tensor:
-        """Return the value of a site; here a draw."""
-        return fn.rsample() if fn.has_rsample else fn.sample()
-
-
-class PosteriorMean(Posterior):
-    """Set every latent to its posterior mean: the paper's NonLoRA limit (Eq. 19), S = 0."""
-
-    def value(self, name: str, fn: TorchDistribution) -> Tensor:
-        """Return the mean of the site's posterior.
-
-        Raises:
-            ConfigError: its distribution does not know one.
-        """
-        try:
-            return fn.mean
-        except NotImplementedError as error:
-            distribution = type(fn.base_dist if isinstance(fn, Independent) else fn).__name__
-            raise ConfigError(
-                f"The posterior of {name!r}, a {distribution}, has no mean, which S = 0 asks for: ask for "
-                "draws (--samples 10), or give its class a `mean`."
-            ) from error
-
-
-def check_guide(guide: object, model: AdaptedLM) -> None:
-    """Refuse what is no guide of this package, or the guide of another model, with a `ConfigError`."""
-    if not isinstance(guide, SiteGuide):
-        raise ConfigError(
-            f"A {type(guide).__name__} is no `SiteGuide`: fit it with pyro.infer.SVI, and predict with "
-            "pyro.infer.Predictive."
-        )
-    guide.check(model)

@@ -4,20 +4,19 @@ The noise of a draw depends on the seed, the row's identifier, the token's posit
 the batch, on padding, on how the draws are cut into chunks or on how many there are (`bara_pyro.core.noise`).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import pyro
 import torch
 from pyro import poutine
-from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.nn import functional as F
 
-from bara_pyro.core.guide import Posterior, PosteriorMean, SiteGuide, check_guide
+from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.handlers import PROGRAM
 from bara_pyro.core.modules import value_of
-from bara_pyro.core.noise import CounterNoise
+from bara_pyro.core.posterior import Addressed, PosteriorMean, addresses_of, check_guide
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.resuming import drawn_last, narrowed, shared
 from bara_pyro.data.types import Batch
@@ -98,56 +97,6 @@ def predict(
             out = part.new_empty(max(samples, 1), len(batch), *part.shape[2:])
         out[draws, rows] = part
     return out
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """What one forward of some rows drew.
-
-    Attributes:
-        rows, draws: which rows of the batch and which of the S draws.
-        mask: bool, `b x T`: the real tokens, at the right.
-        log_probs: float64, `s x b x C`.
-        values: site -> draws: `s x 1 x modules x r` of `phi`, `s x b x T x r` of a local site (T = 1 at the
-            answer head; units that a pruned module lacks are 0); with S = 0 the posterior mean, without the
-            leading s.
-    """
-
-    rows: slice
-    draws: slice
-    mask: Tensor
-    log_probs: Tensor
-    values: dict[str, Tensor]
-
-
-def record(
-    model: AdaptedLM,
-    guide: SiteGuide,
-    batch: Batch,
-    *,
-    samples: int = 10,
-    seed: int = 0,
-    memory_budget: int | None = None,
-) -> Iterator[Drawn]:
-    """Yield the latents behind what `predict` returns, the same draws, a forward at a time.
-
-    Arguments and errors are those of `predict`; a guide's own predictive plays no part.
-    """
-    batch, room = _checked(model, guide, batch, samples, memory_budget)
-    for rows, draws in _pieces(len(batch), max(samples, 1), room):
-        piece = batch.questions(rows)
-        with PROGRAM, poutine.trace() as recorder:
-            log_probs = _forward(model, guide, piece, draws, samples, seed)
-        nodes = recorder.trace.nodes
-        if missed := [name for name in model.latents.sites if name not in nodes]:
-            raise ConfigError(
-                f"The {type(model.likelihood).__name__} never runs the layer of the latent {missed[0]!r}: "
-                "leave that layer out of target_modules (--target-modules)."
-            )
-        values = {name: value_of(nodes[name]) for name in model.latents.sites}
-        for name in model.gates.theta.values() if model.gates else ():
-            values[name] = F.pad(values[name], (0, model.r - values[name].shape[-1]))
-        yield Drawn(rows, draws, piece.attention_mask.bool(), log_probs, values)
 
 
 def forwards(model: AdaptedLM, batch: Batch, memory_budget: int | None = None) -> list[slice]:
@@ -254,52 +203,6 @@ def _forward(
             return model.likelihood.predicted(model.forward(given)).cpu()
 
 
-class Addressed(Posterior):
-    """Draws whose noise is a function of site, draw, row and position alone.
-
-    Args:
-        guide: the fitted guide.
-        addresses: of the draws, rows and positions of the forward.
-        common: where to keep the draws of what all rows share, and to find those of an earlier forward with
-            the same draws.
-    """
-
-    def __init__(
-        self, guide: SiteGuide, addresses: CounterNoise, common: dict[str, Tensor] | None = None
-    ) -> None:
-        super().__init__(guide)
-        self.addresses = addresses
-        self.common = {} if common is None else common
-
-    def value(self, name: str, fn: TorchDistribution) -> Tensor:
-        """Return the draws: `draws x 1 x (1 or modules) x event` or `draws x B x T x event`."""
-        if name in self.guide.model.latents.local_sites:
-            return self.addresses.draw_local(name, fn)
-        if name not in self.common:
-            # The plate of draws stands outside: a global posterior does not have its dimension yet. The
-            # plates of rows and tokens stand between the draws and the site's own batch dimensions.
-            drawn = self.addresses.draw_global(name, fn)
-            missing = max(0, 2 - len(fn.batch_shape))
-            self.common[name] = drawn.reshape(len(drawn), *(1,) * missing, *drawn.shape[1:])
-        return self.common[name]
-
-
-def addresses_of(
-    batch: Batch,
-    seed: int,
-    draws: slice,
-    repeats: int = 1,
-    sites: Mapping[str, tuple[int, ...]] | None = None,
-) -> CounterNoise:
-    """Return the addresses of some draws of a batch, which is padded on the left; `sites` as they take it."""
-    device = batch.input_ids.device
-    lengths = batch.attention_mask.sum(-1, keepdim=True)
-    columns = torch.arange(batch.input_ids.shape[1], device=device)
-    positions = lengths - len(columns) + columns
-    numbers = torch.arange(draws.start, draws.stop, device=device)
-    return CounterNoise(seed, numbers, batch.ids, positions, repeats, sites)
-
-
 def _chunks(total: int, step: int) -> list[slice]:
     return [slice(i, min(i + step, total)) for i in range(0, total, step)]
 
@@ -316,3 +219,53 @@ def _bytes_per_row(model: AdaptedLM, batch: Batch, width: int) -> int:
     asked = max(batch.asked)
     logits = 8 * asked * getattr(config, "vocab_size", 1) if asked > 1 else 0
     return width * (per_token * size + 4 * gates) + logits
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What one forward of some rows drew.
+
+    Attributes:
+        rows, draws: which rows of the batch and which of the S draws.
+        mask: bool, `b x T`: the real tokens, at the right.
+        log_probs: float64, `s x b x C`.
+        values: site -> draws: `s x 1 x modules x r` of `phi`, `s x b x T x r` of a local site (T = 1 at the
+            answer head; units that a pruned module lacks are 0); with S = 0 the posterior mean, without the
+            leading s.
+    """
+
+    rows: slice
+    draws: slice
+    mask: Tensor
+    log_probs: Tensor
+    values: dict[str, Tensor]
+
+
+def record(
+    model: AdaptedLM,
+    guide: SiteGuide,
+    batch: Batch,
+    *,
+    samples: int = 10,
+    seed: int = 0,
+    memory_budget: int | None = None,
+) -> Iterator[Drawn]:
+    """Yield the latents behind what `predict` returns, the same draws, a forward at a time.
+
+    Arguments and errors are those of `predict`; a guide's own predictive plays no part.
+    """
+    batch, room = _checked(model, guide, batch, samples, memory_budget)
+    for rows, draws in _pieces(len(batch), max(samples, 1), room):
+        piece = batch.questions(rows)
+        with PROGRAM, poutine.trace() as recorder:
+            log_probs = _forward(model, guide, piece, draws, samples, seed)
+        nodes = recorder.trace.nodes
+        if missed := [name for name in model.latents.sites if name not in nodes]:
+            raise ConfigError(
+                f"The {type(model.likelihood).__name__} never runs the layer of the latent {missed[0]!r}: "
+                "leave that layer out of target_modules (--target-modules)."
+            )
+        values = {name: value_of(nodes[name]) for name in model.latents.sites}
+        for name in model.gates.theta.values() if model.gates else ():
+            values[name] = F.pad(values[name], (0, model.r - values[name].shape[-1]))
+        yield Drawn(rows, draws, piece.attention_mask.bool(), log_probs, values)

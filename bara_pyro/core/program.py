@@ -21,13 +21,14 @@ from pyro import poutine
 from pyro.distributions import TorchDistribution
 from torch import BoolTensor, Tensor
 
-from bara_pyro.core.adapter import Adapter, LayerLatents, by_draw, draw_plate_shape, tempered
+from bara_pyro.core.adapter import Adapter, LayerLatents
 from bara_pyro.core.foreign import beside_foreign
 from bara_pyro.core.handlers import check_conditions
 from bara_pyro.core.latents import Gates, Latents
 from bara_pyro.core.likelihood import AnswerLikelihood, Likelihood, predicting
 from bara_pyro.core.modules import Module, by_name
 from bara_pyro.core.next_token import NextToken
+from bara_pyro.core.sampling import by_draw, draw_plate_shape, tempered
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 from bara_pyro.fast.checkpointing import Recorded, added
@@ -239,6 +240,19 @@ class AdaptedLM(Module):
         return self.backbone.finished(logits)
 
 
+class _Head(NamedTuple):
+    """What a likelihood is given of a program: see `bara_pyro.core.likelihood.Head`."""
+
+    program: AdaptedLM
+    latents: Sequence[LayerLatents]
+
+    def __call__(self, hidden: Tensor, rows: Tensor | None = None) -> Tensor:
+        return self.program.logits(self.latents, hidden, rows)
+
+    def next_token(self, hidden: Tensor) -> NextToken:
+        return self.program.next_token(self.latents, hidden)
+
+
 def sample_per_module(model: AdaptedLM, site: str, entry: TorchDistribution, beta: float) -> Tensor:
     """Sample an r-vector for every adapted module in one statement, its KL weighted by `beta`.
 
@@ -259,16 +273,3 @@ def sample_per_module(model: AdaptedLM, site: str, entry: TorchDistribution, bet
 def by_module(drawn: Tensor) -> Sequence[Tensor]:
     """Return what each module has of `[draws x 1 x] modules x r`: `[draws x 1 x] 1 x r`, for all tokens."""
     return drawn.unsqueeze(-2).unbind(-3)
-
-
-class _Head(NamedTuple):
-    """What a likelihood is given of a program: see `bara_pyro.core.likelihood.Head`."""
-
-    program: AdaptedLM
-    latents: Sequence[LayerLatents]
-
-    def __call__(self, hidden: Tensor, rows: Tensor | None = None) -> Tensor:
-        return self.program.logits(self.latents, hidden, rows)
-
-    def next_token(self, hidden: Tensor) -> NextToken:
-        return self.program.next_token(self.latents, hidden)

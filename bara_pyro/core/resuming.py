@@ -8,7 +8,8 @@ import pyro
 import torch
 from torch import Tensor
 
-from bara_pyro.core.guide import PosteriorMean, SiteGuide
+from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.posterior import PosteriorMean
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.types import Batch, TokenRows
 from bara_pyro.errors import ConfigError

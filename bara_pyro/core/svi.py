@@ -1,22 +1,25 @@
 """Stochastic variational inference with one torch optimiser over all parameters of model and guide."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Generic, NamedTuple, TypedDict, TypeVar
+from typing import Generic, TypedDict, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.optim import AdamW, Optimizer
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
-from bara_pyro.core.elbo import ElboTerms, MeanFieldELBO
-from bara_pyro.core.guide import SiteGuide, check_guide
+from bara_pyro.core.elbo import MeanFieldELBO
+from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.handlers import PROGRAM
-from bara_pyro.core.latents import Site
+from bara_pyro.core.optimizers import check_holds_guide, parameters
+from bara_pyro.core.posterior import check_guide
 from bara_pyro.core.program import AdaptedLM
+from bara_pyro.core.terms import ElboTerms, check_finite, per_example
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, TrainingError
+from bara_pyro.moved import old_names
 from bara_pyro.processes import Ranks
 
 M = TypeVar("M", bound=AdaptedLM)
@@ -233,152 +236,4 @@ class SVI(Generic[M, G]):
         return "some parameter"
 
 
-def check_finite(loss: float, terms: ElboTerms) -> None:
-    """Raise `TrainingError` where a loss is not finite, with the parts of its terms that are not."""
-    if math.isfinite(loss):
-        return
-    sites = [f"KL of {site}" for site, kl in terms.kl.items() if not kl.isfinite()]
-    sites += [site for site, value in terms.extra.items() if not value.isfinite()]
-    where = ", ".join(sites) or "likelihood of y"
-    raise TrainingError(
-        f"The loss is {terms.loss.item()} ({where}): lower the learning rate, or set a clipping norm."
-    )
-
-
-class Part(NamedTuple):
-    """One number of a bound: it is logged under `key`, divided by `share`."""
-
-    key: str
-    share: float
-    value: Tensor
-
-
-def parts_of(model: AdaptedLM, terms: ElboTerms, rows: int) -> list[Part]:
-    """Return the numbers of a bound, on its device; see `per_example`."""
-    n, latents = model.num_data, model.latents
-    found = [Part("loss", n, terms.loss.detach()), Part("nll", n, terms.nll.detach())]
-    sites = [("kl_", latents.sites[name], kl) for name, kl in terms.kl.items()]
-    # What a program does not declare is taken for a factor of the whole.
-    sites += [("", latents.auxiliary.get(name, Site(name)), v) for name, v in terms.extra.items()]
-    return found + [
-        Part(prefix + site.family, rows if site.local else 1, v.detach()) for prefix, site, v in sites
-    ]
-
-
-def logged(parts: Sequence[Part], numbers: Sequence[float]) -> dict[str, float]:
-    """Return the sums of numbers by their parts' keys, each divided by its share."""
-    sums: dict[str, float] = {}
-    for part, number in zip(parts, numbers, strict=True):
-        sums[part.key] = sums.get(part.key, 0.0) + number / part.share
-    return sums
-
-
-def per_example(model: AdaptedLM, terms: ElboTerms, rows: int) -> dict[str, float]:
-    """Return the parts of a bound as they are logged.
-
-    Args:
-        model: the program.
-        terms: of a batch.
-        rows: in the batch.
-
-    Returns:
-        In nats per example `loss`, `nll` and what is local (`kl_theta`), in nats what is global (`kl_phi`).
-    """
-    parts = parts_of(model, terms, rows)
-    # In one copy off the device, however many sites there are.
-    return logged(parts, torch.stack([part.value for part in parts]).tolist())
-
-
-def parameters(model: AdaptedLM, guide: SiteGuide) -> list[Tensor]:
-    """Return the trainable parameters of model and guide (none of the backbone's)."""
-    return [p for module in (model, guide) for p in module.parameters() if p.requires_grad]
-
-
-def check_holds_guide(guide: SiteGuide, optim: Optimizer) -> None:
-    """Refuse an optimiser that would leave the whole posterior where it is, with a `ConfigError`.
-
-    One that leaves out the program's own parameters fits the posterior of fixed weights.
-    """
-    held = {id(p) for group in optim.param_groups for p in group["params"]}
-    own = [value for value in guide.parameters() if value.requires_grad]
-    if own and not any(id(value) in held for value in own):
-        raise ConfigError(
-            f"The optimiser holds no parameter of the {type(guide).__name__}, which would never be fitted: "
-            "make it of bara_pyro.core.svi.parameters(model, guide), or set requires_grad_(False) on these."
-        )
-
-
-def adamw(
-    model: AdaptedLM,
-    guide: SiteGuide,
-    lr: float,
-    *,
-    local_lr_scale: float | None = None,
-    weight_decay: float = 0.0,
-    eps: float = 1e-6,
-) -> AdamW:
-    """Return one AdamW over model and guide, with the field's settings (betas default, eps 1e-6).
-
-    Args:
-        model: the program.
-        guide: its guide.
-        lr: learning rate.
-        local_lr_scale: the amortiser's rate as a share of `lr`. By default 0.1 where its gates modulate the
-            projections of the model (the gate form): under Adam a weight moves by its rate a step however
-            weak its gradient, and at the full rate gates wander faster than what they multiply can follow
-            (docs/decisions.md, record 5). Else 1: in the additive form the amortiser is the down-projection.
-        weight_decay: decoupled.
-        eps: Adam's epsilon.
-
-    Examples:
-        >>> import bara_pyro as bp
-        >>> model = bp.models.BaRA(bp.load_backbone("microworld"), num_data=8, form="gate")
-        >>> optim = bp.adamw(model, bp.guides.WeibullGuide(model), lr=1e-3)
-        >>> [group["lr"] for group in optim.param_groups]  # of the amortised gates a tenth
-        [0.001, 0.0001]
-    """
-    if local_lr_scale is None:
-        local_lr_scale = 0.1 if model.latents.modulating else 1.0
-    local = {id(p) for p in guide.local_parameters()}
-    groups: list[dict[str, object]] = [
-        {"params": [p for p in parameters(model, guide) if id(p) not in local]},
-        {"params": guide.local_parameters(), "lr": lr * local_lr_scale},
-    ]
-    groups = [group for group in groups if group["params"]]
-    return AdamW(groups, lr=lr, weight_decay=weight_decay, eps=eps, fused=True)
-
-
-def linear_schedule(optim: Optimizer, steps: int, warmup: float = 0.06) -> LambdaLR:
-    """Return a linear warm-up over the share `warmup` of all steps, then a linear decay to 0.
-
-    Args:
-        optim: whose rates are scheduled; each group's own is the highest.
-        steps: of the training, at the end of which the rate is 0.
-        warmup: share of the steps, 0 to 1.
-
-    Raises:
-        ConfigError: a number is out of range.
-
-    Examples:
-        >>> import bara_pyro as bp
-        >>> import torch
-        >>> optim = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
-        >>> schedule = bp.linear_schedule(optim, steps=10, warmup=0.2)
-        >>> rates = []
-        >>> for step in range(10):
-        ...     rates.append(round(optim.param_groups[0]["lr"], 3))
-        ...     optim.step()
-        ...     schedule.step()
-        >>> rates
-        [0.5, 1.0, 1.0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125]
-    """
-    if steps < 1 or not 0 <= warmup <= 1:
-        raise ConfigError(f"steps={steps} must be at least 1 and warmup={warmup} a share from 0 to 1.")
-    rise = max(1, round(warmup * steps))
-
-    def factor(step: int) -> float:
-        if step < rise:
-            return (step + 1) / rise
-        return max(0.0, (steps - step) / max(1, steps - rise))
-
-    return LambdaLR(optim, factor)
+__getattr__ = old_names(__name__)

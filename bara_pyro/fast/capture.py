@@ -22,8 +22,8 @@ from pyro.poutine.runtime import _PYRO_STACK
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bara_pyro.core.elbo import ElboTerms
-from bara_pyro.core.svi import SVI, Part, check_finite, logged, parts_of
+from bara_pyro.core.svi import SVI
+from bara_pyro.core.terms import ElboTerms, Part, check_finite, logged, parts_of
 from bara_pyro.data.replies import ReplyBatch
 from bara_pyro.data.types import Batch
 

@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat
 
-from bara_pyro.core.svi import SVI, adamw
+from bara_pyro.core.optimizers import adamw
+from bara_pyro.core.svi import SVI
 from bara_pyro.guides.normal import NormalGuide
 from bara_pyro.methods.base import Method, MethodConfig, pair, register_method, setting
 from bara_pyro.methods.recipes import OF_ELBO, OF_REPRODUCTION, Recipe, Training, alternating, default_svi

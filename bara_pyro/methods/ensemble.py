@@ -6,8 +6,9 @@ import torch
 from pydantic import PositiveInt
 from torch.optim import Optimizer
 
-from bara_pyro.core.elbo import ElboTerms
-from bara_pyro.core.svi import SVI, SVIOptions, adamw
+from bara_pyro.core.optimizers import adamw
+from bara_pyro.core.svi import SVI, SVIOptions
+from bara_pyro.core.terms import ElboTerms
 from bara_pyro.guides.ensemble import Average, EnsembleGuide
 from bara_pyro.methods.base import Method, MethodConfig, pair, register_method, setting
 from bara_pyro.methods.recipes import Training, common

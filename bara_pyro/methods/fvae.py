@@ -5,8 +5,9 @@ from typing import Annotated
 
 from pydantic import Field, NonNegativeFloat
 
+from bara_pyro.core.optimizers import adamw
 from bara_pyro.core.program import AdapterOptions
-from bara_pyro.core.svi import SVI, adamw
+from bara_pyro.core.svi import SVI
 from bara_pyro.guides.fvae import FVAEGuide
 from bara_pyro.lm.backbone import Backbone
 from bara_pyro.methods.base import Method, MethodConfig, pair, register_method, setting

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Unpack
 import torch
 from pydantic import Field
 
-from bara_pyro.core.svi import SVI, SVIOptions, parameters
+from bara_pyro.core.optimizers import parameters
+from bara_pyro.core.svi import SVI, SVIOptions
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.posthoc import PosthocGuide

@@ -17,11 +17,12 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from bara_pyro.core.distributions.dense import DenseNormal
-from bara_pyro.core.elbo import ElboTerms, MeanFieldELBO
+from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.likelihood import LIKELIHOOD
 from bara_pyro.core.observing import last_states
 from bara_pyro.core.program import AdaptedLM
+from bara_pyro.core.terms import ElboTerms
 from bara_pyro.data.types import Batch
 from bara_pyro.models.vbll import LAST, VBLL
 

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from bara_pyro.core.svi import SVI, SVIOptions, adamw
+from bara_pyro.core.optimizers import adamw
+from bara_pyro.core.svi import SVI, SVIOptions
 from bara_pyro.guides.vbll import VBLLGuide
 from bara_pyro.methods.base import Method, pair, register_method
 from bara_pyro.methods.recipes import Training

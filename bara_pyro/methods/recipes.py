@@ -7,10 +7,12 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from bara_pyro.core.elbo import ElboTerms, MeanFieldELBO
+from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.optimizers import adamw, linear_schedule
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.core.svi import SVI, SVIOptions, adamw, linear_schedule
+from bara_pyro.core.svi import SVI, SVIOptions
+from bara_pyro.core.terms import ElboTerms
 from bara_pyro.data.types import Batch
 from bara_pyro.lm.loading import DTYPES
 from bara_pyro.settings import Unread

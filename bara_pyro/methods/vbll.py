@@ -3,7 +3,8 @@
 from pydantic import NonNegativeFloat
 from torch.optim import Optimizer
 
-from bara_pyro.core.svi import SVI, SVIOptions, adamw
+from bara_pyro.core.optimizers import adamw
+from bara_pyro.core.svi import SVI, SVIOptions
 from bara_pyro.guides.vbll import VBLLGuide
 from bara_pyro.methods.base import Fit, Method, MethodConfig, pair, register_method, setting
 from bara_pyro.methods.jensen import JensenELBO

@@ -14,10 +14,11 @@ import torch
 from forks import processes
 from safetensors.torch import save_file
 
-from bara_pyro.core.elbo import ElboTerms, MeanFieldELBO
+from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.svi import SVI
+from bara_pyro.core.terms import ElboTerms
 from bara_pyro.data.types import Batch
 from bara_pyro.processes import ALONE, joined
 from bara_pyro.runs import train as training

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from bara_pyro.core.adapter import tapped
-from bara_pyro.core.guide import PosteriorMean
+from bara_pyro.core.posterior import PosteriorMean
 from bara_pyro.data import batches, first_rows
 from bara_pyro.diagnostics.gates.prune import unit_importance, weakest, without
 from bara_pyro.extras.hub.export import export_lora, nearness

@@ -11,9 +11,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AutoModelForCausalLM, GPT2Config, GPTNeoXConfig, LlamaConfig, Qwen2Config
 
-from bara_pyro.core.guide import PosteriorMean, SiteGuide
+from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.optimizers import adamw
+from bara_pyro.core.posterior import PosteriorMean
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.core.svi import SVI, adamw
+from bara_pyro.core.svi import SVI
 from bara_pyro.data.split import collate_ids
 from bara_pyro.data.types import Batch
 from bara_pyro.guides.delta import DeltaGuide

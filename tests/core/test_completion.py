@@ -14,10 +14,12 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from bara_pyro.core import next_token
-from bara_pyro.core.elbo import ElboTerms, MeanFieldELBO
+from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.likelihood import LIKELIHOOD, CompletionLikelihood, Head, Likelihood
+from bara_pyro.core.optimizers import adamw, parameters
 from bara_pyro.core.prediction import predict
-from bara_pyro.core.svi import SVI, adamw, parameters
+from bara_pyro.core.svi import SVI
+from bara_pyro.core.terms import ElboTerms
 from bara_pyro.data.replies import EncodedReplies, EncodedReply, ReplyBatch, reply_batch
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, DataError

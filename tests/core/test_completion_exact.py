@@ -7,8 +7,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bara_pyro.core.distributions import KAPPA_MAX
-from bara_pyro.core.elbo import ElboTerms, MeanFieldELBO
+from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.likelihood import CompletionLikelihood
+from bara_pyro.core.terms import ElboTerms
 from bara_pyro.data.replies import EncodedReply, reply_batch
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA

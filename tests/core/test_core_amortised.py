@@ -14,7 +14,7 @@ from torch.testing import assert_close
 
 from bara_pyro.cli.architectures import empty_backbone
 from bara_pyro.core.distributions import KAPPA_MAX, KAPPA_MIN, MEAN_MIN
-from bara_pyro.core.svi import adamw
+from bara_pyro.core.optimizers import adamw
 from bara_pyro.guides.amortized import AmortizedGuide
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.gamma import GammaGuide

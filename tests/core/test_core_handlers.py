@@ -17,8 +17,9 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 
 from bara_pyro.core.elbo import MeanFieldELBO
+from bara_pyro.core.optimizers import adamw
 from bara_pyro.core.prediction import predict
-from bara_pyro.core.svi import SVI, adamw
+from bara_pyro.core.svi import SVI
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 

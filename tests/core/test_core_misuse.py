@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.testing import assert_close
 
 import bara_pyro as bp
+from bara_pyro.core.optimizers import adamw
 from bara_pyro.core.prediction import predict
-from bara_pyro.core.svi import SVI, adamw
+from bara_pyro.core.svi import SVI
 from bara_pyro.data import Task, register_task
 from bara_pyro.data.split import collate_ids
 from bara_pyro.data.types import Batch

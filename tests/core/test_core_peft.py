@@ -8,7 +8,7 @@ import torch
 from core_cases import backbone, lora_pair, make_batch, mean_forward, plain_forward
 from torch.testing import assert_close
 
-from bara_pyro.core.guide import PosteriorMean
+from bara_pyro.core.posterior import PosteriorMean
 
 peft = pytest.importorskip("peft")
 

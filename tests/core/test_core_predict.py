@@ -12,7 +12,8 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from bara_pyro.core import prediction
-from bara_pyro.core.prediction import Addressed, addresses_of, predict, record
+from bara_pyro.core.posterior import Addressed, addresses_of
+from bara_pyro.core.prediction import predict, record
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.amortized import AmortizedGuide
 from bara_pyro.guides.coupled import CoupledWeibullGuide

@@ -9,7 +9,8 @@ from core_cases import bara_pair, lora_pair, make_batch, trainer, unlabelled
 from torch.testing import assert_close
 
 import bara_pyro as bp
-from bara_pyro.core.svi import SVI, adamw, linear_schedule, parameters
+from bara_pyro.core.optimizers import adamw, linear_schedule, parameters
+from bara_pyro.core.svi import SVI
 from bara_pyro.errors import BackboneError, ConfigError, DataError, TrainingError
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.weibull import WeibullGuide

@@ -11,7 +11,8 @@ from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from torch.testing import assert_close
 
 from bara_pyro.core.elbo import MeanFieldELBO
-from bara_pyro.core.svi import SVI, parameters
+from bara_pyro.core.optimizers import parameters
+from bara_pyro.core.svi import SVI
 from bara_pyro.guides.contextual import ContextualGuide
 from bara_pyro.guides.fvae import FVAEGuide
 from bara_pyro.guides.normal import NormalGuide

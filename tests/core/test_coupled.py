@@ -11,8 +11,9 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from bara_pyro.core.elbo import MeanFieldELBO
+from bara_pyro.core.optimizers import adamw
 from bara_pyro.core.prediction import predict, record
-from bara_pyro.core.svi import SVI, adamw
+from bara_pyro.core.svi import SVI
 from bara_pyro.diagnostics.gates import prune as pruning
 from bara_pyro.errors import ConfigError
 from bara_pyro.extras.hub.peft.layer import guide_of

@@ -16,9 +16,10 @@ from transformers import LlamaForCausalLM
 
 import bara_pyro as bp
 from bara_pyro.core.elbo import MeanFieldELBO
+from bara_pyro.core.optimizers import adamw, linear_schedule
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.resuming import read
-from bara_pyro.core.svi import SVI, adamw, linear_schedule
+from bara_pyro.core.svi import SVI
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import BackboneError, ConfigError, DataError
 from bara_pyro.guides.contextual import ContextualGuide

@@ -15,7 +15,7 @@ from bara_pyro.core.distributions import MeanWeibull
 from bara_pyro.core.distributions.kronecker import KroneckerNormal
 from bara_pyro.core.from_uniform import Uniform, from_uniform
 from bara_pyro.core.noise import GOLDEN, CounterNoise, mix, uniform
-from bara_pyro.core.prediction import addresses_of
+from bara_pyro.core.posterior import addresses_of
 from bara_pyro.errors import ConfigError
 
 MASK = 2**64 - 1

@@ -13,7 +13,8 @@ from torch.testing import assert_close
 
 from bara_pyro.core import prediction, resuming
 from bara_pyro.core.noise import CounterNoise
-from bara_pyro.core.prediction import Addressed, addresses_of, predict, record
+from bara_pyro.core.posterior import Addressed, addresses_of
+from bara_pyro.core.prediction import predict, record
 from bara_pyro.data.split import collate_ids
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError

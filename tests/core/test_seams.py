@@ -16,8 +16,8 @@ from torch.testing import assert_close
 import bara_pyro as bp
 from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.from_uniform import from_uniform
-from bara_pyro.core.guide import PosteriorMean
 from bara_pyro.core.likelihood import ClosedSet
+from bara_pyro.core.posterior import PosteriorMean
 from bara_pyro.core.prediction import predict, record
 from bara_pyro.errors import ConfigError, MissingKLError
 from bara_pyro.guides.delta import DeltaGuide

@@ -15,9 +15,10 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import bara_pyro as bp
-from bara_pyro.core.elbo import ElboTerms
 from bara_pyro.core.next_token import NextToken
-from bara_pyro.core.svi import SVI, adamw
+from bara_pyro.core.optimizers import adamw
+from bara_pyro.core.svi import SVI
+from bara_pyro.core.terms import ElboTerms
 from bara_pyro.data.replies import EncodedReply, reply_batch
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import TrainingError

@@ -14,9 +14,10 @@ from torch.testing import assert_close
 
 from bara_pyro.core.adapter import Adapter
 from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.optimizers import parameters
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.core.svi import SVI, parameters
+from bara_pyro.core.svi import SVI
 from bara_pyro.data.types import Batch
 from bara_pyro.lm.backbone import Backbone
 from bara_pyro.methods import METHODS, build, method_config

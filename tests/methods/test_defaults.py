@@ -7,9 +7,10 @@ import torch
 from core_cases import backbone
 
 from bara_pyro.core.elbo import MeanFieldELBO
+from bara_pyro.core.optimizers import adamw, linear_schedule
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.core.svi import SVI, adamw, linear_schedule
+from bara_pyro.core.svi import SVI
 from bara_pyro.guides.families import FAMILIES
 from bara_pyro.methods import METHODS, build, method_config
 from bara_pyro.methods.base import given

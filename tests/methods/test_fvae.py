@@ -27,8 +27,8 @@ from torch.testing import assert_close
 from bara_pyro.core.adapter import Adapter
 from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.likelihood import CompletionLikelihood
+from bara_pyro.core.optimizers import parameters
 from bara_pyro.core.prediction import predict
-from bara_pyro.core.svi import parameters
 from bara_pyro.data.replies import EncodedReply, reply_batch
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError

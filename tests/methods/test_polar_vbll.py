@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.testing import assert_close
 from vbll_cases import log_probs_at, moved
 
+from bara_pyro.core.optimizers import parameters
 from bara_pyro.core.prediction import predict
-from bara_pyro.core.svi import parameters
 from bara_pyro.errors import ConfigError
 from bara_pyro.methods.polar_vbll import retract, tall, tangent
 from bara_pyro.models.polar_vbll import PolarVBLL

@@ -26,8 +26,8 @@ from torch.distributions import kl_divergence
 from torch.testing import assert_close
 
 from bara_pyro.core.elbo import MeanFieldELBO
+from bara_pyro.core.optimizers import parameters
 from bara_pyro.core.prediction import predict
-from bara_pyro.core.svi import parameters
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.scalabl import ScalaBLGuide

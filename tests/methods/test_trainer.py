@@ -19,8 +19,9 @@ from transformers import EvalPrediction, TrainerCallback, TrainingArguments, get
 
 import bara_pyro as bp
 from bara_pyro.core.elbo import MeanFieldELBO
+from bara_pyro.core.optimizers import adamw, parameters
 from bara_pyro.core.prediction import predict
-from bara_pyro.core.svi import SVI, adamw, parameters
+from bara_pyro.core.svi import SVI
 from bara_pyro.data import EncodedSplit
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, TrainingError

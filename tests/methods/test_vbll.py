@@ -11,8 +11,8 @@ from torch.testing import assert_close
 from vbll_cases import BOTH, factors, log_probs_at, logits_and_features, moved, toy
 
 from bara_pyro.core.elbo import MeanFieldELBO
+from bara_pyro.core.optimizers import parameters
 from bara_pyro.core.prediction import predict
-from bara_pyro.core.svi import parameters
 from bara_pyro.errors import BackboneError, ConfigError
 from bara_pyro.guides.vbll import VBLLGuide
 from bara_pyro.models.vbll import VBLL

@@ -7,8 +7,9 @@ import torch
 from pyro.distributions import Distribution
 from torch import Tensor
 
-from bara_pyro.core.guide import Posterior, SiteGuide
+from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.noise import seeded
+from bara_pyro.core.posterior import Posterior
 from bara_pyro.data import EncodedSplit, batches
 from bara_pyro.runs.offered import among_offered
 from bara_pyro.runs.system import System

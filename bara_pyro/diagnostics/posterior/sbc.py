@@ -20,8 +20,9 @@ from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.likelihood import LIKELIHOOD
 from bara_pyro.core.modules import value_of
 from bara_pyro.core.noise import noise_seed, seeded
+from bara_pyro.core.optimizers import adamw, linear_schedule
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.core.svi import SVI, adamw, linear_schedule
+from bara_pyro.core.svi import SVI
 from bara_pyro.data.types import Batch
 from bara_pyro.diagnostics.posterior.joint import Values, check_target, draw, evaluate, fixed_weights
 from bara_pyro.diagnostics.posterior.reference import check_lengths, flat_gates, gate_names, nuts

@@ -32,7 +32,7 @@ from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.modules import module_key
 from bara_pyro.core.noise import seeded
-from bara_pyro.core.svi import linear_schedule
+from bara_pyro.core.optimizers import linear_schedule
 from bara_pyro.data import EncodedSplit, Example, training_batches
 from bara_pyro.diagnostics.posterior.gibbs_draws import gibbs_draws
 from bara_pyro.errors import ConfigError, TrainingError

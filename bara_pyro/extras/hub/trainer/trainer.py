@@ -17,9 +17,10 @@ from bara_pyro.core.attached import Fitted, pair_of
 from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.handlers import PROGRAM
+from bara_pyro.core.optimizers import adamw
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.core.svi import SVI, adamw
+from bara_pyro.core.svi import SVI
 from bara_pyro.data import EncodedSplit
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, DataError

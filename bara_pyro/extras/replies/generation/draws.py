@@ -11,7 +11,7 @@ from bara_pyro.core.attached import Placed, latents_under
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.handlers import PROGRAM
 from bara_pyro.core.noise import CounterNoise
-from bara_pyro.core.prediction import Addressed
+from bara_pyro.core.posterior import Addressed
 
 
 class RowDraws(Placed, Addressed):

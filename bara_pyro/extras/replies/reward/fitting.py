@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bara_pyro.core.noise import seeded
-from bara_pyro.core.svi import linear_schedule
+from bara_pyro.core.optimizers import linear_schedule
 from bara_pyro.data import training_batches
 from bara_pyro.errors import BackboneError, TrainingError
 from bara_pyro.extras.replies.reward.bradley_terry import bradley_terry

@@ -1,0 +1,114 @@
+"""Handlers that set every latent of a program to a draw of its posterior, or to the posterior's mean."""
+
+from collections.abc import Mapping
+
+import torch
+from pyro.distributions import Independent, TorchDistribution
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.runtime import Message
+from torch import Tensor
+
+from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.modules import distribution_of
+from bara_pyro.core.noise import CounterNoise
+from bara_pyro.core.program import AdaptedLM
+from bara_pyro.data.types import Batch
+from bara_pyro.errors import ConfigError
+
+
+class Posterior(Messenger):
+    """Draw every latent from a guide, recording nothing: what prediction needs.
+
+    Args:
+        guide: the fitted guide.
+    """
+
+    def __init__(self, guide: SiteGuide) -> None:
+        super().__init__()
+        self.guide = guide
+
+    def _pyro_sample(self, msg: Message) -> None:
+        self.guide._pyro_sample(msg)
+        name = msg["name"]
+        if name is not None and name in self.guide.model.latents.sites and not msg["is_observed"]:
+            msg["value"] = self.value(name, distribution_of(msg))
+            msg["done"] = True
+
+    def value(self, name: str, fn: TorchDistribution) -> Tensor:
+        """Return the value of a site; here a draw."""
+        return fn.rsample() if fn.has_rsample else fn.sample()
+
+
+class PosteriorMean(Posterior):
+    """Set every latent to its posterior mean: the paper's NonLoRA limit (Eq. 19), S = 0."""
+
+    def value(self, name: str, fn: TorchDistribution) -> Tensor:
+        """Return the mean of the site's posterior.
+
+        Raises:
+            ConfigError: its distribution does not know one.
+        """
+        try:
+            return fn.mean
+        except NotImplementedError as error:
+            distribution = type(fn.base_dist if isinstance(fn, Independent) else fn).__name__
+            raise ConfigError(
+                f"The posterior of {name!r}, a {distribution}, has no mean, which S = 0 asks for: ask for "
+                "draws (--samples 10), or give its class a `mean`."
+            ) from error
+
+
+def check_guide(guide: object, model: AdaptedLM) -> None:
+    """Refuse what is no guide of this package, or the guide of another model, with a `ConfigError`."""
+    if not isinstance(guide, SiteGuide):
+        raise ConfigError(
+            f"A {type(guide).__name__} is no `SiteGuide`: fit it with pyro.infer.SVI, and predict with "
+            "pyro.infer.Predictive."
+        )
+    guide.check(model)
+
+
+class Addressed(Posterior):
+    """Draws whose noise is a function of site, draw, row and position alone.
+
+    Args:
+        guide: the fitted guide.
+        addresses: of the draws, rows and positions of the forward.
+        common: where to keep the draws of what all rows share, and to find those of an earlier forward with
+            the same draws.
+    """
+
+    def __init__(
+        self, guide: SiteGuide, addresses: CounterNoise, common: dict[str, Tensor] | None = None
+    ) -> None:
+        super().__init__(guide)
+        self.addresses = addresses
+        self.common = {} if common is None else common
+
+    def value(self, name: str, fn: TorchDistribution) -> Tensor:
+        """Return the draws: `draws x 1 x (1 or modules) x event` or `draws x B x T x event`."""
+        if name in self.guide.model.latents.local_sites:
+            return self.addresses.draw_local(name, fn)
+        if name not in self.common:
+            # The plate of draws stands outside: a global posterior does not have its dimension yet. The
+            # plates of rows and tokens stand between the draws and the site's own batch dimensions.
+            drawn = self.addresses.draw_global(name, fn)
+            missing = max(0, 2 - len(fn.batch_shape))
+            self.common[name] = drawn.reshape(len(drawn), *(1,) * missing, *drawn.shape[1:])
+        return self.common[name]
+
+
+def addresses_of(
+    batch: Batch,
+    seed: int,
+    draws: slice,
+    repeats: int = 1,
+    sites: Mapping[str, tuple[int, ...]] | None = None,
+) -> CounterNoise:
+    """Return the addresses of some draws of a batch, which is padded on the left; `sites` as they take it."""
+    device = batch.input_ids.device
+    lengths = batch.attention_mask.sum(-1, keepdim=True)
+    columns = torch.arange(batch.input_ids.shape[1], device=device)
+    positions = lengths - len(columns) + columns
+    numbers = torch.arange(draws.start, draws.stop, device=device)
+    return CounterNoise(seed, numbers, batch.ids, positions, repeats, sites)
