@@ -6,7 +6,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from bara_pyro.core.distributions.kronecker import KroneckerNormal
+from bara_pyro.core.distributions.normal import KroneckerNormal
 from bara_pyro.core.modules import frozen, module_key
 
 

@@ -138,10 +138,7 @@ class BaRA(AdaptedLM):
         self.centre = centre
         self.latent = latent
         self.phi_prior = _prior(phi_prior, backbone.device)
-        # One distribution where both are alike: their KL is then evaluated together.
-        self.theta_prior = (
-            self.phi_prior if theta_prior == phi_prior else _prior(theta_prior, backbone.device)
-        )
+        self.theta_prior = _prior(theta_prior, backbone.device)
         self.beta_phi = beta_phi
         self.beta_theta = beta_theta
 

@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 
 from bara_pyro.core.distributions import has_analytic_kl
-from bara_pyro.core.distributions.stacked import FLOAT64_SUM, LatentPair, kind, kl_sums
 from bara_pyro.core.foreign import AUXILIARY
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.likelihood import LIKELIHOOD
@@ -27,6 +26,7 @@ from bara_pyro.core.terms import ElboTerms, _mean
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, DataError, MissingKLError
 
+FLOAT64_SUM = 1_000_000  # values from which on a float32 sum loses digits that the gradient needs
 WRAPPERS = (
     Independent,
     MaskedDistribution,
@@ -114,7 +114,6 @@ class MeanFieldELBO(TraceMeanField_ELBO):
         nlls: list[Tensor] = []
         kl: dict[str, Tensor] = {}
         extra: dict[str, Tensor] = {}
-        alike: dict[Hashable, dict[str, Message]] = {}
         for name, site in model_trace.nodes.items():
             if site["type"] != "sample":
                 continue
@@ -133,20 +132,11 @@ class MeanFieldELBO(TraceMeanField_ELBO):
             if (site.get("infer") or {}).get(UNWEIGHTED):
                 kl[name] = torch.zeros((), device=value_of(site).device)
                 continue
-            draw = guide_trace.nodes.get(name + AUXILIARY)
-            if draw is None and (group := _kind(posterior, site)) is not None:
-                alike.setdefault(group, {})[name] = site
-                continue
             divergence = self.divergence(name, posterior, site)
-            if draw is not None:
+            if (draw := guide_trace.nodes.get(name + AUXILIARY)) is not None:
                 divergence = divergence + _log_prob({**draw, "mask": site["mask"]}, 1.0)
             losses.append(_total(divergence, site["scale"]))
             kl[name] = divergence.sum()
-        for sites in alike.values():
-            sums = kl_sums([_pair(guide_trace.nodes[name], site) for name, site in sites.items()])
-            kl.update(zip(sites, chain.from_iterable(vector.unbind() for vector in sums), strict=True))
-            losses += _weighted([site["scale"] for site in sites.values()], sums)
-        kl = {name: kl[name] for name in model_trace.nodes if name in kl}
         for name, site in guide_trace.nodes.items():
             if _stands_alone(
                 name, site, model_trace
@@ -202,35 +192,6 @@ def _total(values: Tensor, scale: Tensor | float) -> Tensor:
     if isinstance(scale, Tensor) and scale.ndim:
         values, scale = values * scale, 1.0
     return values.sum(dtype=dtype) * scale
-
-
-def _pair(posterior: Message, prior: Message) -> LatentPair:
-    mask = prior["mask"]
-    return LatentPair(
-        distribution_of(posterior), distribution_of(prior), mask if isinstance(mask, Tensor) else None
-    )
-
-
-def _kind(posterior: Message, prior: Message) -> Hashable | None:
-    """Return what sites share whose KL is evaluated at once; None for one that is evaluated alone."""
-    scale, mask = prior["scale"], prior["mask"]
-    if mask is False or (isinstance(scale, Tensor) and scale.ndim):
-        return None
-    pair = _pair(posterior, prior)
-    return kind(pair) if has_analytic_kl(pair.q, pair.p) else None
-
-
-def _weighted(scales: list[Tensor | float], sums: list[Tensor]) -> Iterator[Tensor]:
-    """Yield numbers in all, each times its scale, summed as far as their scales are one."""
-    rest = iter(scales)
-    for vector in sums:
-        by_scale: dict[Tensor | float, list[int]] = {}
-        for place, scale in enumerate(islice(rest, len(vector))):
-            by_scale.setdefault(scale, []).append(place)
-        for scale, places in by_scale.items():
-            own = vector if len(by_scale) == 1 else vector[places]
-            own = own.sum() if len(own) > 1 else own.squeeze(0)
-            yield own * scale if isinstance(scale, Tensor) or scale != 1 else own
 
 
 def _sum(values: Sequence[Tensor]) -> Tensor:

@@ -22,7 +22,7 @@ from torch.distributions import (
 )
 
 from bara_pyro.core.distributions import MeanWeibull
-from bara_pyro.core.distributions.kronecker import KroneckerNormal
+from bara_pyro.core.distributions.normal import KroneckerNormal
 from bara_pyro.errors import ConfigError
 
 Uniform = Callable[[int], Tensor]

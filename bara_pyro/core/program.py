@@ -11,7 +11,7 @@ while the program runs.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property, partial
 from typing import NamedTuple, TypedDict, cast
 
@@ -31,7 +31,6 @@ from bara_pyro.core.next_token import NextToken
 from bara_pyro.core.sampling import by_draw, draw_plate_shape, tempered
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
-from bara_pyro.fast.checkpointing import Recorded, added
 from bara_pyro.lm.backbone import Backbone
 from bara_pyro.lm.targets import Target, checked_ranks, find_targets
 from bara_pyro.lm.verifying import verify_once
@@ -187,18 +186,15 @@ class AdaptedLM(Module):
             The shape of the draws that the body is run for; empty: it is run once, whatever the draws.
         """
         draws = torch.Size(draw_plate_shape() if self.drawn_body else ())
-        recorded = Recorded() if self.backbone.checkpointing and torch.is_grad_enabled() else None
-        add = added if recorded is None else recorded.hook
-        with ExitStack() as stack:
-            stack.enter_context(pyro.plate("tokens", batch.input_ids.shape[1], dim=-1))
-            stack.enter_context(poutine.mask(mask=cast(BoolTensor, self.counted(batch))))
-            for adapter, layer in self._body:
-                given = latents[adapter.target.index], (*draws, len(batch))
-                hook = partial(add, partial(adapter.change_of, *given))
-                stack.callback(layer.register_forward_hook(hook).remove)
-            if recorded is not None:
-                upper = self.backbone.states.layers[self.frozen_layers :]
-                stack.enter_context(recorded.recomputing(upper, [layer for _, layer in self._body]))
+        changes = {
+            layer: partial(adapter.change_of, latents[adapter.target.index], (*draws, len(batch)))
+            for adapter, layer in self._body
+        }
+        with (
+            pyro.plate("tokens", batch.input_ids.shape[1], dim=-1),
+            poutine.mask(mask=cast(BoolTensor, self.counted(batch))),
+            self.backbone.changed(changes, below=self.frozen_layers),
+        ):
             yield draws
 
     def logits(self, latents: Sequence[LayerLatents], hidden: Tensor, rows: Tensor | None = None) -> Tensor:

@@ -19,36 +19,40 @@ Change = Callable[[nn.Module, tuple[Tensor], Tensor], Tensor]
 """A linear layer, its input and its output -> what is added to the output."""
 
 
-def added(change_of: Change, layer: nn.Module, args: tuple[Tensor], output: Tensor) -> Tensor:
-    """Return a layer's output with its change added; what is noted of it is the business of `Recorded`."""
+@contextmanager
+def changing(changes: Mapping[nn.Module, Change], *, recomputed: Sequence[nn.Module] = ()) -> Iterator[None]:
+    """Add to the outputs of linear layers while the block runs.
+
+    Args:
+        changes: layer -> what makes the change of its output.
+        recomputed: decoder layers that keep their inputs alone, and are run again for the gradient.
+    """
+    made: dict[nn.Module, Tensor] = {}
+    add = partial(_noted, made) if recomputed else _added
+    with ExitStack() as stack:
+        for layer, change in changes.items():
+            stack.callback(layer.register_forward_hook(partial(add, change)).remove)
+        for layer in recomputed:
+            own = set(layer.modules())
+            inside = [linear for linear in changes if linear in own]
+            contexts = partial(lambda inside: (nullcontext(), _Again(made, inside)), inside)
+            stack.enter_context(replaced_forward(layer, partial(_checkpointed, layer.forward, contexts)))
+        yield
+
+
+def _added(change_of: Change, layer: nn.Module, args: tuple[Tensor], output: Tensor) -> Tensor:
     return output + change_of(layer, args, output)
 
 
-class Recorded:
-    """The changes of one forward pass, by the linear layer that they were added to."""
-
-    def __init__(self) -> None:
-        self._changes: dict[nn.Module, Tensor] = {}
-
-    def hook(self, change_of: Change, layer: nn.Module, args: tuple[Tensor], output: Tensor) -> Tensor:
-        """Return a layer's output with its change added, and note the change."""
-        # Outside the checkpoint's sight; detached, because a tensor that is kept as it is keeps itself alive.
-        with saved_tensors_hooks(Tensor.detach, lambda kept: kept):
-            change = change_of(layer, args, output)
-        self._changes[layer] = change.detach()
-        return output + change
-
-    @contextmanager
-    def recomputing(self, layers: Sequence[nn.Module], adapted: Sequence[nn.Module]) -> Iterator[None]:
-        """Keep only the inputs of these decoder layers, run in the block; `adapted` are changed inside."""
-        with ExitStack() as stack:
-            for layer in layers:
-                own = set(layer.modules())
-                inside = [linear for linear in adapted if linear in own]
-                contexts = partial(lambda inside: (nullcontext(), _Again(self._changes, inside)), inside)
-                forward = partial(_checkpointed, layer.forward, contexts)
-                stack.enter_context(replaced_forward(layer, forward))
-            yield
+def _noted(
+    made: dict[nn.Module, Tensor], change_of: Change, layer: nn.Module, args: tuple[Tensor], output: Tensor
+) -> Tensor:
+    """Return a layer's output with its change added, and note the change."""
+    # Outside the checkpoint's sight; detached, because a tensor that is kept as it is keeps itself alive.
+    with saved_tensors_hooks(Tensor.detach, lambda kept: kept):
+        change = change_of(layer, args, output)
+    made[layer] = change.detach()
+    return output + change
 
 
 class _Again(ExitStack):

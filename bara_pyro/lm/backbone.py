@@ -1,13 +1,13 @@
 """A frozen Hugging Face causal language model, as the part of the program that is not learned."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any
 from weakref import WeakSet
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import (
     DynamicCache,
@@ -17,6 +17,7 @@ from transformers import (
 
 from bara_pyro.data.types import TokenRows
 from bara_pyro.errors import BackboneError, ConfigError, DataError
+from bara_pyro.fast.checkpointing import Change, changing
 from bara_pyro.fast.frozen_states import FrozenStates
 from bara_pyro.fast.prefix import KeysAndValues, Prefix
 from bara_pyro.lm import quantized
@@ -177,6 +178,16 @@ class Backbone:
                 return self.lm.base_model(**inputs, **{self._cache_name: cache})[0].to(input_ids.device)
         with self._above(below, self.lower(tokens, below), len(inputs["input_ids"])):
             return self.lm.base_model(**inputs)[0].to(input_ids.device)
+
+    def changed(self, changes: Mapping[nn.Module, Change], *, below: int = 0) -> AbstractContextManager[None]:
+        """Add to the outputs of linear layers of the body while a block runs.
+
+        Args:
+            changes: layer -> what makes the change of its output.
+            below: number of lowest decoder layers that hold none of these.
+        """
+        upper = self.states.layers[below:] if self.checkpointing and torch.is_grad_enabled() else ()
+        return changing(changes, recomputed=upper)
 
     def frozen_layers(self, targets: Iterable[Target]) -> int:
         """Return how many of the lowest decoder layers hold none of the targets."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bara_pyro.core import noise
 from bara_pyro.core.distributions import MeanWeibull
-from bara_pyro.core.distributions.kronecker import KroneckerNormal
+from bara_pyro.core.distributions.normal import KroneckerNormal
 from bara_pyro.core.from_uniform import Uniform, from_uniform
 from bara_pyro.core.noise import GOLDEN, CounterNoise, mix, uniform
 from bara_pyro.core.posterior import addresses_of

@@ -6,7 +6,7 @@ from scipy import stats
 from torch import Tensor
 from torch.testing import assert_close
 
-from bara_pyro.core.distributions.kronecker import KroneckerNormal
+from bara_pyro.core.distributions.normal import KroneckerNormal
 
 M, N, SIZE = 3, 2, 5
 PRECISION = torch.tensor(0.7, dtype=torch.float64)
