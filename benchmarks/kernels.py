@@ -37,8 +37,6 @@ PARTS = (
     ("/bara_pyro/core/program", "adapter"),
     ("/bara_pyro/guides/", "posterior and draw"),
     ("/core/distributions/weibull", "posterior and draw"),
-    ("/core/distributions/bounds", "posterior and draw"),
-    ("/core/distributions/drawn", "posterior and draw"),
     ("/core/distributions/", "bound"),
     ("/bara_pyro/core/elbo", "bound"),
     ("/bara_pyro/core/likelihood", "bound"),

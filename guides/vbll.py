@@ -6,7 +6,7 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor, nn
 
-from bara_pyro.core.distributions.dense import DenseNormal
+from bara_pyro.core.distributions.normal import DenseNormal
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.errors import ConfigError
 from bara_pyro.models.vbll import VBLL

@@ -1,8 +1,7 @@
 """The evidence lower bound with analytic KL terms only, and its parts."""
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
-from itertools import chain, islice
 from operator import add
 
 import torch

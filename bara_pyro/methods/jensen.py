@@ -16,7 +16,7 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
-from bara_pyro.core.distributions.dense import DenseNormal
+from bara_pyro.core.distributions.normal import DenseNormal
 from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.likelihood import LIKELIHOOD

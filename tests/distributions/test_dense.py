@@ -12,7 +12,7 @@ from torch.distributions import kl_divergence
 from torch.testing import assert_close
 
 from bara_pyro.core.distributions import has_analytic_kl
-from bara_pyro.core.distributions.dense import DenseNormal
+from bara_pyro.core.distributions.normal import DenseNormal
 from bara_pyro.core.noise import CounterNoise
 from bara_pyro.errors import MissingKLError
 

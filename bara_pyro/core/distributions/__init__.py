@@ -4,19 +4,19 @@ Importing this package registers the divergences with :func:`torch.distributions
 Pyro's ``TraceMeanField_ELBO`` finds them.
 """
 
-from bara_pyro.core.distributions import dense as dense  # imported for what they register
 from bara_pyro.core.distributions import kl as kl
 from bara_pyro.core.distributions import moments as moments
-from bara_pyro.core.distributions.analytic import has_analytic_kl
-from bara_pyro.core.distributions.bounds import (
+from bara_pyro.core.distributions import normal as normal  # imported for what they register
+from bara_pyro.core.distributions.kl import has_analytic_kl
+from bara_pyro.core.distributions.weibull import (
     KAPPA_MAX,
     KAPPA_MIN,
     MEAN_MIN,
+    MeanWeibull,
     bound_kappa,
     bound_mean,
     bound_shape,
 )
-from bara_pyro.core.distributions.weibull import MeanWeibull
 
 __all__ = [
     "KAPPA_MAX",
