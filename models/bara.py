@@ -21,8 +21,8 @@ from torch.nn import functional as F
 from bara_pyro.core.adapter import Adapter
 from bara_pyro.core.latents import Gates, Latents, Site
 from bara_pyro.core.priors import make_prior
-from bara_pyro.core.program import AdaptedLM, AdapterOptions, by_module, sample_per_module
-from bara_pyro.core.sampling import local_sample, tempered
+from bara_pyro.core.program import AdaptedLM, AdapterOptions
+from bara_pyro.core.sampling import by_module, local_sample, sample_per_module, tempered
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, check_choice
 from bara_pyro.lm.backbone import Backbone
@@ -171,7 +171,7 @@ class BaRA(AdaptedLM):
         prior = None if self.latent == "phi" else self.theta_prior
         if self.latent == "theta":
             return [Gate(None, prior, self.beta_theta, None)] * len(self.targets)
-        phi = sample_per_module(self, PHI, self.phi_prior, self.beta_phi)
+        phi = sample_per_module(PHI, self.phi_prior, len(self.targets), self.r, self.beta_phi)
         return [Gate(own, prior, self.beta_theta, phi) for own in by_module(phi)]
 
 

@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bara_pyro.core.latents import Latents, Site
-from bara_pyro.core.program import AdaptedLM, AdapterOptions, by_module, sample_per_module
+from bara_pyro.core.program import AdaptedLM, AdapterOptions
+from bara_pyro.core.sampling import by_module, sample_per_module
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 from bara_pyro.lm.backbone import Backbone
@@ -96,4 +97,4 @@ class ScalaBL(AdaptedLM):
     def global_latents(self, batch: Batch) -> Sequence[Tensor]:
         """Sample the singular values of all modules."""
         prior = Normal(self.shift, self.shift + 1, validate_args=False)
-        return by_module(sample_per_module(self, S, prior, self.beta))
+        return by_module(sample_per_module(S, prior, len(self.targets), self.r, self.beta))

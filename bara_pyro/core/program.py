@@ -18,7 +18,6 @@ from typing import NamedTuple, TypedDict, cast
 import pyro
 import torch
 from pyro import poutine
-from pyro.distributions import TorchDistribution
 from torch import BoolTensor, Tensor
 
 from bara_pyro.core.adapter import Adapter, LayerLatents
@@ -28,7 +27,7 @@ from bara_pyro.core.latents import Gates, Latents
 from bara_pyro.core.likelihood import AnswerLikelihood, Likelihood, predicting
 from bara_pyro.core.modules import Module, by_name
 from bara_pyro.core.next_token import NextToken
-from bara_pyro.core.sampling import by_draw, draw_plate_shape, tempered
+from bara_pyro.core.sampling import draw_plate_shape
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 from bara_pyro.lm.backbone import Backbone
@@ -247,25 +246,3 @@ class _Head(NamedTuple):
 
     def next_token(self, hidden: Tensor) -> NextToken:
         return self.program.next_token(self.latents, hidden)
-
-
-def sample_per_module(model: AdaptedLM, site: str, entry: TorchDistribution, beta: float) -> Tensor:
-    """Sample an r-vector for every adapted module in one statement, its KL weighted by `beta`.
-
-    Args:
-        model: the program.
-        site: its name.
-        entry: the prior of one entry.
-        beta: weight of the KL.
-
-    Returns:
-        `[draws x 1 x] modules x r`, see `by_module`.
-    """
-    prior = entry.expand([len(model.targets), model.r]).to_event(1)
-    with pyro.plate("modules", len(model.targets), dim=-1), tempered(beta):
-        return by_draw(site, pyro.sample(site, prior), prior)
-
-
-def by_module(drawn: Tensor) -> Sequence[Tensor]:
-    """Return what each module has of `[draws x 1 x] modules x r`: `[draws x 1 x] 1 x r`, for all tokens."""
-    return drawn.unsqueeze(-2).unbind(-3)

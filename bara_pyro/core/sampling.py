@@ -1,5 +1,6 @@
 """Sample statements of programs: local latents that see their layer's input, weights of the KL, draws."""
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import cast
 
@@ -107,3 +108,26 @@ def by_draw(site: str, value: Tensor, prior: TorchDistribution) -> Tensor:
         f"{site!r} is given {left.numel()} values, and the program runs {torch.Size(draws).numel()} draws: "
         "give one a draw, or use Predictive with parallel=False."
     )
+
+
+def sample_per_module(site: str, entry: TorchDistribution, modules: int, r: int, beta: float) -> Tensor:
+    """Sample an r-vector for every adapted module in one statement, its KL weighted by `beta`.
+
+    Args:
+        site: its name.
+        entry: the prior of one entry.
+        modules: how many there are.
+        r: entries of a vector.
+        beta: weight of the KL.
+
+    Returns:
+        `[draws x 1 x] modules x r`, see `by_module`.
+    """
+    prior = entry.expand([modules, r]).to_event(1)
+    with pyro.plate("modules", modules, dim=-1), tempered(beta):
+        return by_draw(site, pyro.sample(site, prior), prior)
+
+
+def by_module(drawn: Tensor) -> Sequence[Tensor]:
+    """Return what each module has of `[draws x 1 x] modules x r`: `[draws x 1 x] 1 x r`, for all tokens."""
+    return drawn.unsqueeze(-2).unbind(-3)

@@ -18,7 +18,8 @@ from bara_pyro.core.adapter import Adapter, chosen_rows
 from bara_pyro.core.latents import Gates, Latents, Site
 from bara_pyro.core.modules import frozen, read
 from bara_pyro.core.priors import make_prior
-from bara_pyro.core.program import AdaptedLM, AdapterOptions, by_module, sample_per_module
+from bara_pyro.core.program import AdaptedLM, AdapterOptions
+from bara_pyro.core.sampling import by_module, sample_per_module
 from bara_pyro.lm.backbone import Backbone
 from bara_pyro.lm.targets import Target
 
@@ -80,4 +81,4 @@ class VeRA(AdaptedLM):
 
     def global_latents(self, batch: object) -> Sequence[Tensor]:
         """Sample Phi of all modules."""
-        return by_module(sample_per_module(self, PHI, self.prior, self.beta))
+        return by_module(sample_per_module(PHI, self.prior, len(self.targets), self.r, self.beta))
