@@ -18,7 +18,9 @@ from bara_pyro.fast.prefix import LEAST, Prefix, after, beginning, common_tokens
 
 def shared(model: AdaptedLM, batch: Batch) -> Batch:
     """Return the rows as going on from what they all begin with, where that is long enough to be worth it."""
-    if len(batch) == 1 or batch.segments is not None or not model.backbone.continues:
+    if len(batch) == 1 or batch.segments is not None:
+        return batch
+    if not (model.backbone.reuse and model.backbone.continues):
         return batch
     if not model.likelihood.looks_at_asked:  # it looks at all tokens
         return batch
@@ -98,7 +100,8 @@ def _asked_alone(model: AdaptedLM, batch: Batch) -> int | None:
     """Return how many last tokens alone the last layer can be run for; None: for all, or for none."""
     width = max(batch.asked)
     plain = batch.segments is None and batch.past is None and model.likelihood.looks_at_asked
-    adapted = model.backbone.last_apart and model.frozen_layers < len(model.backbone.states.layers)
+    apart = model.backbone.reuse and model.backbone.last_apart
+    adapted = apart and model.frozen_layers < len(model.backbone.states.layers)
     return width if plain and adapted and width < batch.input_ids.shape[1] else None
 
 

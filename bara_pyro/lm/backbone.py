@@ -50,6 +50,9 @@ class Backbone:
 
     Attributes:
         states: hidden states below the adapters.
+        reuse: whether what comes out the same is computed once: the layers below all adapters, what rows
+            have in common at their beginning, and of the last layer only the tokens that are asked about. Set
+            it to False before a program is made, to see that nothing depends on it.
         last_apart: whether the last layer can be run for the last tokens alone (`read_last`).
         window: of how many tokens (columns, padding included) all layers see all; None: of any number.
         continues: whether tokens can go on from others that were read before (`read`).
@@ -87,6 +90,7 @@ class Backbone:
         )
         self._cap: float | None = getattr(text, "final_logit_softcapping", None)
         self.states = FrozenStates(lm)
+        self.reuse = True
         self.last_apart = len(self.states.layers) > 1
         sizes = [getattr(text, name, None) for name in WINDOWS]
         self.window = min((size for size in sizes if isinstance(size, int) and size > 0), default=None)
@@ -190,8 +194,8 @@ class Backbone:
         return changing(changes, recomputed=upper)
 
     def frozen_layers(self, targets: Iterable[Target]) -> int:
-        """Return how many of the lowest decoder layers hold none of the targets."""
-        return self.states.depth(target.path for target in targets if not target.is_head)
+        """Return how many of the lowest layers hold none of the targets, and need not be run again."""
+        return self.states.depth(t.path for t in targets if not t.is_head) if self.reuse else 0
 
     def lower(self, tokens: TokenRows, below: int) -> Tensor | None:
         """Return the states above the lowest layers, `B x T x d`; None where there are no such layers."""
