@@ -11,16 +11,16 @@ from torch.testing import assert_close
 from whole_case import check_trained_saved_read_and_detached
 
 import bara_pyro as bp
-from bara_pyro.lm.backbone import Backbone
-from bara_pyro.data.types import (Tokens)
 from bara_pyro.core.prediction import predict
-from bara_pyro.fast.prefix import split
-from bara_pyro.lm.targets import find_targets
-from bara_pyro.lm.verifying import verify
 from bara_pyro.data.split import collate_ids
+from bara_pyro.data.types import Tokens
 from bara_pyro.errors import BackboneError
+from bara_pyro.fast.prefix import split
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.weibull import WeibullGuide
+from bara_pyro.lm.backbone import Backbone
+from bara_pyro.lm.targets import find_targets
+from bara_pyro.lm.verifying import verify
 from bara_pyro.models.bara import BaRA
 from bara_pyro.models.lora import LoRA
 
