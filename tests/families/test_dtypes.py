@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from whole_case import check_trained_saved_read_and_detached, own_logits
 
-from bara_pyro.core import packages, quantized
+from bara_pyro import errors
 from bara_pyro.data import training_batches
 from bara_pyro.errors import BackboneError
+from bara_pyro.lm import quantized
 from bara_pyro.lm.loading import DTYPES, load_backbone
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.steps import make_svi
@@ -176,7 +177,7 @@ def test_a_layout_without_gradients_is_refused() -> None:
 
 @pytest.mark.parametrize("dtype", quantized.PACKAGES)
 def test_a_package_that_is_absent_is_named(dtype: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    monkeypatch.setattr(packages, "find_spec", lambda name: None)
+    monkeypatch.setattr(errors, "find_spec", lambda name: None)
     with pytest.raises(BackboneError, match=r"needs the package \w+: pip install 'bara-pyro\[quantized\]'\."):
         load_backbone(folder, dtype=dtype)
     with pytest.raises(BackboneError, match=f"Random weights cannot be {dtype}"):

@@ -13,7 +13,7 @@ from whole_case import check_trained_saved_read_and_detached
 import bara_pyro as bp
 from bara_pyro.core.prediction import predict
 from bara_pyro.data.split import collate_ids
-from bara_pyro.data.types import Tokens
+from bara_pyro.data.types import TokenRows
 from bara_pyro.errors import BackboneError
 from bara_pyro.fast.prefix import split
 from bara_pyro.guides.delta import DeltaGuide
@@ -48,13 +48,13 @@ def test_logits_without_an_adapter_are_the_models_own(family: str) -> None:
     resumed = backbone.hidden(batch.input_ids, batch.attention_mask, below=1)[:, -1:]
     assert_close(resumed, hidden, rtol=1e-4, atol=1e-5)
     begin, counted = split(batch, 2)  # nothing of the last row is left
-    past = backbone.read(Tokens(begin.input_ids, begin.attention_mask), counted=counted)
+    past = backbone.read(TokenRows(begin.input_ids, begin.attention_mask), counted=counted)
     rest = (batch.input_ids[:, -2:], batch.attention_mask[:, -2:])
     assert_close(backbone.hidden(*rest, past=past)[:, -1:], hidden, rtol=1e-4, atol=1e-5)
     assert backbone.states.layers, "run whole where lower layers could be kept"
     assert backbone.last_apart
     for width in (1, 2):
-        past = backbone.read_last(Tokens(batch.input_ids, batch.attention_mask), copies=2, width=width)
+        past = backbone.read_last(TokenRows(batch.input_ids, batch.attention_mask), copies=2, width=width)
         assert past is not None, "run whole where the last layer could be left for the last tokens"
         rest = (batch.input_ids[:, -width:], batch.attention_mask[:, -width:])
         found = backbone.hidden(*rest, past=past, copies=2)[:, -1:]
