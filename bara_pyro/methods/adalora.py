@@ -5,8 +5,8 @@ from typing import Unpack
 from pydantic import NonNegativeFloat
 from torch.optim import Optimizer
 
-from bara_pyro.core.svi import (SVI, SVIOptions)
-from bara_pyro.core.optimizers import (adamw)
+from bara_pyro.core.optimizers import adamw
+from bara_pyro.core.svi import SVI, SVIOptions
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.methods.allocation import Budget, RankAllocator, Triplets
 from bara_pyro.methods.base import Fit, Method, MethodConfig, pair, register_method, setting

@@ -13,9 +13,9 @@ import torch
 from app_cases import Bara, Place, assert_one_sentence, files_of
 
 from bara_pyro.cli import running
-from bara_pyro.lm.loading import load_backbone
 from bara_pyro.core.svi import SVI
 from bara_pyro.errors import CheckpointError, TrainingError
+from bara_pyro.lm.loading import load_backbone
 from bara_pyro.methods import METHODS
 from bara_pyro.runs.fingerprint import states_name
 from bara_pyro.runs.folder import load_system

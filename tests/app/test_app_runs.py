@@ -11,8 +11,8 @@ from peft import PeftModel
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM
 
-from bara_pyro.lm.loading import load_backbone
 from bara_pyro.errors import DataError
+from bara_pyro.lm.loading import load_backbone
 from bara_pyro.runs.evaluate import draw, evaluate_system
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.system import build_system

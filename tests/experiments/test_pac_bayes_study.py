@@ -14,14 +14,14 @@ from pyro import poutine
 from scipy import integrate, optimize, special, stats
 from torch import Tensor
 
-from bara_pyro.lm.backbone import Backbone
 from bara_pyro.core.distributions import MeanWeibull
 from bara_pyro.core.elbo import MeanFieldELBO
-from bara_pyro.lm.loading import load_backbone
 from bara_pyro.data import batches
 from bara_pyro.diagnostics.posterior import gibbs_draws
 from bara_pyro.diagnostics.posterior.joint import evaluate
 from bara_pyro.errors import ConfigError
+from bara_pyro.lm.backbone import Backbone
+from bara_pyro.lm.loading import load_backbone
 from bara_pyro.microworld import load_task
 from bara_pyro.runs.system import System
 from experiments.engine.results import read_results
