@@ -51,7 +51,7 @@ def test_imports_point_one_way(tree: Path) -> None:
 
 # File, a wrong import in it, and what is said of it.
 WRONG = [
-    ("core/frozen.py", "import bara_pyro.runs.config", UPWARD + "runs"),
+    ("core/modules.py", "import bara_pyro.runs.config", UPWARD + "runs"),
     ("core/noise.py", "def late():\n    import bara_pyro.models.lora", UPWARD + "models"),
     ("core/elbo.py", "import bara_pyro.extras.active", UPWARD + "extras"),
     ("cli/app.py", "import bara_pyro.extras.serve.command", "bara_pyro.cli is not allowed to import"),
