@@ -15,11 +15,11 @@ from torch.testing import assert_close
 
 import bara_pyro as bp
 from bara_pyro.cli.architectures import empty_backbone
-from bara_pyro.lm.backbone import Backbone
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.likelihood import AnswerLikelihood, TextLikelihood
 from bara_pyro.core.prediction import predict
 from bara_pyro.errors import ConfigError
+from bara_pyro.lm.backbone import Backbone
 from bara_pyro.methods import METHODS, build, method_config
 from bara_pyro.methods.recipes import TwoStepSVI
 from bara_pyro.runs.system import count_parameters

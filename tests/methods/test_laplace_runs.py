@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from bara_pyro.cli.architectures import empty_backbone
-from bara_pyro.core.distributions.kronecker import KroneckerNormal
+from bara_pyro.core.distributions.normal import KroneckerNormal
 from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.prediction import predict
 from bara_pyro.errors import ConfigError
