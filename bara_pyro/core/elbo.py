@@ -21,7 +21,7 @@ from bara_pyro.core.likelihood import LIKELIHOOD
 from bara_pyro.core.modules import distribution_of, value_of
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.sampling import UNWEIGHTED
-from bara_pyro.core.terms import ElboTerms, _mean
+from bara_pyro.core.terms import ElboTerms, mean_terms
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, DataError, MissingKLError
 
@@ -82,7 +82,7 @@ class MeanFieldELBO(TraceMeanField_ELBO):
         """
         guide.check(model)
         particles = [self._particle(guide, batch) for _ in range(self.num_particles)]
-        return particles[0] if len(particles) == 1 else _mean(particles)
+        return particles[0] if len(particles) == 1 else mean_terms(particles)
 
     def _particle(self, guide: SiteGuide, batch: Batch) -> ElboTerms:
         model_trace, guide_trace = guide.run(batch)

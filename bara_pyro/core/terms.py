@@ -36,7 +36,8 @@ class ElboTerms:
     extra: dict[str, Tensor] = field(default_factory=dict)
 
 
-def _mean(terms: list[ElboTerms]) -> ElboTerms:
+def mean_terms(terms: list[ElboTerms]) -> ElboTerms:
+    """Return the mean of several estimates, part by part."""
     return ElboTerms(
         loss=torch.stack([t.loss for t in terms]).mean(),
         nll=torch.stack([t.nll for t in terms]).mean(),
