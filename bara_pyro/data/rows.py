@@ -1,6 +1,7 @@
 """From rows to examples: stable ids, and errors that name the file and the row."""
 
-import itertools
+import math
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -202,7 +203,9 @@ def first_validation(rows: Sequence[R], wanted: int, name: str) -> Sequence[R]:
 
 def too_few(place: str, what: str, rows: int, test_fraction: float, kept: int = 1) -> DataError:
     """Return the error for `rows` rows of which none can be tested on where `kept` have to be trained on."""
-    needed = next(count for count in itertools.count(kept + 1) if round(test_fraction * count) >= 1)
+    # The fewest of which the fraction is more than half a row; half of one is rounded to none.
+    half = min(0.5 / test_fraction, sys.maxsize)
+    needed = max(kept, math.floor(half)) + 1
     return DataError(
         f"{place} has too few {what} ({rows}) to set some aside to test on: at least {needed} are needed, or "
         "test rows of their own as test_file (--test-file)."

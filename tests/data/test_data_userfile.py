@@ -8,6 +8,7 @@ from app_cases import write_rows
 
 from bara_pyro.data import load_task, task_from_rows
 from bara_pyro.data.reply_tasks import load_replies
+from bara_pyro.data.rows import too_few
 from bara_pyro.errors import ConfigError, DataError
 
 
@@ -220,3 +221,18 @@ def test_a_class_that_is_set_aside_whole_is_refused(tmp_path: Path) -> None:
         load_task(path, validation_rows=aside)
     kept = load_task(path, validation_rows=2)
     assert {row.label for row in kept.train} == {0, 1}
+
+
+@pytest.mark.parametrize("fraction", [0.01, 0.1, 0.15, 0.2, 0.25, 1 / 3, 0.5, 0.9])
+@pytest.mark.parametrize("kept", [1, 2, 7])
+def test_the_fewest_rows_of_which_some_are_tested_on_are_counted(fraction: float, kept: int) -> None:
+    fewest = kept + 1
+    while round(fraction * fewest) < 1:
+        fewest += 1
+    assert f" {fewest} are needed" in str(too_few("rows.csv", "rows", kept, fraction, kept))
+
+
+@pytest.mark.parametrize("fraction", [1e-9, 1e-300, 5e-324])
+def test_a_fraction_of_next_to_nothing_is_refused_at_once(fraction: float) -> None:
+    with pytest.raises(DataError, match=r"too few rows \(8\)"):
+        task_from_rows([{"text": f"t{i}", "label": "ab"[i % 2]} for i in range(8)], test_fraction=fraction)

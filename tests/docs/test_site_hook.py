@@ -80,7 +80,7 @@ def test_the_list_has_every_method_with_its_settings_and_parameters() -> None:
         section = page.split(f"{{ #{method.name} }}")[1].split("\n## ")[0]
         settings = re.findall(r"^\| `(\w+)` \| `(.*?)` \|", section, flags=re.MULTILINE)
         assert {name for name, _ in settings} == {*method.config.model_fields} - {"name"}
-    assert '| `form` | `"gate"` |' in page.split("{ #bara-gate }")[1]
+    assert '| `latent` | `"phi*theta"` |' in page.split("{ #bara-gate }")[1]
 
 
 def test_a_method_without_remarks_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
