@@ -1,4 +1,4 @@
-"""Types of what is read from files: names and values that are checked where they are used."""
+"""Types of what is read from files and defaults: names and values that are checked where they are used."""
 
 import inspect
 from collections.abc import Callable, Mapping

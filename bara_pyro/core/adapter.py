@@ -1,4 +1,4 @@
-"""What is added to one frozen layer, and what its author needs: local latents, weights of the KL, draws."""
+"""What is added to one frozen layer."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager

@@ -131,4 +131,7 @@ class LatentsAlone(Messenger):
 
 
 PROGRAM = threading.RLock()
-"""Held while a program runs; forwards of other threads wait. To be taken again by the thread that has it."""
+"""Held while a program runs: Pyro keeps one stack of handlers for the whole process.
+
+Forwards of other threads wait. To be taken again by the thread that has it.
+"""

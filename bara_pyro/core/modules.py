@@ -1,4 +1,4 @@
-"""Parameters that are set after training, not by it: saved like all others, moved by no optimiser."""
+"""Modules whose frozen parameters Pyro does not see, modules by name, and the types of what Pyro gives."""
 
 from collections.abc import Mapping
 from functools import cache

@@ -99,6 +99,56 @@ def predict(
     return out
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """What one forward of some rows drew.
+
+    Attributes:
+        rows, draws: which rows of the batch and which of the S draws.
+        mask: bool, `b x T`: the real tokens, at the right.
+        log_probs: float64, `s x b x C`.
+        values: site -> draws: `s x 1 x modules x r` of `phi`, `s x b x T x r` of a local site (T = 1 at the
+            answer head; units that a pruned module lacks are 0); with S = 0 the posterior mean, without the
+            leading s.
+    """
+
+    rows: slice
+    draws: slice
+    mask: Tensor
+    log_probs: Tensor
+    values: dict[str, Tensor]
+
+
+def record(
+    model: AdaptedLM,
+    guide: SiteGuide,
+    batch: Batch,
+    *,
+    samples: int = 10,
+    seed: int = 0,
+    memory_budget: int | None = None,
+) -> Iterator[Drawn]:
+    """Yield the latents behind what `predict` returns, the same draws, a forward at a time.
+
+    Arguments and errors are those of `predict`; a guide's own predictive plays no part.
+    """
+    batch, room = _checked(model, guide, batch, samples, memory_budget)
+    for rows, draws in _pieces(len(batch), max(samples, 1), room):
+        piece = batch.questions(rows)
+        with PROGRAM, poutine.trace() as recorder:
+            log_probs = _forward(model, guide, piece, draws, samples, seed)
+        nodes = recorder.trace.nodes
+        if missed := [name for name in model.latents.sites if name not in nodes]:
+            raise ConfigError(
+                f"The {type(model.likelihood).__name__} never runs the layer of the latent {missed[0]!r}: "
+                "leave that layer out of target_modules (--target-modules)."
+            )
+        values = {name: value_of(nodes[name]) for name in model.latents.sites}
+        for name in model.gates.theta.values() if model.gates else ():
+            values[name] = F.pad(values[name], (0, model.r - values[name].shape[-1]))
+        yield Drawn(rows, draws, piece.attention_mask.bool(), log_probs, values)
+
+
 def forwards(model: AdaptedLM, batch: Batch, memory_budget: int | None = None) -> list[slice]:
     """Return the rows of a batch in the pieces that one forward each has room for; see `predict`."""
     return _chunks(len(batch), _room(model, batch, memory_budget))
@@ -219,53 +269,3 @@ def _bytes_per_row(model: AdaptedLM, batch: Batch, width: int) -> int:
     asked = max(batch.asked)
     logits = 8 * asked * getattr(config, "vocab_size", 1) if asked > 1 else 0
     return width * (per_token * size + 4 * gates) + logits
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """What one forward of some rows drew.
-
-    Attributes:
-        rows, draws: which rows of the batch and which of the S draws.
-        mask: bool, `b x T`: the real tokens, at the right.
-        log_probs: float64, `s x b x C`.
-        values: site -> draws: `s x 1 x modules x r` of `phi`, `s x b x T x r` of a local site (T = 1 at the
-            answer head; units that a pruned module lacks are 0); with S = 0 the posterior mean, without the
-            leading s.
-    """
-
-    rows: slice
-    draws: slice
-    mask: Tensor
-    log_probs: Tensor
-    values: dict[str, Tensor]
-
-
-def record(
-    model: AdaptedLM,
-    guide: SiteGuide,
-    batch: Batch,
-    *,
-    samples: int = 10,
-    seed: int = 0,
-    memory_budget: int | None = None,
-) -> Iterator[Drawn]:
-    """Yield the latents behind what `predict` returns, the same draws, a forward at a time.
-
-    Arguments and errors are those of `predict`; a guide's own predictive plays no part.
-    """
-    batch, room = _checked(model, guide, batch, samples, memory_budget)
-    for rows, draws in _pieces(len(batch), max(samples, 1), room):
-        piece = batch.questions(rows)
-        with PROGRAM, poutine.trace() as recorder:
-            log_probs = _forward(model, guide, piece, draws, samples, seed)
-        nodes = recorder.trace.nodes
-        if missed := [name for name in model.latents.sites if name not in nodes]:
-            raise ConfigError(
-                f"The {type(model.likelihood).__name__} never runs the layer of the latent {missed[0]!r}: "
-                "leave that layer out of target_modules (--target-modules)."
-            )
-        values = {name: value_of(nodes[name]) for name in model.latents.sites}
-        for name in model.gates.theta.values() if model.gates else ():
-            values[name] = F.pad(values[name], (0, model.r - values[name].shape[-1]))
-        yield Drawn(rows, draws, piece.attention_mask.bool(), log_probs, values)

@@ -1,4 +1,4 @@
-"""What the body of a language model is given: tokens, which of them each sees, and where they stand."""
+"""What the body of a language model is given: tokens, what each sees, where they stand, how many fit."""
 
 import inspect
 from collections.abc import Mapping
@@ -74,7 +74,7 @@ def positions(lm: PreTrainedModel) -> int | None:
     return most if most is None or pad is None else most - int(pad) - 1
 
 
-CACHE_NAMES = ("cache", "past_key_values")
+CACHE_NAMES = ("cache", "past_key_values")  # of keys and values, since transformers 5.24 and before
 
 
 def cache_argument(body: nn.Module) -> str:

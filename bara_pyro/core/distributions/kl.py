@@ -1,4 +1,7 @@
-"""Analytic KL divergences from Weibull posteriors to Gamma priors, registered with torch on import."""
+"""Analytic KL divergences from Weibull posteriors to Gamma priors, and which pairs have an analytic one.
+
+The divergences are registered with torch on import.
+"""
 
 from __future__ import annotations
 
@@ -147,7 +150,7 @@ def _rule(q: type, p: type, registered: int) -> object:
     return rule if serves else NotImplemented
 
 
-def is_known(distribution: type) -> bool:
+def _is_known(distribution: type) -> bool:
     """Whether a distribution is torch's, Pyro's or this package's, and none of a user's own."""
     return distribution.__module__.split(".")[0] in ("torch", "pyro", "bara_pyro")
 
@@ -157,4 +160,4 @@ def _has_density_of(distribution: type, parent: type) -> bool:
     if not issubclass(distribution, parent):
         return False
     between = distribution.__mro__[: distribution.__mro__.index(parent)]
-    return not any("log_prob" in vars(c) and not is_known(c) for c in between)
+    return not any("log_prob" in vars(c) and not _is_known(c) for c in between)

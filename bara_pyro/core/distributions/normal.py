@@ -1,4 +1,4 @@
-"""A Gaussian matrix whose precision is a Kronecker product plus a multiple of the identity."""
+"""Gaussians with a covariance: of a matrix, by Kronecker factors, and of a vector, by its full factor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Weibull distribution of BaRA's gates, parameterised by its mean and the reciprocal of its shape."""
+"""The Weibull distribution of BaRA's gates, by its mean and the reciprocal of its shape; its safe range."""
 
 from __future__ import annotations
 
