@@ -38,8 +38,8 @@ _HOME = {
     "register_prior": "core.priors",
     "MeanFieldELBO": "core.elbo",
     "SVI": "core.svi",
-    "adamw": "core.svi",
-    "linear_schedule": "core.svi",
+    "adamw": "core.optimizers",
+    "linear_schedule": "core.optimizers",
     "BaraError": "errors",
 }
 

@@ -16,10 +16,10 @@ from bara_pyro.cli.card import MAX_WAY, CardRow
 from bara_pyro.data import load_task as load_by_name
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.lm.loading import load_backbone
-from bara_pyro.microworld import TASKS, World, backbone_path, load_task
-from bara_pyro.microworld.build import build
+from bara_pyro.microworld import TASKS, World, backbone_path, micro_task
+from bara_pyro.microworld.build import build_backbone
 from bara_pyro.microworld.chat import claims, draw_prompts, score_reply, write_reply
-from bara_pyro.microworld.code import MAX_STEPS, draw_problem, draw_problems, run_program, solves
+from bara_pyro.microworld.code import MAX_STEPS, draw_problem, draw_problems, program_value, solves
 from bara_pyro.microworld.questions import WHIM, Question
 from bara_pyro.microworld.tasks import _settled_answer
 from bara_pyro.microworld.text import corpus
@@ -49,7 +49,7 @@ print(hashlib.sha256(repr([load_task(name, 3) for name in TASKS]).encode()).hexd
 
 @pytest.fixture(scope="module")
 def tasks():
-    return {name: load_task(name) for name in TASKS}
+    return {name: micro_task(name) for name in TASKS}
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +77,8 @@ def test_same_seed_same_tasks_whatever_the_hash_seed():
         for seed in ("0", "12345")
     }
     assert len(digests) == 1
-    assert load_task("micro-wgs", 3) == load_task("micro-wgs", 3)
-    assert load_task("micro-wgs", 3) != load_task("micro-wgs", 4)
+    assert micro_task("micro-wgs", 3) == micro_task("micro-wgs", 3)
+    assert micro_task("micro-wgs", 3) != micro_task("micro-wgs", 4)
 
 
 def test_sizes_are_those_of_the_paper(tasks):
@@ -313,8 +313,8 @@ def test_backbone_is_small_and_partly_right():
 
 def test_build_writes_a_folder_that_the_ordinary_loader_reads_and_repeats_itself(tmp_path):
     seen = []
-    report = build(tmp_path / "a", seed=1, steps=2, progress=lambda *what: seen.append(what))
-    build(tmp_path / "b", seed=1, steps=2)
+    report = build_backbone(tmp_path / "a", seed=1, steps=2, progress=lambda *what: seen.append(what))
+    build_backbone(tmp_path / "b", seed=1, steps=2)
     assert [step for step, _, _ in seen] == [1, 2]
     assert report.steps == 2
     assert 0.5e6 < report.parameters < 3e6
@@ -331,7 +331,7 @@ def test_another_world_has_other_customs_rows_and_residents(tmp_path):
     assert {who.name for who in here.residents} == {who.name for who in there.residents}
     same = [a == b for a, b in zip(here.residents, there.residents, strict=True)]
     assert sum(same) < 0.05 * len(same)  # one in 8 * 8 * 6 or so by chance
-    own, other = load_task("micro-arcc", 1), load_task("micro-arcc", 1, 3)
+    own, other = micro_task("micro-arcc", 1), micro_task("micro-arcc", 1, 3)
     assert [len(rows) for rows in (own.train, own.validation, own.test)] == [
         len(rows) for rows in (other.train, other.validation, other.test)
     ]
@@ -349,8 +349,8 @@ def test_another_world_has_other_customs_rows_and_residents(tmp_path):
 
 
 def test_a_backbone_knows_its_world(tmp_path):
-    build(tmp_path / "0", seed=1, steps=1)
-    build(tmp_path / "3", seed=1, steps=1, world=3)
+    build_backbone(tmp_path / "0", seed=1, steps=1)
+    build_backbone(tmp_path / "3", seed=1, steps=1, world=3)
     assert not hasattr(AutoModelForCausalLM.from_pretrained(tmp_path / "0").config, "microworld_seed")
     assert load_backbone(str(tmp_path / "3")).world == 3
     assert load_backbone("microworld").world == 0
@@ -363,7 +363,7 @@ def test_a_backbone_knows_its_world(tmp_path):
     ):
         build_system(load_config(overrides=settings))
     system = build_system(load_config(overrides=settings | {"task.world": 3}))
-    assert system.task.train == load_task("micro-wgs", 0, 3).train
+    assert system.task.train == micro_task("micro-wgs", 0, 3).train
     with pytest.raises(ConfigError, match="microworld knows world 0"):
         build_system(load_config(overrides={"task.world": 3}))
 
@@ -380,12 +380,12 @@ def test_worlds_are_of_the_microworld_alone():
 
 
 def test_build_of_another_size(tmp_path):
-    report = build(tmp_path, seed=1, steps=1, hidden_size=64, layers=2)
+    report = build_backbone(tmp_path, seed=1, steps=1, hidden_size=64, layers=2)
     config = AutoModelForCausalLM.from_pretrained(tmp_path).config
     assert (config.hidden_size, config.num_hidden_layers, config.num_attention_heads) == (64, 2, 2)
     assert report.parameters < 0.5e6
     with pytest.raises(ConfigError, match="hidden_size=100"):
-        build(tmp_path, steps=1, hidden_size=100)
+        build_backbone(tmp_path, steps=1, hidden_size=100)
 
 
 def test_chat_score_is_exact():
@@ -404,10 +404,10 @@ def test_chat_score_is_exact():
 
 
 def test_programs_run():
-    assert run_program("x", 7) == 7
-    assert run_program("add x 15", 7) == 2
-    assert run_program("sub x 9", 7) == 18
-    assert run_program("max min x 3 mul 2 x", 4) == 8
+    assert program_value("x", 7) == 7
+    assert program_value("add x 15", 7) == 2
+    assert program_value("sub x 9", 7) == 18
+    assert program_value("max min x 3 mul 2 x", 4) == 8
     problem, program = draw_problem(random.Random(0))
     assert solves(problem, program)
     assert not solves(problem, "add x")
@@ -421,13 +421,13 @@ def test_programs_run():
 )
 def test_malformed_programs_are_refused(program):
     with pytest.raises(DataError):
-        run_program(program, 1)
+        program_value(program, 1)
 
 
 def test_long_programs_and_bad_inputs_are_refused():
     half = MAX_STEPS // 2
-    assert run_program("add " * half + "x " * (half + 1), 0) == 0
+    assert program_value("add " * half + "x " * (half + 1), 0) == 0
     with pytest.raises(DataError, match="at most"):
-        run_program("add " * (half + 1) + "x " * (half + 2), 0)
+        program_value("add " * (half + 1) + "x " * (half + 2), 0)
     with pytest.raises(DataError, match="out of range"):
-        run_program("x", 20)
+        program_value("x", 20)

@@ -79,7 +79,7 @@ class Setting:
         return given
 
 
-def settings() -> list[Setting]:
+def option_settings() -> list[Setting]:
     """Return every setting of a run but those of its method, in the order of the help."""
     fields = setting_fields()
     found = [Setting(key, name, fields[key]) for name, key in setting_names().items()]
@@ -91,7 +91,7 @@ def settings() -> list[Setting]:
 
 def takes_settings(command: Command) -> Command:
     """Give a command an option a setting; it receives those given as `given`, dotted key to value."""
-    known = {setting.name: setting for setting in settings()}
+    known = {setting.name: setting for setting in option_settings()}
     own = inspect.signature(command, eval_str=True).parameters
 
     @wraps(command)

@@ -32,7 +32,7 @@ def shared(model: AdaptedLM, batch: Batch) -> Batch:
     if uneven and not model.backbone.goes_on_after_gaps(int(lengths.max())):
         return batch
     begin = beginning(batch, tokens)
-    rest = after(batch, tokens, read(model, begin, states=lower(model, begin)))
+    rest = after(batch, tokens, read_prefix(model, begin, states=lower(model, begin)))
     return _with_rest(rest, lower(model, batch))
 
 
@@ -64,7 +64,7 @@ def drawn_last(model: AdaptedLM, guide: SiteGuide, batch: Batch, last: int) -> B
     begin, counted = split(batch, last)
     states = lower(model, batch)
     with PosteriorMean(guide):
-        past = read(model, begin, counted, None if states is None else states[:, :-last])
+        past = read_prefix(model, begin, counted, None if states is None else states[:, :-last])
     return _with_rest(batch.last(last, past), states)
 
 
@@ -75,7 +75,7 @@ def _with_rest(rest: Batch, states: Tensor | None) -> Batch:
     return replace(rest, past=replace(rest.past, rest=states[:, -rest.input_ids.shape[1] :]))
 
 
-def read(
+def read_prefix(
     model: AdaptedLM, batch: Batch, counted: Tensor | None = None, states: Tensor | None = None
 ) -> Prefix:
     """Run the body of a program on rows that others will go on from; return their keys and values.

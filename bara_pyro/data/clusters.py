@@ -14,15 +14,15 @@ from bara_pyro.data.types import Example
 from bara_pyro.errors import DataError
 
 
-def text_of(row: Example) -> tuple[str, str]:
+def compared_text(row: Example) -> tuple[str, str]:
     """Return what a row asks, context and question, as texts are compared: by what a reader sees.
 
     Case, white space, invisible characters and the way in which a character is composed do not count.
 
     Examples:
         >>> from bara_pyro.data import Example
-        >>> from bara_pyro.data.clusters import text_of
-        >>> text_of(Example("1", "Is it  red?")) == text_of(Example("2", "is it red? "))
+        >>> from bara_pyro.data.clusters import compared_text
+        >>> compared_text(Example("1", "Is it  red?")) == compared_text(Example("2", "is it red? "))
         True
     """
     return as_compared(row.context), as_compared(row.question)
@@ -59,7 +59,7 @@ def together(rows: Sequence[Example], *, clusters: bool = True, passages: bool =
         ['ann', 'ann', 'ann', 'like 3', 'like 3', '']
     """
     kinds = [[row.cluster for row in rows]] if clusters else []
-    texts = [text_of(row) for row in rows]
+    texts = [compared_text(row) for row in rows]
     kinds.append(_unlike(["\n".join(text) for text in texts]))
     if passages:
         kinds.append(_unlike([context for context, _ in texts]))
@@ -97,12 +97,12 @@ def _named(rows: Sequence[Example], firsts: Sequence[int], clusters: bool) -> li
     return [names[group] for group in firsts]
 
 
-def by_name(names: Iterable[str]) -> list[list[int]]:
+def places_by_group(names: Iterable[str]) -> list[list[int]]:
     """Return the places of the rows of each group, in the order in which groups begin.
 
     Examples:
-        >>> from bara_pyro.data.clusters import by_name
-        >>> by_name(["a", "", "b", "a", ""])
+        >>> from bara_pyro.data.clusters import places_by_group
+        >>> places_by_group(["a", "", "b", "a", ""])
         [[0, 3], [1], [2], [4]]
     """
     groups: dict[str | int, list[int]] = {}
@@ -122,7 +122,7 @@ def folds(names: Sequence[str], count: int) -> list[int]:
         >>> folds(["", "", "", "", ""], 3), folds(["a", "b", "a", "c", "b"], 2)
         ([0, 1, 2, 0, 1], [0, 1, 0, 0, 1])
     """
-    groups = by_name(names)
+    groups = places_by_group(names)
     if len(groups) == 1:
         groups = [[row] for row in range(len(names))]
     sizes, found = [0] * min(count, len(groups)), [0] * len(names)
@@ -216,7 +216,7 @@ def one_of_each(rows: Sequence[Example], *, clusters: bool = True) -> list[Examp
 
 
 def _groups(rows: Sequence[Example], *, clusters: bool = True) -> list[list[Example]]:
-    return [[rows[i] for i in group] for group in by_name(together(rows, clusters=clusters))]
+    return [[rows[i] for i in group] for group in places_by_group(together(rows, clusters=clusters))]
 
 
 def _order(name: str, salt: str = "") -> tuple[str, str]:

@@ -10,7 +10,7 @@ from bara_pyro.data.messages import (
     after_system,
     asked_in,
     given_only,
-    joined,
+    joined_turns,
     messages_of,
     no_reply,
     parted,
@@ -118,7 +118,7 @@ def _conversation(row: Fields, where: str, row_id: str) -> Conversation:
     if isinstance(found, str):
         return _whole(given, found, row, row_id, where)
     turns, reply = parted(messages_of(found, where, column), where)
-    return _whole(joined(said_by_user(given), turns, asked, where), reply, row, row_id, where)
+    return _whole(joined_turns(said_by_user(given), turns, asked, where), reply, row, row_id, where)
 
 
 def _whole(

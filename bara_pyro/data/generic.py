@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from bara_pyro.data.cells import as_read, label_text, shown, unique_keys
 from bara_pyro.data.columns import is_question
-from bara_pyro.data.schemas import ANSWER, Row, lettered, missing, named_options, text_of
+from bara_pyro.data.schemas import ANSWER, Row, lettered, missing, named_options, text_field
 from bara_pyro.data.types import LETTERS, Columns, Example
 from bara_pyro.errors import DataError
 
@@ -90,7 +90,7 @@ def own_text(row: Row, key: str) -> str:
     """Return the text of a cell, which may be a number; a `DataError` where there is none."""
     value = row.get(key)
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    return text_of(row if not number else {key: label_text(value)}, key)
+    return text_field(row if not number else {key: label_text(value)}, key)
 
 
 def own_context(row: Row, columns: Columns) -> str:

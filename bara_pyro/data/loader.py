@@ -7,8 +7,8 @@ from typing import Unpack
 
 from bara_pyro.columns import ColumnOptions, column_names
 from bara_pyro.data.labels import as_letters
-from bara_pyro.data.reading import Rows, read_hub, read_split, some
-from bara_pyro.data.registry import SOURCES, SUFFIXES, TASKS, Source, has_worlds, resolve
+from bara_pyro.data.reading import Rows, read_hub, read_split, require_rows
+from bara_pyro.data.registry import SOURCES, SUFFIXES, TASKS, Source, has_worlds, task_key
 from bara_pyro.data.rows import carve, check_disjoint, first_validation, repeats, to_examples
 from bara_pyro.data.types import Example, Task
 from bara_pyro.data.userfile import TEST_FRACTION, task_from_rows
@@ -103,7 +103,7 @@ def load_task(
         task = made.in_world(seed, world) if made.in_world and world else made.load(seed)
         task = replace(task, validation=first_validation(task.validation, validation_rows, name))
     else:
-        task = _load_known(resolve(name), data_dir, revision)
+        task = _load_known(task_key(name), data_dir, revision)
         check_disjoint(task.train, task.test, task.name)
         notes = (*task.notes, *repeats(task.train, task.test))
         # Row by row, as stored results were made: a text that stands in both is said.
@@ -246,7 +246,7 @@ def _test_note(source: Source, split: str) -> str:
 
 def _checked(rows: Rows, source: Source, place: str, split: str) -> list[Example]:
     """Turn rows into examples whose labels fit the classes of the source."""
-    examples = to_examples(some(rows, place), source.schema, place, split, answer=source.answer)
+    examples = to_examples(require_rows(rows, place), source.schema, place, split, answer=source.answer)
     for number, example in enumerate(examples, start=1):
         if example.label >= len(source.labels):
             raise DataError(

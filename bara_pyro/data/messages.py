@@ -42,7 +42,7 @@ def texts_of(value: object) -> Iterator[str]:
             yield from texts_of(part)
 
 
-def shown(said: str | Message) -> str:
+def shown_message(said: str | Message) -> str:
     """Return a plain text, or what a message says, for a reader: its text, then its other parts by name."""
     if isinstance(said, str):
         return said
@@ -144,7 +144,7 @@ def no_reply(count: int, role: str, where: str) -> DataError:
     )
 
 
-def joined(
+def joined_turns(
     given: tuple[Message, ...], turns: tuple[Message, ...], column: str, where: str
 ) -> tuple[Message, ...]:
     """Return a prompt and the turns between it and a reply, the prompt once where they begin with it again.

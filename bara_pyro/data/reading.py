@@ -43,7 +43,7 @@ def split_rows(path: Path) -> Iterator[Json]:
     import datasets
 
     if not sum(1 for _ in objects_in(path)):  # `datasets` does not say which line it could not read
-        some([], path)
+        require_rows([], path)
     with quiet(), tempfile.TemporaryDirectory() as cache:
         try:
             table = datasets.load_dataset("json", data_files=str(path), split="train", cache_dir=cache)
@@ -87,7 +87,7 @@ def dataset_rows(dataset: "datasets.Dataset") -> Iterator[Json]:
 
 def parse_lines(path: Path) -> Rows:
     """Parse JSON lines; blank lines are skipped. Errors name the line."""
-    return some(list(objects_in(path)), path)
+    return require_rows(list(objects_in(path)), path)
 
 
 def objects_in(path: Path) -> Iterator[Json]:
@@ -185,7 +185,7 @@ def _decoded(data: bytes, encoding: str, path: Path, start: int = 0) -> str:
         ) from error
 
 
-def some(rows: Rows, place: Path | str) -> Rows:
+def require_rows(rows: Rows, place: Path | str) -> Rows:
     """Return the rows; raise `DataError` where there are none."""
     if not rows:
         raise DataError(f"{place} is empty: give it at least one row.")

@@ -165,7 +165,7 @@ def check_kind(name: str) -> None:
         raise other_kind(name)
 
 
-def resolve(name: str) -> str:
+def task_key(name: str) -> str:
     """Return the key of `SOURCES` that `name` means: the key, the paper's name, 'hub' or 'hub:config'.
 
     Raises:

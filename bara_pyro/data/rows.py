@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from bara_pyro.data.cells import label_text
-from bara_pyro.data.clusters import by_name, set_shares_aside, text_of
+from bara_pyro.data.clusters import compared_text, places_by_group, set_shares_aside
 from bara_pyro.data.on_disk import take
 from bara_pyro.data.reading import Rows
 from bara_pyro.data.schemas import ANSWER, Schema, digest
@@ -133,7 +133,7 @@ def _nothing_new(what: str) -> DataError:
 
 
 def _asked(example: Example) -> tuple[str, str, int]:
-    return *text_of(example), example.label
+    return *compared_text(example), example.label
 
 
 def carve(
@@ -169,7 +169,7 @@ def carve(
         if names is None:
             held_out[order[len(train) - rows :]] = True
         else:
-            held_out[_whole(order[::-1].tolist(), by_name(names), rows)] = True
+            held_out[_whole(order[::-1].tolist(), places_by_group(names), rows)] = True
     return take(train, np.flatnonzero(~held_out)), take(train, np.flatnonzero(held_out))
 
 
@@ -244,12 +244,12 @@ def repeats(train: Sequence[Example], test: Sequence[Example], name: str = "test
         notes.append(f"{doubles} {name} rows repeat another {name} row")
     if leaked := sum(row in seen for row in tested):
         notes.append(f"{leaked} {name} rows also stand in train")
-    contexts = {text_of(example)[0] for example in train} - {""}
-    known_texts = [example for example in test if text_of(example)[0] in contexts]
+    contexts = {compared_text(example)[0] for example in train} - {""}
+    known_texts = [example for example in test if compared_text(example)[0] in contexts]
     # A text to be classified stands where questions have a context (`data.generic.own_example`).
     if shared := sum(example.question != ANSWER for example in known_texts):
         notes.append(f"{shared} {name} rows ask about a context that also stands in train")
-    texts = set(map(text_of, train))
+    texts = set(map(compared_text, train))
     if other := sum(row[:2] in texts and row not in seen for row in tested):
         notes.append(f"{other} {name} rows have a text that stands in train with another answer")
     clusters = {example.cluster for example in train if example.cluster}

@@ -40,7 +40,7 @@ def unlisted(example: Example) -> Example:
     return replace(example, question=f"{stem}\n{ANSWER}" if stem else ANSWER)
 
 
-def text_of(row: Row, key: str) -> str:
+def text_field(row: Row, key: str) -> str:
     """Return `row[key]`, stripped; raise `DataError` where it is absent, empty or no text."""
     value = row.get(key)
     if not isinstance(value, str) or not value.strip():
@@ -118,7 +118,7 @@ def ai2_arc(row: Row, row_id: str) -> Example:
 
     The label is the option's place, so "1" and "A" are the same class and no digit ever is an answer token.
     """
-    question = text_of(row, "question")
+    question = text_field(row, "question")
     options, names = named_options(row.get("choices"), "choices")
     names = names or LETTERS[: len(options)]
     return _choice(row_id, question, options, _place(row.get("answerKey"), names), names)
@@ -132,7 +132,7 @@ def openbookqa(row: Row, row_id: str) -> Example:
 def winogrande(row: Row, row_id: str) -> Example:
     """WinoGrande (allenai/winogrande): which of two options fills the blank."""
     options = options_of([row.get("option1"), row.get("option2")], "option1, option2")
-    stem = f"Fill in the blank: {text_of(row, 'sentence')}"
+    stem = f"Fill in the blank: {text_field(row, 'sentence')}"
     return _choice(row_id, stem, options, _place(row.get("answer"), ["1", "2"]), ("1", "2"))
 
 
@@ -142,23 +142,23 @@ def boolq(row: Row, row_id: str) -> Example:
     The code of earlier papers lists the labels the other way round and thereby teaches the model to answer
     "False" where the passage says yes; here True means 'True'.
     """
-    question = text_of(row, "question").rstrip("?")
+    question = text_field(row, "question").rstrip("?")
     answer = row.get("answer")
     label = index_of(answer, ["False", "True"] if isinstance(answer, str) else [False, True])
-    passage = text_of(row, "passage")[:PASSAGE_CHARACTERS]
+    passage = text_field(row, "passage")[:PASSAGE_CHARACTERS]
     return Example(row_id, f"True or False: {question}?\n{ANSWER}", label, passage)
 
 
 def mmlu(row: Row, row_id: str) -> Example:
     """MMLU (cais/mmlu): four options, the answer is an index."""
     options = options_of(row.get("choices"), "choices")
-    return _indexed(row_id, text_of(row, "question"), options, row.get("answer"))
+    return _indexed(row_id, text_field(row, "question"), options, row.get("answer"))
 
 
 def hellaswag(row: Row, row_id: str) -> Example:
     """HellaSwag (Rowan/hellaswag): which ending follows; the text to go on from is part of the question."""
     endings = options_of(row.get("endings"), "endings")
-    return _indexed(row_id, f"What comes next? {text_of(row, 'ctx')}", endings, row.get("label"))
+    return _indexed(row_id, f"What comes next? {text_field(row, 'ctx')}", endings, row.get("label"))
 
 
 def truthful_qa(row: Row, row_id: str) -> Example:
@@ -178,7 +178,7 @@ def truthful_qa(row: Row, row_id: str) -> Example:
     order = sorted(range(len(options)), key=lambda place: digest(f"{row_id}/{place}"))
     shuffled = tuple(options[place] for place in order)
     label = order.index(marks.index(1)) if marks else -1
-    return _choice(row_id, text_of(row, "question"), shuffled, label, shuffled)
+    return _choice(row_id, text_field(row, "question"), shuffled, label, shuffled)
 
 
 def ag_news(row: Row, row_id: str) -> Example:
@@ -186,7 +186,7 @@ def ag_news(row: Row, row_id: str) -> Example:
     answer = row.get("label")
     label = index_of(answer, AG_NEWS_TOPICS if isinstance(answer, str) else range(len(AG_NEWS_TOPICS)))
     question = lettered("What is the topic of this article?", AG_NEWS_TOPICS)
-    return Example(row_id, question, label, text_of(row, "text"))
+    return Example(row_id, question, label, text_field(row, "text"))
 
 
 def _indexed(row_id: str, stem: str, options: Sequence[str], answer: object) -> Example:

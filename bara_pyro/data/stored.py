@@ -14,7 +14,7 @@ import numpy as np
 
 from bara_pyro.data.conversations import Conversation, each_conversation
 from bara_pyro.data.on_disk import RowsOnDisk, write_rows
-from bara_pyro.data.reading import dataset_rows, some, split_rows
+from bara_pyro.data.reading import dataset_rows, require_rows, split_rows
 from bara_pyro.data.rows import check_ids
 from bara_pyro.data.tables import rows_in
 from bara_pyro.errors import DataError
@@ -84,7 +84,7 @@ def _stored(
 def _check(rows: RowsOnDisk[Conversation], place: str) -> None:
     """Raise `DataError` where there are no rows, or two with one id; of most ids only a hash is kept."""
     if not len(rows):
-        some([], place)
+        require_rows([], place)
     marks = np.fromiter((hash(row.id) for row in rows), np.int64, len(rows))
     found, counts = np.unique(marks, return_counts=True)
     again = np.flatnonzero(np.isin(marks, found[counts > 1]))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias, Union
 
 from bara_pyro.data.cells import check_names, label_text, plain_cell, plain_row, shown
 from bara_pyro.data.csv_rows import csv_rows
-from bara_pyro.data.reading import MOST_WHOLE, Rows, objects_in, parse_json, some, text_in
+from bara_pyro.data.reading import MOST_WHOLE, Rows, objects_in, parse_json, require_rows, text_in
 from bara_pyro.data.registry import SUFFIXES, other_kind
 from bara_pyro.errors import DataError
 from bara_pyro.types import Fields, Json
@@ -80,7 +80,7 @@ def _read_file(path: Path) -> DataTable:
     if suffix == ".parquet":
         return _parquet(path)
     rows = _plain_rows(_parse_list(path), str(path)) if suffix == ".json" else rows_in(path)
-    return DataTable(str(path), some(list(rows), path))
+    return DataTable(str(path), require_rows(list(rows), path))
 
 
 def rows_in(path: Path) -> Iterator[Json]:
@@ -107,7 +107,7 @@ def _parse_list(path: Path) -> Rows:
     for number, value in enumerate(values, start=1):
         if not isinstance(value, dict):
             raise DataError(f"{path}, row {number} is not a JSON object: {value!r}.")
-    return some(values, path)
+    return require_rows(values, path)
 
 
 def _parquet(path: Path) -> DataTable:
@@ -116,7 +116,7 @@ def _parquet(path: Path) -> DataTable:
     with _as_parquet(path) as schema:
         table = pa.Table.from_batches(batches_in(path, MOST_WHOLE), schema)
         found = _from_arrow(table, path)
-    some(found.rows, path)
+    require_rows(found.rows, path)
     return found
 
 

@@ -126,7 +126,7 @@ def look_inside(
     context = look(Path(folder), system, options or Options(), None if out is None else Path(out))
     found: Json = dict.fromkeys((*DIAGNOSTICS, *ADDED))
     seconds: dict[str, float] = {}
-    for name in parts_of(context.options):
+    for name in part_names(context.options):
         started = time.perf_counter()
         compute = DIAGNOSTICS[name] if name in DIAGNOSTICS else ADDED.find(name).compute
         found[name] = compute(context)
@@ -138,7 +138,7 @@ def look_inside(
     return Inspection.model_validate(found)
 
 
-def parts_of(options: Options) -> tuple[str, ...]:
+def part_names(options: Options) -> tuple[str, ...]:
     """Return the names of the diagnostics that are run."""
     return (*DIAGNOSTICS, *ADDED) if options.deep else QUICK
 

@@ -29,7 +29,7 @@ def pairs(
     return Table(columns, [{"what": what, "value": value} for what, value in rows], caption)
 
 
-def shown(title: str, plain: str, technical: Sequence[str], blocks: Sequence[Block]) -> Shown:
+def shown_section(title: str, plain: str, technical: Sequence[str], blocks: Sequence[Block]) -> Shown:
     """Return a section that says what it means before it says how that was measured."""
     points = Points([Paragraph(sentence, "technical") for sentence in technical])
     section = Section(title, [Paragraph(plain, "plain"), *([points] if technical else []), *blocks])

@@ -21,7 +21,7 @@ from bara_pyro.fast.checkpointing import Change, changing
 from bara_pyro.fast.frozen_states import FrozenStates
 from bara_pyro.fast.prefix import KeysAndValues, Prefix
 from bara_pyro.lm import quantized
-from bara_pyro.lm.inputs import cache_argument, going_on, inputs_of, positions
+from bara_pyro.lm.inputs import cache_argument, inputs_after, inputs_of, positions
 from bara_pyro.lm.targets import Target
 
 # Of the largest value: how far the parts of a language model may be from the whole before it is refused.
@@ -177,7 +177,7 @@ class Backbone:
         inputs = self._inputs(tokens.repeat(copies) if copies > 1 else tokens)
         if past is not None:
             rows = past.rows(len(inputs["input_ids"]))
-            inputs, cache = going_on(inputs, past.mask[rows]), past.cache(rows)
+            inputs, cache = inputs_after(inputs, past.mask[rows]), past.cache(rows)
             with self._above(past.below, past.rest, len(rows)):
                 return self.lm.base_model(**inputs, **{self._cache_name: cache})[0].to(input_ids.device)
         with self._above(below, self.lower(tokens, below), len(inputs["input_ids"])):

@@ -39,7 +39,7 @@ def inputs_of(tokens: TokenRows, dtype: torch.dtype) -> dict[str, Any]:
     }
 
 
-def going_on(inputs: dict[str, Any], before: Tensor) -> dict[str, Any]:
+def inputs_after(inputs: dict[str, Any], before: Tensor) -> dict[str, Any]:
     """Return a body's inputs as they are after tokens whose mask is `before`."""
     return {
         **inputs,

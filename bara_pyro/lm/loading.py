@@ -29,7 +29,7 @@ from bara_pyro.lm.backbone import Backbone
 from bara_pyro.lm.verifying import verify_once
 from bara_pyro.types import FloatType, WeightType
 from bara_pyro.untrusted.files import there
-from bara_pyro.untrusted.language_models import check_code, check_config, check_folder, settings_in
+from bara_pyro.untrusted.language_models import check_code, check_config, check_model_folder, settings_in
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in get_args(FloatType)}
 AUTO = "auto"
@@ -137,7 +137,7 @@ def _check_folder(folder: Path) -> None:
             f"{str(folder)!r} is a run, not a language model: give the model that it was trained on"
             + (f", {str(named[0])[:200]!r}." if named else ".")
         )
-    check_folder(folder)
+    check_model_folder(folder)
 
 
 def reason_of(error: Exception) -> str:

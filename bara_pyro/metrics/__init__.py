@@ -32,7 +32,7 @@ from bara_pyro.metrics.frontier import (
     compare_frontiers,
     pareto_frontier,
 )
-from bara_pyro.metrics.intervals import Drawn, Interval, crossed_interval, holm
+from bara_pyro.metrics.intervals import Interval, TaskDifference, crossed_interval, holm
 from bara_pyro.metrics.over_prompts import SamplingCurve, mean_over_prompts, prompt_weights
 from bara_pyro.metrics.pass_at_k import pass_at_k, pass_at_k_per_problem
 from bara_pyro.metrics.reliability import ReliabilityBins, reliability_bins
@@ -48,13 +48,13 @@ from bara_pyro.metrics.uncertainty import (
     ood_auroc,
     posterior_predictive,
 )
+from bara_pyro.moved import old_names
 
 __all__ = [
     "Abstention",
     "AcquiredBatch",
     "BudgetComparison",
     "Detector",
-    "Drawn",
     "EqualDiversity",
     "FrontierComparison",
     "Interval",
@@ -63,6 +63,7 @@ __all__ = [
     "ReliabilityBins",
     "SamplingCurve",
     "SelfBleuDiversity",
+    "TaskDifference",
     "Uncertainty",
     "abstention",
     "accuracy",
@@ -112,3 +113,4 @@ __all__ = [
     "stack_truth",
     "win_rate_per_prompt",
 ]
+__getattr__ = old_names(__name__)

@@ -17,7 +17,7 @@ from torch import Tensor
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.metrics._inputs import check_labels, check_log_probs
 from bara_pyro.metrics.base import rows_of
-from bara_pyro.metrics.intervals import Drawn, Interval, crossed_interval
+from bara_pyro.metrics.intervals import Interval, TaskDifference, crossed_interval
 
 
 def drawn_scores(
@@ -170,5 +170,5 @@ def paired_bootstrap(
         raise DataError(f"A {metric} is infinite: a right answer has probability 0, so there is no interval.")
     plain, drawn = plain_scores(columns), drawn_scores(columns, names, resamples, seed)
     seeds = len(both) // 2
-    pair = Drawn(plain[:seeds] - plain[seeds:], drawn[:, :seeds] - drawn[:, seeds:], Counter(names))
+    pair = TaskDifference(plain[:seeds] - plain[seeds:], drawn[:, :seeds] - drawn[:, seeds:], Counter(names))
     return crossed_interval([pair], level)

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from bara_pyro.errors import DataError
 from bara_pyro.metrics._inputs import as_finite_array
 from bara_pyro.metrics.budget import ROUNDING
-from bara_pyro.metrics.intervals import Drawn, Interval, check_level, crossed_interval
+from bara_pyro.metrics.intervals import Interval, TaskDifference, check_level, crossed_interval
 from bara_pyro.metrics.over_prompts import Floats, PromptStatistic, prompt_weights
 
 
@@ -163,7 +163,7 @@ def compare_frontiers(
     differences = [draw.difference for draw in drawn if draw is not None]
     interval = None
     if found is not None and len(differences) == len(drawn):
-        pair = Drawn(
+        pair = TaskDifference(
             torch.tensor([found.difference], dtype=torch.float64),
             torch.tensor(differences, dtype=torch.float64)[:, None],
             Counter(clusters),

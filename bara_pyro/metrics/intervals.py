@@ -73,7 +73,7 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class TaskDifference:
     """What is known of a difference on one task.
 
     Attributes:
@@ -103,7 +103,7 @@ def effective(clusters: Sequence[Clusters]) -> float:
 
 
 def crossed_interval(
-    tasks: Sequence[Drawn], level: float = 0.95, *, trainings: Sequence[Hashable] | None = None
+    tasks: Sequence[TaskDifference], level: float = 0.95, *, trainings: Sequence[Hashable] | None = None
 ) -> Interval:
     """Return the interval of a difference averaged over tasks.
 
@@ -119,11 +119,11 @@ def crossed_interval(
 
     Examples:
         >>> import torch
-        >>> from bara_pyro.metrics import Drawn, crossed_interval
+        >>> from bara_pyro.metrics import TaskDifference, crossed_interval
         >>> by_seed = torch.tensor([0.9, 1.0, 1.1])  # of three seeds
         >>> noise = torch.randn(2000, 1, generator=torch.Generator().manual_seed(0))
         >>> drawn = by_seed + 0.2 * noise  # as other rows would have it: the same for all seeds
-        >>> found = crossed_interval([Drawn(by_seed, drawn, frozenset(map(str, range(100))))])
+        >>> found = crossed_interval([TaskDifference(by_seed, drawn, frozenset(map(str, range(100))))])
         >>> round(found.difference, 2), found.excludes_zero
         (1.0, True)
         >>> round(found.se_seeds, 3), round(found.se_rows, 1)  # 0.1 / sqrt(3), and 0.2
@@ -159,7 +159,7 @@ def check_level(level: float) -> None:
         raise ConfigError(f"level is {level}: give a number between 0 and 1, 0.95 for example.")
 
 
-def _mended(task: Drawn) -> Drawn:
+def _mended(task: TaskDifference) -> TaskDifference:
     """Return a task whose draws vary as much as other clusters would make them: weights vary less."""
     if len(task.clusters) < 2:
         raise DataError("All rows are of one cluster: there is no telling how much clusters differ.")
@@ -167,9 +167,11 @@ def _mended(task: Drawn) -> Drawn:
     return replace(task, drawn=mean + math.sqrt((clusters + 1) / (clusters - 1)) * (task.drawn - mean))
 
 
-def _by_training(tasks: Sequence[Drawn], trainings: Sequence[Hashable]) -> list[tuple[Drawn, float]]:
+def _by_training(
+    tasks: Sequence[TaskDifference], trainings: Sequence[Hashable]
+) -> list[tuple[TaskDifference, float]]:
     """Return the average of the tasks of each training, and its share of all tasks."""
-    groups: dict[Hashable, list[Drawn]] = {}
+    groups: dict[Hashable, list[TaskDifference]] = {}
     for training, task in zip(trainings, tasks, strict=True):
         groups.setdefault(training, []).append(task)
     found = []
@@ -180,7 +182,7 @@ def _by_training(tasks: Sequence[Drawn], trainings: Sequence[Hashable]) -> list[
         by_seed = torch.stack([task.by_seed for task in group]).mean(dim=0)
         drawn = torch.stack([task.drawn for task in group]).mean(dim=0)
         clusters = frozenset().union(*(task.clusters for task in group))
-        found.append((Drawn(by_seed, drawn, clusters), len(group) / len(tasks)))
+        found.append((TaskDifference(by_seed, drawn, clusters), len(group) / len(tasks)))
     return found
 
 

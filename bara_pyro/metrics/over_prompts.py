@@ -18,7 +18,7 @@ from scipy.special import ndtr, stdtrit
 
 from bara_pyro.errors import DataError
 from bara_pyro.metrics.bootstrap import drawn_clusters
-from bara_pyro.metrics.intervals import Drawn, Interval, crossed_interval, effective
+from bara_pyro.metrics.intervals import Interval, TaskDifference, crossed_interval, effective
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -174,7 +174,7 @@ def sampling_curve(
     mean = per_prompt.mean(axis=0)
     drawn = torch.from_numpy(prompt_weights(names, resamples, seed) @ per_prompt)
     intervals = [
-        crossed_interval([Drawn(torch.tensor([value]), column[:, None], Counter(names))], level)
+        crossed_interval([TaskDifference(torch.tensor([value]), column[:, None], Counter(names))], level)
         for value, column in zip(mean.tolist(), drawn.T, strict=True)
     ]
     ends = [_within(interval, bounds) for interval in intervals]

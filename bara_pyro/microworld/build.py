@@ -67,7 +67,7 @@ def backbone_config(
     )
 
 
-def build(
+def build_backbone(
     out: str | Path,
     seed: int = 0,
     steps: int | None = None,

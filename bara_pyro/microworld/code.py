@@ -40,7 +40,7 @@ class CodeProblem:
     hidden: tuple[tuple[int, int], ...]
 
 
-def run_program(program: str, x: int) -> int:
+def program_value(program: str, x: int) -> int:
     """Return the value of a program, tokens apart by white space, at an input from 0 to 19.
 
     Raises:
@@ -77,7 +77,7 @@ def _evaluate(tokens: Iterator[str], x: int) -> int:
 def solves(problem: CodeProblem, program: str) -> bool:
     """Tell whether a program gives the right output for every input; a malformed one does not."""
     try:
-        return all(run_program(program, x) == y for x, y in problem.shown + problem.hidden)
+        return all(program_value(program, x) == y for x, y in problem.shown + problem.hidden)
     except DataError:
         return False
 
@@ -85,7 +85,7 @@ def solves(problem: CodeProblem, program: str) -> bool:
 def draw_problem(rng: random.Random) -> tuple[CodeProblem, str]:
     """Return a problem and the program it was made from (others may solve it too)."""
     program = _draw_program(rng)
-    pairs = [(x, run_program(program, x)) for x in range(MODULUS)]
+    pairs = [(x, program_value(program, x)) for x in range(MODULUS)]
     rng.shuffle(pairs)
     shown = tuple(pairs[:SHOWN])
     examples = " , ".join(f"{x} gives {y}" for x, y in shown)

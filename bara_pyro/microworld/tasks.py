@@ -54,7 +54,7 @@ class TaskSpec:
     draw: Drawer
 
 
-def load_task(name: str, seed: int = 0, world: int = WORLD_SEED) -> Task:
+def micro_task(name: str, seed: int = 0, world: int = WORLD_SEED) -> Task:
     """Return a task of a world, of the shipped one by default.
 
     Args:
@@ -211,5 +211,5 @@ _SPECS = (
 TASKS: dict[str, TaskSpec] = {spec.name: spec for spec in _SPECS}
 
 for _spec in _SPECS:
-    _load = partial(load_task, _spec.name)
+    _load = partial(micro_task, _spec.name)
     register_task(Generated(_spec.name, _spec.mimics, "microworld", _load, in_world=_load))

@@ -24,7 +24,7 @@ POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
 @lru_cache
-def environment(package: str) -> Environment:
+def template_environment(package: str) -> Environment:
     """Return the templates of a package, which escape whatever they are given."""
     found = Environment(
         loader=PackageLoader(package, "templates"),
@@ -77,7 +77,7 @@ def document(
     numbers = iter(range(10**6))
     tables = any(map(_has_table, [*blocks, *(block for part in sections for block in part.blocks)]))
     scripts = [*([source(PACKAGE, "sort.js")] if tables else []), *([script] if script else [])]
-    return environment(PACKAGE).get_template("page.html").render(
+    return template_environment(PACKAGE).get_template("page.html").render(
         policy=Markup(_policy(scripts)),  # noqa: S704 (ours)
         title=title,
         style=common_style() + source(PACKAGE, "style.css") + Markup(style),  # noqa: S704 (ours)

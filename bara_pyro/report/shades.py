@@ -10,18 +10,18 @@ def shade(share: float, colours: Sequence[str] = COLOURS) -> str:
     """Return the colour at a place of a scale, 0 (its first colour) to 1 (its last), as `#rrggbb`."""
     at = max(0.0, min(1.0, share)) * (len(colours) - 1)
     i = min(len(colours) - 2, int(at))
-    ends = zip(parts(colours[i]), parts(colours[i + 1]), strict=True)
+    ends = zip(channels(colours[i]), channels(colours[i + 1]), strict=True)
     return "#" + "".join(f"{round(low + (high - low) * (at - i)):02x}" for low, high in ends)
 
 
 def letters(ground: str) -> str:
     """Return black or white, whichever has the higher contrast on a colour (WCAG 2.2): 4.5 or more."""
-    shares = [part / 255 for part in parts(ground)]
+    shares = [part / 255 for part in channels(ground)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in shares]
     luminance = sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
     return "#ffffff" if luminance < EQUAL else "#000000"
 
 
-def parts(colour: str) -> list[int]:
+def channels(colour: str) -> list[int]:
     """Return red, green and blue, 0 to 255, of `#rrggbb`."""
     return [int(colour[i : i + 2], 16) for i in (1, 3, 5)]

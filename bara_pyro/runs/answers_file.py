@@ -36,7 +36,7 @@ WORLD_CARD = "# The microworld"
 """The first line of a card of `bara microworld card`."""
 
 
-def replies_in(path: Path) -> bool:
+def holds_replies(path: Path) -> bool:
     """Return whether a file holds what `bara generate` writes, or nothing."""
     return _lines_with(REPLY_KEYS, path)
 

@@ -24,9 +24,9 @@ from bara_pyro.runs.manifest import (
     check_run,
     config_file,
     is_run,
-    record,
+    record_files,
     trained_files,
-    verify,
+    verify_files,
 )
 from bara_pyro.runs.memory import check_stored_rank
 from bara_pyro.runs.own_rows import check_own_rows, fingerprints, own_rows
@@ -136,7 +136,7 @@ def save_system(system: System, folder: str | Path, step: int) -> None:
     write_tensors(folder / ADAPTER, lora_tensors(system.model) | system.corrections.stored() | own, metadata)
     # Last: a run whose guide is there is whole.
     write_tensors(folder / GUIDE, guide, metadata)
-    record(folder, *trained_files(folder))
+    record_files(folder, *trained_files(folder))
 
 
 def saved_step(system: System, folder: Path) -> int:
@@ -185,7 +185,7 @@ def stored_config(folder: Path) -> tuple[RunConfig, Json]:
         CheckpointError: the file is missing or not one of ours.
     """
     file = config_file(folder)
-    verify(folder, [file.name])
+    verify_files(folder, [file.name])
     if not is_run(folder):
         raise CheckpointError(f"{file} is not the configuration of a run of ours.")
     stored = read_json(file, RunFile)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bara_pyro.data import EncodedSplit, Task
-from bara_pyro.data.clusters import by_name, together
+from bara_pyro.data.clusters import places_by_group, together
 
 
 def halves(clusters: Sequence[str], seed: int) -> tuple[list[int], list[int]]:
@@ -29,7 +29,7 @@ def halves(clusters: Sequence[str], seed: int) -> tuple[list[int], list[int]]:
         >>> halves(["cats", "cats", "dogs", "dogs"], seed=0)
         ([0, 1], [2, 3])
     """
-    groups = by_name(clusters)
+    groups = places_by_group(clusters)
     if len(groups) == 1:
         groups = [[row] for row in range(len(clusters))]
     order = np.random.default_rng([seed, len(groups)]).permutation(len(groups)).tolist()

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bara_pyro.data import Example, Task, as_asked, is_file_name
-from bara_pyro.data.clusters import text_of
+from bara_pyro.data.clusters import compared_text
 from bara_pyro.errors import BaraError
 from bara_pyro.runs.config import RunConfig
 from bara_pyro.runs.rows import load_data
@@ -28,5 +28,5 @@ def trained_on(rows: Sequence[Example], config: RunConfig, asked: Task) -> list[
         own = as_asked(load_data(config, find_ids=found), asked.labels, asked.names)
     except BaraError:
         return []
-    known = set(map(text_of, own.train))
-    return [row for row in rows if text_of(row) in known]
+    known = set(map(compared_text, own.train))
+    return [row for row in rows if compared_text(row) in known]

@@ -64,7 +64,7 @@ def _is_plain(name: str) -> bool:
     return own == {name} and name not in ("", ".", "..") and "\0" not in name
 
 
-def record(folder: Path, *names: str) -> None:
+def record_files(folder: Path, *names: str) -> None:
     """List files of a folder as they are now; those that are not there are listed no more."""
     others = {name: digest for name, digest in (read_manifest(folder) or {}).items() if name not in names}
     write_manifest(folder, {**others, **listed_as_now(folder, names)})
@@ -92,7 +92,7 @@ def check_run(folder: Path) -> None:
         raise CheckpointError(f"{folder} is a file, not the folder of a run: give the folder of a run first.")
     if not folder.is_dir():
         raise CheckpointError(f"There is no folder {folder}: give the folder of a run.")
-    verify(folder)
+    verify_files(folder)
     if (folder / MANIFEST).exists():
         return
     if not is_run(folder):
@@ -116,7 +116,7 @@ def check_run(folder: Path) -> None:
     logger.warning("%s was written by an older version, without %s: damage is not noticed.", folder, MANIFEST)
 
 
-def verify(folder: Path, names: Iterable[str] | None = None) -> None:
+def verify_files(folder: Path, names: Iterable[str] | None = None) -> None:
     """Compare files of a folder (all by default) with what its manifest lists; without one nothing is known.
 
     Raises:

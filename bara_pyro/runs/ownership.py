@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bara_pyro.errors import CheckpointError, ConfigError
 from bara_pyro.parts import is_part, part_folder, remove_parts
-from bara_pyro.runs.answers_file import judged_in, replies_in
+from bara_pyro.runs.answers_file import holds_replies, judged_in
 from bara_pyro.runs.atomic import writing
 from bara_pyro.runs.manifest import (
     ADAPTER,
@@ -45,7 +45,7 @@ from bara_pyro.untrusted.schemas import AdapterFile, FittedFile, RehearsedFile, 
 
 logger = logging.getLogger(__name__)
 # Files that grow line by line, which no manifest can list meanwhile: the first line says whose they are.
-GROWING = {PROGRAMS: replies_in, JUDGED: judged_in}
+GROWING = {PROGRAMS: holds_replies, JUDGED: judged_in}
 # Files of a run that is being trained.
 WEIGHTS = (ADAPTER, GUIDE, CHECKPOINT)
 TEXTS: dict[str, type[Stored]] = {PEFT_CONFIG: AdapterFile, REHEARSED: RehearsedFile, FITTED: FittedFile}

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bara_pyro.data import EncodedSplit
-from bara_pyro.data.clusters import by_name, together
+from bara_pyro.data.clusters import places_by_group, together
 from bara_pyro.errors import DataError
 from bara_pyro.metrics import nll, posterior_predictive
 from bara_pyro.posthoc.corrections import require_temperature
@@ -105,7 +105,7 @@ def steps_wanted(system: System, out: Path) -> int:
 def _groups(system: System, stored: Json) -> list[list[int]]:
     """Return which of the rows of a rehearsal belong together, as places among them."""
     known = {row.id: row for row in system.task.train}
-    return by_name(together([known[row["id"]] for row in stored["rows"]], passages=True))
+    return places_by_group(together([known[row["id"]] for row in stored["rows"]], passages=True))
 
 
 def _answers(stored: Json) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from bara_pyro.errors import CheckpointError
 from bara_pyro.runs.atomic import atomic_write
 from bara_pyro.types import Json
-from bara_pyro.untrusted.files import parse_json, why
+from bara_pyro.untrusted.files import bounded_json, why
 from bara_pyro.untrusted.schemas import SCHEMA, TensorsFile, checked, later_schema
 from bara_pyro.untrusted.tensors import check_tensors
 
@@ -54,7 +54,7 @@ def read_metadata(path: Path) -> Json:
     try:
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
-        metadata = parse_json(header.get(OURS, "{}"))
+        metadata = bounded_json(header.get(OURS, "{}"))
     except (OSError, SafetensorError, ValueError) as error:
         raise _unreadable(path, error) from error
     if OURS not in header or not isinstance(metadata, dict):

@@ -36,9 +36,9 @@ from bara_pyro.runs.manifest import (
     config_file,
     how_to_resume,
     is_run,
-    record,
+    record_files,
     trained_files,
-    verify,
+    verify_files,
 )
 from bara_pyro.runs.offered import offered_of
 from bara_pyro.runs.own_rows import check_own_rows
@@ -129,7 +129,7 @@ def train(
 def _train(
     system: System, out: Path, ranks: Ranks, on_step: OnStep | None, on_rehearsal: OnStep | None = None
 ) -> None:
-    verify(out, trained_files(out))
+    verify_files(out, trained_files(out))
     if is_run(out):
         stored = read_json(config_file(out), RunFile)
         if stored.get("rank_pattern"):
@@ -139,7 +139,7 @@ def _train(
         check_own_rows(system, out)
         load_weights(system, out)
         if ranks.first and not (out / MANIFEST).exists():
-            record(out, *trained_files(out))  # killed right before it was written, or an older run
+            record_files(out, *trained_files(out))  # killed right before it was written, or an older run
     else:
         method = METHODS[system.config.method.name]
         if method.check is not None:

@@ -29,7 +29,7 @@ def weight(array: pa.Array) -> int:
     return OBJECT * len(array) + int(array.nbytes)
 
 
-def decode(path: str, rows: int, most: int, of_all: int) -> None:
+def write_batches(path: str, rows: int, most: int, of_all: int) -> None:
     """Write the rows of a file in batches of so many, each and all of at most so many bytes in Python."""
     with (
         pq.ParquetFile(path, buffer_size=2**20) as file,
@@ -49,7 +49,7 @@ def main() -> None:
     sys.stdout.buffer.flush()
     limits = map(int, sys.argv[1:])
     try:
-        decode(json.loads(sys.stdin.readline()), *limits)
+        write_batches(json.loads(sys.stdin.readline()), *limits)
     except MemoryError:
         sys.exit("memory")
     except (pa.ArrowException, OSError, ValueError) as error:

@@ -84,7 +84,7 @@ def decoded(data: bytes) -> str:
         raise ValueError(f"byte {error.start} is no UTF-8") from error
 
 
-def parse_json(text: str, *, finite: bool = True, digits: int = DIGITS) -> Any:
+def bounded_json(text: str, *, finite: bool = True, digits: int = DIGITS) -> Any:
     """Return what JSON says.
 
     Args:
@@ -120,7 +120,7 @@ def read_json(path: Path, schema: type[Stored] | None = None) -> Any:
         CheckpointError: it is missing, no regular file, too long, no valid JSON, or not of the schema.
     """
     try:
-        value = parse_json(read_text(path, most=MOST_JSON if schema is None else schema.most_bytes))
+        value = bounded_json(read_text(path, most=MOST_JSON if schema is None else schema.most_bytes))
     except (OSError, ValueError) as error:
         raise CheckpointError(f"Cannot read {path} ({why(error)}): give the folder of a run.") from error
     return value if schema is None else checked(value, schema, path)
@@ -155,7 +155,7 @@ def _objects(path: Path) -> Iterator[dict[str, Any]]:
         while (line := file.readline(MOST_JSON)).endswith(b"\n"):
             number += 1
             try:
-                value = parse_json(decoded(line), finite=False)  # a log may say that a norm was infinite
+                value = bounded_json(decoded(line), finite=False)  # a log may say that a norm was infinite
             except ValueError as error:
                 raise ValueError(f"line {number}: {why(error)}") from error
             if not isinstance(value, dict):
@@ -170,7 +170,7 @@ def first_object(path: Path) -> dict[str, Any] | None:
     try:
         check_regular(path)
         with path.open("rb") as file:
-            value = parse_json(decoded(file.readline(MOST_JSON)), finite=False)
+            value = bounded_json(decoded(file.readline(MOST_JSON)), finite=False)
     except (OSError, ValueError):
         return None
     return value if isinstance(value, dict) else None

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bara_pyro.errors import BackboneError
-from bara_pyro.untrusted.files import check_regular, parse_json, read_text, why
+from bara_pyro.untrusted.files import bounded_json, check_regular, read_text, why
 from bara_pyro.untrusted.tensors import check_tensors
 
 CONFIG, TOKENIZER_CONFIG, ADAPTER_CONFIG = "config.json", "tokenizer_config.json", "adapter_config.json"
@@ -16,7 +16,7 @@ MOST_MODULES = 4096
 MOST_DIGITS = 40
 
 
-def check_folder(folder: Path) -> None:
+def check_model_folder(folder: Path) -> None:
     """Refuse a folder of a language model that is not to be read; what is no folder is not looked at.
 
     Raises:
@@ -57,7 +57,7 @@ def settings_in(path: Path) -> dict[str, Any]:
         return {}
     try:
         # Some architectures have infinite limits, and 10^30 is transformers' word for "no longest text".
-        value = parse_json(read_text(path), finite=False, digits=MOST_DIGITS)
+        value = bounded_json(read_text(path), finite=False, digits=MOST_DIGITS)
     except (OSError, ValueError) as error:
         raise BackboneError(
             f"{path} cannot be read ({why(error)}): restore it, or download it anew."

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from bara_pyro.untrusted.files import check_regular, decoded, parse_json
+from bara_pyro.untrusted.files import bounded_json, check_regular, decoded
 from bara_pyro.untrusted.schemas import Stored, Text
 
 MOST_HEADER, MOST_TENSORS = 2**26, 1_000_000
@@ -43,7 +43,7 @@ def check_tensors(path: Path) -> dict[str, Header]:
         length = LENGTH.unpack(start)[0]
         if length > min(size - LENGTH.size, MOST_HEADER):
             raise ValueError(f"a header of {length:,} bytes in a file of {size:,}")
-        found = parse_json(decoded(file.read(length)))
+        found = bounded_json(decoded(file.read(length)))
     if not isinstance(found, dict):
         raise ValueError("its header is no JSON object")  # noqa: TRY004 - the file is wrong
     try:

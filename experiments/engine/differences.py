@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from bara_pyro.errors import DataError
-from bara_pyro.metrics import Drawn, Interval, crossed_interval, holm
+from bara_pyro.metrics import Interval, TaskDifference, crossed_interval, holm
 from bara_pyro.metrics.base import compared, rows_of
 from bara_pyro.metrics.bootstrap import drawn_scores, plain_scores
 from experiments.engine.methods import LORA_REHEARSED, tagged
@@ -118,7 +118,7 @@ class Difference:
 
     trained_on: str
     seeds: list[int]
-    metrics: list[Drawn]
+    metrics: list[TaskDifference]
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class Scores:
         seeds = self.shared_seeds(arm, reference)
         ours, theirs = ([self.place[name, seed] for seed in seeds] for name in (arm, reference))
         plain, drawn = self.plain[ours] - self.plain[theirs], self.drawn[:, ours] - self.drawn[:, theirs]
-        known = [Drawn(plain[:, i], drawn[:, :, i], self.clusters) for i in range(len(METRICS))]
+        known = [TaskDifference(plain[:, i], drawn[:, :, i], self.clusters) for i in range(len(METRICS))]
         return Difference(self.trained_on, seeds, known)
 
 

@@ -32,7 +32,7 @@ from torch import Tensor
 from bara_pyro.data import is_file_name
 from bara_pyro.errors import DataError
 from bara_pyro.metrics import evaluate
-from bara_pyro.microworld import TASKS, load_task
+from bara_pyro.microworld import TASKS, micro_task
 from bara_pyro.microworld.world import WORLD_SEED
 from bara_pyro.runs.atomic import atomic_write
 from bara_pyro.runs.manifest import PREDICTIONS
@@ -290,5 +290,5 @@ def _clusters(record: Record, tested_on: str, ids: Sequence[str]) -> tuple[str, 
 
 @cache
 def _microworld_clusters(name: str, seed: int, world: int) -> dict[str, str]:
-    task = load_task(name, seed, world)
+    task = micro_task(name, seed, world)
     return {row.id: row.cluster for row in (*task.test, *task.validation)}

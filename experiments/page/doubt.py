@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bara_pyro.errors import DataError
-from bara_pyro.metrics import Drawn, Interval, crossed_interval, error_auroc
+from bara_pyro.metrics import Interval, TaskDifference, crossed_interval, error_auroc
 from bara_pyro.metrics.bootstrap import drawn_auroc, weighted_auroc
 from bara_pyro.report import Column, Table
 from experiments.engine.differences import LEVEL, RESAMPLES, paired_seeds, same_rows
@@ -91,7 +91,7 @@ def compare_auroc(told: Sequence[Told], reference: str, resamples: int = RESAMPL
     for arm in dict.fromkeys(one.arm for one in usable if one.arm != reference):
         if seeds := paired_seeds(place, arm, reference):
             ours, theirs = ([place[name, seed] for seed in seeds] for name in (arm, reference))
-            difference = Drawn(
+            difference = TaskDifference(
                 plain[ours] - plain[theirs], drawn[:, ours] - drawn[:, theirs], Counter(clusters)
             )
             found[arm] = crossed_interval([difference], LEVEL)

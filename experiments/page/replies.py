@@ -22,7 +22,7 @@ from bara_pyro.metrics import (
     mean_over_prompts,
     prompt_weights,
 )
-from bara_pyro.metrics.intervals import Drawn, Interval
+from bara_pyro.metrics.intervals import Interval, TaskDifference
 from bara_pyro.report import Column, Table
 from bara_pyro.report.style import GREY, INK, dress, legend_of, line_style, new_figure
 from experiments.engine.arguments import option, preset, run_settings
@@ -167,7 +167,7 @@ def crossed(values: np.ndarray) -> Interval:
     """Return the mean of `seeds x prompts` numbers with its interval, crossed over both."""
     names = tuple(str(i) for i in range(values.shape[1]))
     drawn = torch.from_numpy(_weights(names) @ values.T)
-    return crossed_interval([Drawn(torch.from_numpy(values.mean(axis=1)), drawn, frozenset(names))])
+    return crossed_interval([TaskDifference(torch.from_numpy(values.mean(axis=1)), drawn, frozenset(names))])
 
 
 def difference(

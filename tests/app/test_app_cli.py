@@ -15,7 +15,7 @@ from pydantic import Field
 from bara_pyro.cli import demo as demonstration
 from bara_pyro.cli import terminal
 from bara_pyro.cli.catalogue import catalogue, registered
-from bara_pyro.cli.generated import settings
+from bara_pyro.cli.generated import option_settings
 from bara_pyro.data import SOURCES
 from bara_pyro.methods import METHODS
 from bara_pyro.microworld import TASKS
@@ -79,7 +79,7 @@ def test_the_registries_are_asked_where_a_package_offers_something(
 def test_every_setting_is_an_option_of_train(bara: Bara, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     text = bara("train", "--help").out
-    found = settings()
+    found = option_settings()
     keys = {setting.key for setting in found}
     for name, field in RunSettings.model_fields.items():
         section = getattr(field.annotation, "model_fields", None)
@@ -95,7 +95,7 @@ def test_a_setting_that_is_added_becomes_an_option(monkeypatch: pytest.MonkeyPat
         colour: Literal["red", "blue"] = Field("red", description="of the paint")
 
     monkeypatch.setattr("bara_pyro.runs.named.RunSettings", More)
-    (added,) = [setting for setting in settings() if setting.key == "colour"]
+    (added,) = [setting for setting in option_settings() if setting.key == "colour"]
     assert added.help == "Of the paint ('red', 'blue'). (default: red)"
 
 

@@ -11,7 +11,7 @@ from bara_pyro.errors import CheckpointError, ConfigError
 from bara_pyro.runs.claim import claimed
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.folder import load_system
-from bara_pyro.runs.manifest import TRAINED, record
+from bara_pyro.runs.manifest import TRAINED, record_files
 from bara_pyro.runs.memory import training_bytes
 from bara_pyro.runs.system import build_system
 from bara_pyro.runs.train import train
@@ -82,7 +82,7 @@ def test_weights_of_another_run_are_not_taken_for_this_ones(place: Place, tmp_pa
         train(build_system(place.config(method="lora", train__lr=rate, train__steps=3)), tmp_path / name)
     for name in ("adapter_model.safetensors", "guide.safetensors"):
         shutil.copy(tmp_path / "one" / name, tmp_path / "two" / name)
-    record(tmp_path / "two", *TRAINED)
+    record_files(tmp_path / "two", *TRAINED)
     with pytest.raises(CheckpointError, match="another training wrote into the folder"):
         load_system(tmp_path / "two")
 

@@ -18,7 +18,7 @@ from bara_pyro.errors import CheckpointError, ConfigError
 from bara_pyro.extras.hub.upload import prepare_upload, push
 from bara_pyro.extras.hub.upload.scrub import hub_name, scrubbed
 from bara_pyro.runs.folder import load_system
-from bara_pyro.runs.manifest import check_run, record
+from bara_pyro.runs.manifest import check_run, record_files
 from bara_pyro.runs.predict import predict
 
 NAME, BASE = "someone/colours", "Qwen/Qwen2.5-0.5B"
@@ -149,7 +149,7 @@ def test_a_place_with_a_space_in_it_is_not_published(place: Place, tmp_path: Pat
     train(place.config(task__name=str(rows), train__steps=2), tmp_path / "run")
     report = tmp_path / "run" / "metrics.json"
     report.write_text(json.dumps({**json.loads(report.read_text()), "notes": [f"rows of {rows}"]}))
-    record(tmp_path / "run", "metrics.json")
+    record_files(tmp_path / "run", "metrics.json")
     text = texts(prepare_upload(tmp_path / "run", NAME, tmp_path / "out", base=BASE))
     assert "rows of colours.jsonl" in text
     assert "Smith" not in text

@@ -25,8 +25,8 @@ from bara_pyro.runs.manifest import (
     TRAINED,
     check_run,
     read_manifest,
-    record,
-    verify,
+    record_files,
+    verify_files,
     write_manifest,
 )
 from bara_pyro.runs.ownership import adding, clear, foreign, owned
@@ -136,7 +136,7 @@ def test_commands_that_add_files_keep_the_manifest_valid(run: Path, bara: Bara) 
     for command in (["evaluate", run], ["evaluate", run, "--overwrite", "--samples", 1]):
         assert bara(*command).code == 0
         check_run(run)
-        verify(run / "evaluation" / "colours-test")
+        verify_files(run / "evaluation" / "colours-test")
     assert foreign(run) is None
     assert_one_sentence(bara("evaluate", run), "already holds results", "--overwrite")
 
@@ -172,7 +172,7 @@ def test_what_somebody_else_wrote_is_neither_replaced_nor_removed(
     (tmp_path / "a").unlink()
     add("ours")
     add("ours again")
-    verify(tmp_path)
+    verify_files(tmp_path)
     (tmp_path / "a").write_text("edited")
     with pytest.raises(ConfigError, match="a was not written by bara, or was changed"):
         add("ours")
@@ -251,12 +251,12 @@ def test_a_manifest_that_names_what_is_not_in_its_folder(name: str, tmp_path: Pa
 
 def test_a_manifest_that_was_edited(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("whole")
-    record(tmp_path, "a")
+    record_files(tmp_path, "a")
     stored = read_json(tmp_path / MANIFEST)
     for edited in (json.dumps({**stored, "files": {}}), "[]", "\x00\x01"):
         (tmp_path / MANIFEST).write_text(edited)
         with pytest.raises(CheckpointError, match=r"manifest\.json is damaged"):
-            verify(tmp_path)
+            verify_files(tmp_path)
 
 
 def test_a_folder_of_runs_names_one(run: Path, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ PAGE = "bara_pyro.diagnostics.page.page.inspect_run"
 WRITTEN = "bara_pyro.extras.replies.generation.humaneval.write_programs"
 REWARD = "reward train --model moved --task pairs.jsonl --out"
 REWARDED = "bara_pyro.extras.replies.reward.train_reward"
-BUILD = "bara_pyro.microworld.build.build"
+BUILD = "bara_pyro.microworld.build.build_backbone"
 HTTP = "bara_pyro.extras.serve.http"
 CASES = [
     Case(

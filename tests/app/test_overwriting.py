@@ -13,8 +13,8 @@ from bara_pyro.cli.app import app
 from bara_pyro.runs.answers_file import (
     answers_in,
     comparison_page_in,
+    holds_replies,
     judged_in,
-    replies_in,
     reply_page_in,
     world_card_in,
 )
@@ -190,7 +190,7 @@ def test_no_file_of_somebody_else_is_replaced(
 
 @pytest.mark.parametrize("content", CONTENTS)
 def test_what_others_wrote_is_not_taken_for_ours(content: str, tmp_path: Path) -> None:
-    readers = (answers_in, replies_in, judged_in, world_card_in, reply_page_in, comparison_page_in)
+    readers = (answers_in, holds_replies, judged_in, world_card_in, reply_page_in, comparison_page_in)
     for suffix in (".jsonl", ".csv", ".tsv", ".parquet"):
         (tmp_path / f"mine{suffix}").write_text(content)
         assert not [ours for ours in readers if ours(tmp_path / f"mine{suffix}")], suffix

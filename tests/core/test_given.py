@@ -18,7 +18,7 @@ import bara_pyro as bp
 from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.optimizers import adamw, linear_schedule
 from bara_pyro.core.prediction import predict
-from bara_pyro.core.resuming import read
+from bara_pyro.core.resuming import read_prefix
 from bara_pyro.core.svi import SVI
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import BackboneError, ConfigError, DataError
@@ -208,7 +208,7 @@ WAYS: dict[str, Callable[[Any, Any, Any], object]] = {
     "predictive": stock,
     "bound": lambda m, g, b: MeanFieldELBO().terms(m, g, b),
     "frozen states": lambda m, g, b: frozen_states(m, b),
-    "read": lambda m, g, b: read(m, b),
+    "read": lambda m, g, b: read_prefix(m, b),
 }
 
 

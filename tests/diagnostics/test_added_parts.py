@@ -9,11 +9,11 @@ from pydantic import ValidationError
 
 from bara_pyro.diagnostics import parts
 from bara_pyro.diagnostics.context import Context
-from bara_pyro.diagnostics.inspection import DIAGNOSTICS, Inspection, look_inside, parts_of
+from bara_pyro.diagnostics.inspection import DIAGNOSTICS, Inspection, look_inside, part_names
 from bara_pyro.diagnostics.page.page import sections
 from bara_pyro.diagnostics.parts import InspectionPart
 from bara_pyro.diagnostics.result import Result
-from bara_pyro.diagnostics.shown import Shown, shown
+from bara_pyro.diagnostics.shown import Shown, shown_section
 from bara_pyro.registry import Registry
 
 
@@ -28,7 +28,7 @@ def count(context: Context) -> Count | None:
 
 
 def show(found: Count) -> Shown:
-    return shown("Counted", f"There are {found.rows} rows.", [], [])
+    return shown_section("Counted", f"There are {found.rows} rows.", [], [])
 
 
 COUNT = InspectionPart(Count, count, show)
@@ -50,7 +50,7 @@ def test_a_part_is_computed_stored_and_shown(tmp_path: Path, monkeypatch: pytest
     own = dict.fromkeys(DIAGNOSTICS, lambda context: None) | {"scores": DIAGNOSTICS["scores"]}
     monkeypatch.setattr("bara_pyro.diagnostics.inspection.DIAGNOSTICS", own)
     found = look_inside(tmp_path, fitted("bara-gate"), OPTIONS)
-    assert parts_of(OPTIONS) == (*own, "count") == tuple(found.seconds)
+    assert part_names(OPTIONS) == (*own, "count") == tuple(found.seconds)
     again = Inspection.model_validate_json(found.model_dump_json())
     assert again.model_dump_json() == found.model_dump_json()
     assert again.model_extra == {"count": Count(rows=found.run.rows)}

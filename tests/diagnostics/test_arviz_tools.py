@@ -16,14 +16,14 @@ from matplotlib import pyplot
 from matplotlib.figure import Figure
 
 from bara_pyro.diagnostics.arviz.compat import arviz as arviz_of_ours
-from bara_pyro.diagnostics.arviz.compat import container, groups_of, psis_loo
+from bara_pyro.diagnostics.arviz.compat import container, inference_groups, psis_loo
 from bara_pyro.diagnostics.arviz.compat import renewed as renewed_arviz
 from bara_pyro.diagnostics.arviz.export import INTERVAL, answer_shares, phi_lines
 from bara_pyro.diagnostics.arviz.groups import dataset, module_coords
 from bara_pyro.diagnostics.arviz.inference_data import to_inference_data
 from bara_pyro.diagnostics.arviz.loo import compare, loo
 from bara_pyro.diagnostics.arviz.netcdf import read_netcdf, write_netcdf
-from bara_pyro.diagnostics.page.gate_plots import figures, forest, plots, ridge
+from bara_pyro.diagnostics.page.gate_plots import forest, gate_figures, plots, ridge
 from bara_pyro.errors import CheckpointError, ConfigError, DataError
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -58,10 +58,10 @@ def exported(log_probs: np.ndarray, **attributes: object):
 def test_a_file_is_read_back_the_same(data, tmp_path: Path) -> None:
     path = write_netcdf(data, tmp_path / "new" / "draws.nc")
     for again in (read_netcdf(path), arviz.from_netcdf(path)):
-        assert groups_of(again).keys() == groups_of(data).keys()
+        assert inference_groups(again).keys() == inference_groups(data).keys()
         assert again.attrs == data.attrs
-        for name, group in groups_of(data).items():
-            xarray.testing.assert_identical(groups_of(again)[name].load(), group)
+        for name, group in inference_groups(data).items():
+            xarray.testing.assert_identical(inference_groups(again)[name].load(), group)
         again.close()
     assert [file.name for file in path.parent.iterdir()] == ["draws.nc"]
     before = path.read_bytes()
@@ -209,19 +209,19 @@ def test_a_density_of_one_value_is_not_drawn(data) -> None:
     posterior = data.posterior.copy(deep=True)
     posterior["phi"][..., 0, :] = 1.0  # one module whose gates are all one: no density
     still = container({"posterior": posterior}, {})
-    assert list(figures(still)) == ["phi_forest"]
+    assert list(gate_figures(still)) == ["phi_forest"]
     nearly = 0.7 + 1e-5 * np.arange(posterior["phi"].sizes["rank"])  # a point's: units apart, draws alike
     posterior["phi"][..., 0, :] = nearly.astype("float32")
-    assert list(figures(container({"posterior": posterior}, {}))) == ["phi_forest"]
+    assert list(gate_figures(container({"posterior": posterior}, {}))) == ["phi_forest"]
 
 
 def test_shares_by_counting(data, point) -> None:
-    shares = answer_shares(groups_of(data))
+    shares = answer_shares(inference_groups(data))
     y = data.prior_predictive["y"].values
     counted = [[100 * list(draw).count(c) / y.shape[-1] for c in (0, 1)] for draw in y[0]]
     np.testing.assert_allclose(shares["prior"][0], counted)
     assert shares["observed"].shape == (2,)
-    assert list(answer_shares(groups_of(point))) == ["observed", "posterior"]
+    assert list(answer_shares(inference_groups(point))) == ["observed", "posterior"]
 
 
 def test_arviz_reads_what_we_export(data) -> None:
@@ -308,10 +308,10 @@ def test_everything_with_the_new_arviz(renewed: list, data, tmp_path: Path) -> N
     tree = to_inference_data(tiny_system(), split="train", rows=4, samples=60)
     assert isinstance(tree, xarray.DataTree)
     assert tree.attrs == data.attrs
-    assert groups_of(tree).keys() == groups_of(data).keys()
-    for name, group in groups_of(tree).items():
+    assert inference_groups(tree).keys() == inference_groups(data).keys()
+    for name, group in inference_groups(tree).items():
         if name != "constant_data":  # holds ArviZ's Pareto k
-            xarray.testing.assert_identical(group, groups_of(data)[name])
+            xarray.testing.assert_identical(group, inference_groups(data)[name])
     np.testing.assert_allclose(tree["constant_data"]["pareto_k"], 0.2)
     again = read_netcdf(write_netcdf(tree, tmp_path / "draws.nc"))
     assert isinstance(again, xarray.DataTree)

@@ -18,7 +18,7 @@ from bara_pyro.diagnostics.posterior.importance import (
     log_weights,
     summarise,
 )
-from bara_pyro.diagnostics.posterior.joint import draw, evaluate
+from bara_pyro.diagnostics.posterior.joint import draw_latents, evaluate_latents
 from bara_pyro.errors import ConfigError, DataError, TrainingError
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.gamma import GammaGuide
@@ -31,7 +31,7 @@ THETA = f"theta/{PATH}"
 
 def test_densities_written_out() -> None:
     model, batch = one_gate()
-    drawn = draw(model, weibull(model, 1.3, 0.6), batch, 60, seed=1)  # more than fit one forward
+    drawn = draw_latents(model, weibull(model, 1.3, 0.6), batch, 60, seed=1)  # more than fit one forward
     grid = Grid(model, batch)
     phi = drawn.values["phi"].flatten()
     assert drawn.values["phi"].shape == (60, 1, 1)
@@ -41,7 +41,7 @@ def test_densities_written_out() -> None:
     grid.u = phi.double().log()
     assert_close(drawn.log_probs, grid.log_probs.repeat(1, 3, 1), rtol=0, atol=1e-5)
     assert_close(drawn.log_likelihood, grid.log_likelihood(), rtol=0, atol=1e-4)
-    again = evaluate(model, batch, drawn.values)
+    again = evaluate_latents(model, batch, drawn.values)
     for field in ("log_probs", "log_prior", "log_likelihood"):
         assert_close(getattr(again, field), getattr(drawn, field), rtol=0, atol=1e-4)
     assert not again.log_posterior.any()
@@ -51,12 +51,12 @@ def test_densities_of_local_gates() -> None:
     # Padding has no density: the rows are of different length, in one batch.
     model, batch = one_gate(repeats=1, latent="phi*theta")
     torch.manual_seed(0)
-    drawn = draw(model, GammaGuide(model), batch, 5)
+    drawn = draw_latents(model, GammaGuide(model), batch, 5)
     theta, mask = drawn.values[THETA], batch.attention_mask
     assert theta.shape == (5, *mask.shape, 1)
     prior = -drawn.values["phi"].flatten(1).sum(1) - (theta[..., 0] * mask).sum((1, 2))
     assert_close(drawn.log_prior, prior.double(), rtol=0, atol=1e-4)
-    prior_itself = draw(model, PriorGuide(model), batch, 5)
+    prior_itself = draw_latents(model, PriorGuide(model), batch, 5)
     assert_close(prior_itself.log_posterior, prior_itself.log_prior, rtol=0, atol=1e-6)
 
 

@@ -17,9 +17,9 @@ from bara_pyro.core.gate_draws import gate_draws
 from bara_pyro.core.prediction import predict, record
 from bara_pyro.data import batches
 from bara_pyro.diagnostics.arviz import inference_data
-from bara_pyro.diagnostics.arviz.compat import groups_of
+from bara_pyro.diagnostics.arviz.compat import inference_groups
 from bara_pyro.diagnostics.arviz.inference_data import estimate_bytes, to_inference_data
-from bara_pyro.diagnostics.gates.full_draws import answers, chosen_rows
+from bara_pyro.diagnostics.gates.full_draws import answers, wanted_rows
 from bara_pyro.diagnostics.gates.rank import effective_rank
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.guides.prior import PriorGuide
@@ -42,7 +42,7 @@ def data(bara):
 
 
 def stored_bytes(data) -> int:
-    return sum(v.nbytes for group in groups_of(data) for v in data[group].data_vars.values())
+    return sum(v.nbytes for group in inference_groups(data) for v in data[group].data_vars.values())
 
 
 def test_dimensions_and_coordinates(bara, data) -> None:
@@ -80,7 +80,7 @@ def test_where_the_draws_come_from(bara, data) -> None:
 
 
 def test_draws_are_those_of_the_library(bara, data) -> None:
-    split = chosen_rows(bara, "test", N)
+    split = wanted_rows(bara, "test", N)
     whole = list(batches(split, bara.answer_ids, 64))
     draws = gate_draws(bara.model, bara.guide, whole, samples=S, seed=3)
     close = {"rtol": 0, "atol": 2e-5}
@@ -100,9 +100,9 @@ def test_chosen_rows_and_modules(bara, data) -> None:
     some = to_inference_data(bara, rows=ids, modules=MODULES[::-1], samples=S, seed=3, prior=False)
     assert list(some.posterior["obs"].values) == ids
     assert tuple(some.posterior["module"].values) == MODULES
-    assert "prior" not in groups_of(some)
-    assert "prior_predictive" not in groups_of(some)
-    same = groups_of(data)["posterior"][["phi", "theta", "gate"]].sel(obs=ids, module=list(MODULES))
+    assert "prior" not in inference_groups(some)
+    assert "prior_predictive" not in inference_groups(some)
+    same = inference_groups(data)["posterior"][["phi", "theta", "gate"]].sel(obs=ids, module=list(MODULES))
     for name in GATES:
         np.testing.assert_allclose(some.posterior[name], same[name], rtol=0, atol=2e-5)
     for name in ("kl_phi", "kl_theta"):  # of all modules, whichever are kept
@@ -147,7 +147,7 @@ def test_padding_in_a_batch_of_several_lengths(bara) -> None:
 
 
 def test_log_likelihood_averages_to_the_nll(bara, data) -> None:
-    split = chosen_rows(bara, "test", N)
+    split = wanted_rows(bara, "test", N)
     log_probs = posterior_predictive(draw(bara, split, S, seed=3))
     scores = evaluate(log_probs, torch.tensor(split.labels))
     likelihood = torch.as_tensor(data.log_likelihood["y"].values[0])
@@ -201,7 +201,7 @@ def test_a_prior_without_a_mean() -> None:
 def test_elbo_is_that_of_the_library() -> None:
     system = tiny_system(beta_theta=0.0, beta_phi=0.01)  # which the bound must not see
     found = to_inference_data(system, split="train", rows=3, samples=200, prior=False).sample_stats
-    batch = chosen_rows(system, "train", 3).batch(range(3), system.answer_ids)
+    batch = wanted_rows(system, "train", 3).batch(range(3), system.answer_ids)
     system.model.beta_phi = system.model.beta_theta = 1.0
     with torch.no_grad():
         terms = [MeanFieldELBO().terms(system.model, system.guide, batch) for _ in range(100)]
@@ -237,7 +237,7 @@ def test_what_is_known_of_the_rows(bara) -> None:
 
 def test_rows_without_labels(bara) -> None:
     found = to_inference_data(with_rows(bara, "test", label=-1), rows=3, samples=2)
-    assert not {"log_likelihood", "observed_data"} & set(groups_of(found))
+    assert not {"log_likelihood", "observed_data"} & set(inference_groups(found))
     assert set(found.sample_stats) == {"kl_phi", "kl_theta", "effective_rank"}
     assert "pareto_k" not in found.constant_data
     assert stored_bytes(found) == estimate_bytes(with_rows(bara, "test", label=-1), rows=3, samples=2)
@@ -257,7 +257,7 @@ def test_one_kind_of_gate(latent: str, gates: set[str]) -> None:
 def test_lora_has_no_gates() -> None:
     system = tiny_system("lora")
     found = to_inference_data(system, rows=3, samples=4)
-    assert set(groups_of(found)) == {
+    assert set(inference_groups(found)) == {
         "posterior_predictive",
         "log_likelihood",
         "observed_data",
@@ -270,7 +270,7 @@ def test_lora_has_no_gates() -> None:
 def test_a_predictive_of_its_own() -> None:
     system = tiny_system("ensemble", members=2)
     found = to_inference_data(system, rows=3, samples=4)
-    batch = chosen_rows(system, "test", 3).batch(range(3), system.answer_ids)
+    batch = wanted_rows(system, "test", 3).batch(range(3), system.answer_ids)
     members = predict(system.model, system.guide, batch, samples=4)
     assert found.posterior_predictive.sizes["draw"] == 2
     np.testing.assert_allclose(np.log(found.posterior_predictive["probs"][0]), members, rtol=0, atol=2e-5)
@@ -314,11 +314,11 @@ def test_bad_arguments(bara, arguments: dict, error: type, words: str) -> None:
 
 def test_a_model_its_guide_and_rows_are_a_run(bara, data) -> None:
     """The same draws as of the run whose they are, by row and seed."""
-    part = chosen_rows(bara, "test", N)
+    part = wanted_rows(bara, "test", N)
     batch = part.batch(range(N), bara.answer_ids)
     pair, how = (bara.model, bara.guide), {"samples": S, "seed": 3, "tokens": "all"}
     for given in (to_inference_data(pair, rows=batch, **how), to_inference_data(*pair, batch, **how)):
-        assert set(groups_of(given)) == set(groups_of(data))
+        assert set(inference_groups(given)) == set(inference_groups(data))
         for group in ("posterior", "prior", "posterior_predictive", "log_likelihood", "sample_stats"):
             for name, values in data[group].data_vars.items():
                 np.testing.assert_allclose(given[group][name], values, rtol=0, atol=1e-5, err_msg=name)
@@ -328,9 +328,9 @@ def test_a_model_its_guide_and_rows_are_a_run(bara, data) -> None:
         assert not given.attrs["config_hash"]  # of no run
     assert estimate_bytes(pair, rows=batch, samples=S) == estimate_bytes(bara, rows=N, samples=S)
     unknown = to_inference_data(pair, rows=batch.unlabelled(), samples=S, prior=False)
-    assert "log_likelihood" not in groups_of(unknown)
+    assert "log_likelihood" not in inference_groups(unknown)
     lora = tiny_system("lora")
-    batch = chosen_rows(lora, "test", N).batch(range(N), lora.answer_ids)
+    batch = wanted_rows(lora, "test", N).batch(range(N), lora.answer_ids)
     found = to_inference_data((lora.model, lora.guide), rows=batch, samples=2, prior=False)
     assert found["posterior_predictive"]["probs"].shape[1:3] == (2, N)
 
@@ -342,7 +342,7 @@ def test_what_is_neither_a_run_nor_a_pair_is_refused(bara, given: object) -> Non
             function(given)
     with pytest.raises(ConfigError, match="neither a run nor"), bp.attached(given):
         pass
-    batch = chosen_rows(bara, "test", N).batch(range(N), bara.answer_ids)
+    batch = wanted_rows(bara, "test", N).batch(range(N), bara.answer_ids)
     for wrong in (
         lambda: to_inference_data((bara.model, bara.guide)),
         lambda: to_inference_data(bara.model, rows=batch),

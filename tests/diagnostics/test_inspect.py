@@ -11,16 +11,16 @@ from inspection_cases import OPTIONS, fitted
 from pydantic import ValidationError
 
 from bara_pyro.data import batches, first_rows
-from bara_pyro.diagnostics.arviz.compat import groups_of
+from bara_pyro.diagnostics.arviz.compat import inference_groups
 from bara_pyro.diagnostics.arviz.netcdf import read_netcdf
 from bara_pyro.diagnostics.context import Options
 from bara_pyro.diagnostics.gates.prune import prune
 from bara_pyro.diagnostics.gates.tokens import token_maps
-from bara_pyro.diagnostics.inspection import Inspection, parts_of, peak_memory
+from bara_pyro.diagnostics.inspection import Inspection, part_names, peak_memory
 from bara_pyro.diagnostics.page.page import inspect_run, write_page
 from bara_pyro.diagnostics.posterior.collapse import collapse
 
-PARTS = parts_of(Options())
+PARTS = part_names(Options())
 REPORT = {"index.html", "inspection.json", "posterior.nc", "predictive_check.png", "reliability_s0.png"}
 OF_DRAWS = {"reliability_s6.png"}
 OF_RANK = {"sparsity.png", "effective_rank.png"}
@@ -65,7 +65,7 @@ def test_the_page_of_a_run_with_gates(tmp_path: Path) -> None:
     found = read(page)
     assert set(found.seconds) == set(PARTS)
     assert found.total_seconds >= 0.99 * sum(found.seconds.values())
-    assert "posterior" in groups_of(read_netcdf(page.parent / "posterior.nc"))
+    assert "posterior" in inference_groups(read_netcdf(page.parent / "posterior.nc"))
 
 
 @pytest.mark.usefixtures("two_texts")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy import stats
 
-from bara_pyro.diagnostics.page.render_paired import figure, sentences, table, write_page
+from bara_pyro.diagnostics.page.render_paired import comparison_sentences, figure, table, write_comparison
 from bara_pyro.diagnostics.paired.compare import PairedComparison, PairedDifference, compare_runs
 from bara_pyro.errors import CheckpointError, DataError
 from bara_pyro.report.table import cells
@@ -18,7 +18,7 @@ from bara_pyro.runs.answers_file import comparison_page_in, reply_page_in
 from bara_pyro.runs.atomic import write_json, write_jsonl
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import evaluate_system
-from bara_pyro.runs.manifest import METRICS, PREDICTIONS, record
+from bara_pyro.runs.manifest import METRICS, PREDICTIONS, record_files
 from bara_pyro.runs.system import build_system
 
 ROWS, CLASSES = 400, 3
@@ -59,7 +59,7 @@ def write(folder: Path, probs: dict[int, np.ndarray], **changes: object) -> Path
     ]
     write_json(folder / METRICS, report | changes)
     write_jsonl(folder / PREDICTIONS, lines)
-    record(folder, METRICS, PREDICTIONS)
+    record_files(folder, METRICS, PREDICTIONS)
     return folder
 
 
@@ -202,8 +202,8 @@ def test_an_impossible_answer_leaves_the_nll_without_an_interval(
     assert all(math.isnan(value) for value in (line.low, line.p, line.p_holm))
     assert line.better == "unclear"
     assert math.isfinite(one(found, "brier").low)
-    assert any("probability 0" in sentence for sentence in sentences(found))
-    write_page(found, tmp_path / "page.html")
+    assert any("probability 0" in sentence for sentence in comparison_sentences(found))
+    write_comparison(found, tmp_path / "page.html")
     assert json.loads(found.model_dump_json())["metrics"][2]["a"] is None
 
 
@@ -254,17 +254,17 @@ def test_what_is_no_evaluated_run(tmp_path: Path, two: tuple[Path, Path]) -> Non
     about = {"method": "bara", "task": "t", "split": "test", "seed": 0, "rows": ""}
     write_json(replies / METRICS, about)
     write_jsonl(replies / PREDICTIONS, [{"id": "x", "log_prob": {"0": -1.0}}])
-    record(replies, METRICS, PREDICTIONS)
+    record_files(replies, METRICS, PREDICTIONS)
     with pytest.raises(DataError, match="replies"):
         compare_runs(replies, two[1])
 
 
 def test_the_page_says_what_was_found(tmp_path: Path, two: tuple[Path, Path]) -> None:
     found = compare_runs(*two)
-    page = write_page(found, tmp_path / "page.html")
+    page = write_comparison(found, tmp_path / "page.html")
     text = page.read_text(encoding="utf-8")
     text = text.replace("\N{NO-BREAK SPACE}", " ")
-    assert all(sentence in text for sentence in sentences(found))
+    assert all(sentence in text for sentence in comparison_sentences(found))
     assert all(cell.text.replace("<", "&lt;") in text for row in cells(table(found)) for cell in row)
     assert comparison_page_in(page)
     assert not reply_page_in(page)

@@ -16,7 +16,7 @@ from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.types import Batch
 from bara_pyro.diagnostics.posterior.importance import importance_estimate
-from bara_pyro.diagnostics.posterior.joint import draw
+from bara_pyro.diagnostics.posterior.joint import draw_latents
 from bara_pyro.diagnostics.posterior.reference import flat_gates, nuts
 from bara_pyro.diagnostics.posterior.sbc import fit_guide, sbc, svi_sampler, too_sure
 from bara_pyro.guides.families import FAMILIES
@@ -54,7 +54,7 @@ def test_evidence_and_moments_are_those_of_quadrature(name: str) -> None:
     assert found.bounded_by(grid.log_evidence)
     assert 0 <= grid.log_evidence - found.elbo < 0.1 + 4 * found.elbo_error
     mean, sd = grid.moments()
-    draws = flat_gates(draw(model, guide, batch, 4000, 1).values)[:, 0].double()
+    draws = flat_gates(draw_latents(model, guide, batch, 4000, 1).values)[:, 0].double()
     assert abs(float(draws.mean()) - mean) < 0.25 * sd
     assert 0.8 < float(draws.std()) / sd < 1.25
 
@@ -82,7 +82,7 @@ def test_a_gate_over_gates_is_no_further_from_nuts_than_it_was(name: str) -> Non
     model, batch = two_levels()
     stored = json.loads(STORED.read_text())
     guide = fitted(name, model, batch)
-    draws = flat_gates(draw(model, guide, batch, 2000, 1).values).double()
+    draws = flat_gates(draw_latents(model, guide, batch, 2000, 1).values).double()
     assert draws.shape[1] == len(stored["mean"])
     mean, sd = torch.tensor(stored["mean"]), torch.tensor(stored["sd"])
     away = ((draws.mean(0) - mean) / sd).abs()

@@ -17,7 +17,7 @@ from bara_pyro.diagnostics.posterior.sbc import (
     LOG_LIKELIHOOD,
     Calibration,
     nuts_sampler,
-    rank,
+    rank_of_truth,
     sbc,
     simulate,
     svi_sampler,
@@ -99,13 +99,15 @@ def test_draws_that_equal_the_truth_are_counted_by_lot() -> None:
     """An exact posterior with a mass at a point passes; without the lot its ranks would be the lowest."""
     draws = (torch.rand(2000, L, 1) < 0.5).double()
     truths = (torch.rand(2000, 1) < 0.5).double()
-    ranks = torch.stack([rank(d, t, seed) for seed, (d, t) in enumerate(zip(draws, truths, strict=True))])
+    ranks = torch.stack(
+        [rank_of_truth(d, t, seed) for seed, (d, t) in enumerate(zip(draws, truths, strict=True))]
+    )
     assert ranks.min() == 0
     assert ranks.max() == L
     assert Calibration(("coin",), ranks, L).uneven() == ()
     below = torch.stack([(d < t).sum(0) for d, t in zip(draws, truths, strict=True)])
     assert Calibration(("coin",), below, L).uneven() == ("coin",)
-    all_the_same = torch.stack([rank(torch.ones(L, 1), torch.ones(1), seed) for seed in range(2000)])
+    all_the_same = torch.stack([rank_of_truth(torch.ones(L, 1), torch.ones(1), seed) for seed in range(2000)])
     assert Calibration(("one",), all_the_same, L).uneven() == ()
 
 

@@ -8,7 +8,7 @@ from posterior_cases import KAPPA, MEAN, Grid, one_gate, weibull
 from scipy import stats
 
 from bara_pyro.diagnostics.posterior.comparison import compare_with_reference
-from bara_pyro.diagnostics.posterior.joint import draw
+from bara_pyro.diagnostics.posterior.joint import draw_latents
 from bara_pyro.diagnostics.posterior.reference import reference_from
 from bara_pyro.diagnostics.posterior.sbc import sbc, svi_sampler
 from bara_pyro.diagnostics.posterior.weighing import weighed_draws
@@ -38,7 +38,7 @@ def test_weighed_draws_have_the_posteriors_distribution() -> None:
     noise = 1.63 * math.sqrt(1 / found.effective + 1 / 1500)  # 1 % of Kolmogorov's distribution
     ks = float(stats.kstest(posterior_cdf(grid, gates).numpy(), "uniform").statistic)
     assert ks < noise
-    plain = draw(model, guide, batch, 1500, 3).values["phi"].flatten()
+    plain = draw_latents(model, guide, batch, 1500, 3).values["phi"].flatten()
     assert float(stats.kstest(posterior_cdf(grid, plain).numpy(), "uniform").statistic) > 3 * noise
 
 

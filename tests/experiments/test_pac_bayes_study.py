@@ -18,11 +18,11 @@ from bara_pyro.core.distributions import MeanWeibull
 from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.data import batches
 from bara_pyro.diagnostics.posterior import gibbs_draws
-from bara_pyro.diagnostics.posterior.joint import evaluate
+from bara_pyro.diagnostics.posterior.joint import evaluate_latents
 from bara_pyro.errors import ConfigError
 from bara_pyro.lm.backbone import Backbone
 from bara_pyro.lm.loading import load_backbone
-from bara_pyro.microworld import load_task
+from bara_pyro.microworld import micro_task
 from bara_pyro.runs.system import System
 from experiments.engine.results import read_results
 from experiments.studies.pac_bayes import study as gibbs
@@ -60,7 +60,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, backbone: Backbone) -> tup
 
 
 def test_the_split() -> None:
-    rows = load_task("micro-obqa").train
+    rows = micro_task("micro-obqa").train
     first, second = pac_bayes.split_rows(rows, 1)
     assert len(first) == round(0.4 * len(rows))
     assert {r.id for r in first}.isdisjoint(r.id for r in second)
@@ -195,7 +195,7 @@ def test_each_row_has_draws_of_its_own(trained: tuple[System, Any], monkeypatch:
     for row in range(3):
         values = {name: nodes[name]["value"][:, row : row + 1] for name in system.model.latents.local_sites}
         alone = split.take([row]).batch([0], system.answer_ids)
-        found = evaluate(system.model, alone, {"phi": phi[:, row], **values}).log_probs
+        found = evaluate_latents(system.model, alone, {"phi": phi[:, row], **values}).log_probs
         torch.testing.assert_close(found[:, 0], log_probs[:, row], rtol=0, atol=1e-5)
     drawn = gibbs_draws.gibbs_draws(system, split, 10, 0)
     assert drawn.shape == (4, 3, 4)  # 12 draws are the least multiple of three rows that is 10 or more

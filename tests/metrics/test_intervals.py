@@ -10,7 +10,7 @@ import torch
 from scipy import stats
 
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.metrics import Drawn, crossed_interval, holm
+from bara_pyro.metrics import TaskDifference, crossed_interval, holm
 from bara_pyro.metrics.bootstrap import drawn_scores
 from bara_pyro.metrics.intervals import effective
 
@@ -30,10 +30,10 @@ def world(rng, seeds_sd=0.0, clusters_sd=0.0, both_sd=0.0, rows_sd=0.0, seeds=SE
     return (TRUTH + effects).reshape(seeds, -1)
 
 
-def pair(values: np.ndarray, names=NAMES, resamples: int = 400) -> Drawn:
+def pair(values: np.ndarray, names=NAMES, resamples: int = 400) -> TaskDifference:
     columns = [torch.from_numpy(v)[:, None] for v in values]
     by_seed = torch.from_numpy(values.mean(axis=1))
-    return Drawn(by_seed, drawn_scores(columns, names, resamples), frozenset(names))
+    return TaskDifference(by_seed, drawn_scores(columns, names, resamples), frozenset(names))
 
 
 def test_equals_the_closed_form_of_two_way_clusters() -> None:
@@ -165,10 +165,10 @@ def test_one_seed_speaks_of_rows_alone() -> None:
 
 def test_what_never_varies_is_known_as_well_as_clusters_are_many() -> None:
     """All of two clusters lie on one side of 0 half of the time where there is no difference."""
-    same = Drawn(torch.zeros(3), torch.zeros(50, 3), frozenset("ab"))
+    same = TaskDifference(torch.zeros(3), torch.zeros(50, 3), frozenset("ab"))
     assert (crossed_interval([same]).low, crossed_interval([same]).p_value) == (0.0, 1.0)
     for clusters, low, high in (("ab", 0.0, 2.0), ("abcde", 0.0, 2.0), ("abcdef", 1.0, 1.0)):
-        one = crossed_interval([Drawn(torch.ones(3), torch.ones(50, 3), frozenset(clusters))])
+        one = crossed_interval([TaskDifference(torch.ones(3), torch.ones(50, 3), frozenset(clusters))])
         assert (one.low, one.high, one.p_value) == (low, high, 2 * 0.5 ** len(clusters))
         assert one.excludes_zero == (low > 0)
 
@@ -182,7 +182,7 @@ def test_clusters_of_unlike_sizes_hold_the_truth_as_often_as_they_say(sizes: lis
         rows = rng.normal(size=len(sizes))[index] + rng.normal(size=len(index))
         columns = [torch.from_numpy(100 + rows)[:, None]]  # scores are sizes of means: away from 0
         drawn = drawn_scores(columns, names, 200, seed)
-        found = crossed_interval([Drawn(torch.tensor([100 + rows.mean()]), drawn, Counter(names))])
+        found = crossed_interval([TaskDifference(torch.tensor([100 + rows.mean()]), drawn, Counter(names))])
         held += found.low <= 100 <= found.high
     assert held / 400 > 0.95 - 3 * math.sqrt(0.95 * 0.05 / 400)
 
@@ -197,7 +197,7 @@ def test_as_many_clusters_of_one_size_count_as_they_are() -> None:
 
 
 def test_one_cluster_and_a_level_out_of_range_are_refused() -> None:
-    drawn = Drawn(torch.ones(3), torch.ones(50, 3), frozenset("a"))
+    drawn = TaskDifference(torch.ones(3), torch.ones(50, 3), frozenset("a"))
     with pytest.raises(DataError, match="one cluster"):
         crossed_interval([drawn])
     for level in (0.0, 1.0):
@@ -229,7 +229,7 @@ def test_every_term_of_two_tasks_by_a_plain_loop(spread: float) -> None:
     drawn = [3 * common + generator.normal(size=(500, len(own))) for own in by_seed]
     found = crossed_interval(
         [
-            Drawn(torch.from_numpy(own), torch.from_numpy(draws), names)
+            TaskDifference(torch.from_numpy(own), torch.from_numpy(draws), names)
             for own, draws in zip(by_seed, drawn, strict=True)
         ]
     )

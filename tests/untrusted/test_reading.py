@@ -20,7 +20,7 @@ from bara_pyro.lm.backbone import Backbone
 from bara_pyro.runs.folder import stored_config
 from bara_pyro.runs.manifest import ADAPTER, CONFIG, GUIDE
 from bara_pyro.runs.store import read_tensors
-from bara_pyro.untrusted.files import DEPTH, parse_json, read_json, read_jsonl
+from bara_pyro.untrusted.files import DEPTH, bounded_json, read_json, read_jsonl
 from bara_pyro.untrusted.tensors import check_tensors
 
 QUESTION = [{"id": "one", "question": "is the fox red ?"}]
@@ -57,8 +57,8 @@ def test_json_that_is_refused(text: str, said: str, tmp_path: Path) -> None:
 
 def test_json_within_its_bounds() -> None:
     value = json.loads("[" * DEPTH + "]" * DEPTH)
-    assert parse_json(json.dumps(value)) == value
-    assert parse_json(json.dumps([2**64 - 1, -1.5e308, "[[" * 500])) == [2**64 - 1, -1.5e308, "[[" * 500]
+    assert bounded_json(json.dumps(value)) == value
+    assert bounded_json(json.dumps([2**64 - 1, -1.5e308, "[[" * 500])) == [2**64 - 1, -1.5e308, "[[" * 500]
 
 
 def test_lines_end_with_a_line_feed_alone(tmp_path: Path) -> None:

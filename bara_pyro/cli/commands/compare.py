@@ -59,17 +59,17 @@ def compare(
         check_file(page, overwrite=overwrite, inputs=[a, b], option="--page", ours=comparison_page_in)
 
     from bara_pyro.cli.terminal import result, say, say_notes, show
-    from bara_pyro.diagnostics.page.render_paired import sentences, table, write_page
+    from bara_pyro.diagnostics.page.render_paired import comparison_sentences, table, write_comparison
     from bara_pyro.diagnostics.paired.compare import compare_runs
 
     named = None if clusters is None else read_clusters(clusters)
     found = compare_runs(a, b, on=on, samples=samples, clusters=named)
     show(table(found))
     say_notes(found.notes)
-    for sentence in sentences(found):
+    for sentence in comparison_sentences(found):
         say(f"- {sentence}")
     if page is not None:
-        say(f"Open {write_page(found, page)}")
+        say(f"Open {write_comparison(found, page)}")
     result(found.model_dump() | ({} if page is None else {"page": page}))
 
 

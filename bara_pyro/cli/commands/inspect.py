@@ -72,14 +72,14 @@ def inspect(
 
     from bara_pyro.cli.terminal import progress, result, say
     from bara_pyro.diagnostics.context import options
-    from bara_pyro.diagnostics.inspection import parts_of
+    from bara_pyro.diagnostics.inspection import part_names
     from bara_pyro.diagnostics.page.page import inspect_run
     from bara_pyro.runs.folder import load_system
 
     system = load_system(run, backbone=model, device=device, data_dir=data_dir)
     note_of_draws(system, samples=samples)
     looked = options(rows, samples, TAU if tau is None else tau, text or [], deep=deep)
-    with adding(out) as place, progress(f"inspect {run.name}", len(parts_of(looked)) + 1) as advance:
+    with adding(out) as place, progress(f"inspect {run.name}", len(part_names(looked)) + 1) as advance:
         page, findings = inspect_run(run, system, looked, out=place, on_part=advance)
     page = out / page.name
     for sentence in findings:

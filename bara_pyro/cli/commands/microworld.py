@@ -47,7 +47,7 @@ def build(
 
     from bara_pyro.cli.terminal import progress, result, say
     from bara_pyro.microworld.build import STEPS
-    from bara_pyro.microworld.build import build as pretrain
+    from bara_pyro.microworld.build import build_backbone as pretrain
 
     clear(out)
     with adding(out) as place, progress("pretrain the microworld's backbone", steps or STEPS) as advance:

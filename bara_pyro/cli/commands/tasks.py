@@ -72,7 +72,7 @@ def _show_replies(task: "ReplyTask", rows: int) -> None:
     from rich.text import Text
 
     from bara_pyro.cli.terminal import console, mode, result, say
-    from bara_pyro.data.messages import shown
+    from bara_pyro.data.messages import shown_message
 
     say(f"{task.name}: {task.counts}; replies (--likelihood completion)")
     for note in task.notes:
@@ -84,5 +84,5 @@ def _show_replies(task: "ReplyTask", rows: int) -> None:
     for row in () if mode.json else task.train[:rows]:
         console.rule(Text(row.id))
         for said in [row.prompt] if isinstance(row.prompt, str) else row.prompt:
-            say(shown(said))
-        say(f"=> {shown(row.reply).strip()}")
+            say(shown_message(said))
+        say(f"=> {shown_message(row.reply).strip()}")

@@ -65,7 +65,7 @@ def train(
     from bara_pyro.errors import ConfigError
     from bara_pyro.runs.assignments import collect
     from bara_pyro.runs.launched import processes, rank
-    from bara_pyro.runs.manifest import REHEARSAL, is_run, trained_files, verify
+    from bara_pyro.runs.manifest import REHEARSAL, is_run, trained_files, verify_files
     from bara_pyro.runs.sections import check_settings
 
     if rank():  # one of several processes: the first shows and writes what there is
@@ -95,7 +95,7 @@ def train(
     if resume:
         if overwrite:
             raise ConfigError("--resume goes on with a run and --overwrite starts it anew: give one of them.")
-        verify(out, trained_files(out))
+        verify_files(out, trained_files(out))
         if not is_run(out):
             raise ConfigError(f"There is no run in {out}: leave out --resume to start one there.")
         check_writable(out)

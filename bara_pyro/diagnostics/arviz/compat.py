@@ -50,7 +50,7 @@ def container(groups: Mapping[str, xarray.Dataset], attributes: Fields) -> Idata
     return arviz().InferenceData(attrs=dict(attributes), **groups)
 
 
-def groups_of(data: Idata) -> dict[str, xarray.Dataset]:
+def inference_groups(data: Idata) -> dict[str, xarray.Dataset]:
     """Return the groups of an `InferenceData` or a `DataTree`, whichever ArviZ made it."""
     if hasattr(data, "children"):
         return {name: child.to_dataset() for name, child in data.children.items()}

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 from xarray import DataArray, Dataset
 
-from bara_pyro.diagnostics.arviz.compat import groups_of
+from bara_pyro.diagnostics.arviz.compat import inference_groups
 from bara_pyro.diagnostics.arviz.inference_data import to_inference_data
 from bara_pyro.diagnostics.arviz.netcdf import write_netcdf
 from bara_pyro.diagnostics.context import Context
@@ -50,7 +50,7 @@ def export_draws(c: Context) -> DrawnAnswers:
     rows, split = min(EXPORTED_ROWS, len(c.rows)), c.system.config.task.evaluate_on
     data = to_inference_data(c.system, split=split, rows=rows, samples=c.options.samples)
     write_netcdf(data, c.out / FILE)
-    groups = groups_of(data)
+    groups = inference_groups(data)
     return DrawnAnswers(
         file=FILE,
         rows=rows,

@@ -12,7 +12,7 @@ from bara_pyro.core.likelihood import require_answer_tokens
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data import EncodedSplit, Example, Task
 from bara_pyro.data.types import Batch
-from bara_pyro.diagnostics.gates.full_draws import Rows, chosen_rows
+from bara_pyro.diagnostics.gates.full_draws import Rows, wanted_rows
 from bara_pyro.errors import ConfigError
 from bara_pyro.posthoc.corrections import Corrections
 from bara_pyro.runs.config import load_config
@@ -34,7 +34,7 @@ def looked_at(
     if isinstance(run, System):
         if guide is not None or isinstance(rows, Batch):
             raise ConfigError("A run has its own guide and rows: give their number, or their identifiers.")
-        return run, chosen_rows(run, split, rows)
+        return run, wanted_rows(run, split, rows)
     if isinstance(run, AdaptedLM):
         if guide is None:
             raise ConfigError(f"A {type(run).__name__} needs its guide: give (model, guide).")

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from bara_pyro.diagnostics.arviz.compat import (
     Idata,
     Loo,
-    groups_of,
+    inference_groups,
     psis_loo,
     stacking_weights,
     standard_error,
@@ -66,7 +66,7 @@ def loo(data: Idata) -> Loo:
             f"The rows are of the split {split!r}, which the posterior has not seen: export them with "
             "split='train', or take the plain likelihood, which is that of unseen rows already."
         )
-    groups = groups_of(data)
+    groups = inference_groups(data)
     if "log_likelihood" not in groups:
         raise DataError("There is no group log_likelihood: PSIS-LOO needs rows whose labels are known.")
     likelihood = groups["log_likelihood"]

@@ -52,7 +52,7 @@ class FullDraws:
         return {name: value for name, value in found.items() if value is not None}
 
 
-def chosen_rows(system: System, split: str, rows: Rows) -> EncodedSplit:
+def wanted_rows(system: System, split: str, rows: Rows) -> EncodedSplit:
     """Return the rows asked for, in that order: so many from the front of the split, or those named.
 
     Raises:

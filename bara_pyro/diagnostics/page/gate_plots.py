@@ -10,7 +10,7 @@ import xarray
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bara_pyro.diagnostics.arviz.compat import Idata, arviz, container, groups_of, renewed
+from bara_pyro.diagnostics.arviz.compat import Idata, arviz, container, inference_groups, renewed
 from bara_pyro.diagnostics.arviz.export import INTERVAL, answer_shares, interval, phi_lines
 from bara_pyro.errors import DataError
 from bara_pyro.report.style import INK, PALETTE, WIDTH, Look, dress, legend_of, new_figure, save
@@ -20,7 +20,7 @@ SAME = 1e-3  # of their mean: values that differ by less, those of a point, have
 LEGEND = f"point: median; thick 50 %, thin {100 * INTERVAL:.0f} %"
 
 
-def figures(data: Idata) -> dict[str, Figure]:
+def gate_figures(data: Idata) -> dict[str, Figure]:
     """Return what the data allow to draw: `phi_forest` and `phi_ridge` of Phi, `predictive_check` of labels.
 
     Phi is drawn with ArviZ, one line a module, all its units together, ordered by layer; for single units
@@ -29,7 +29,7 @@ def figures(data: Idata) -> dict[str, Figure]:
     What there is no Phi or no label for is left out, and ridges where all values of a module are
     next to the same.
     """
-    groups = groups_of(data)
+    groups = inference_groups(data)
     found: dict[str, Figure] = {}
     if "phi" in groups.get("posterior", {}):
         lines = phi_lines(groups["posterior"]["phi"])
@@ -54,7 +54,7 @@ def plots(data: Idata, folder: str | Path) -> list[Path]:
         DataError: there is neither a Phi nor a label.
         CheckpointError: the folder cannot be written to.
     """
-    found = figures(data)
+    found = gate_figures(data)
     if not found:
         raise DataError("There is nothing to draw: the data have neither a Phi nor labels.")
     return [save(figure, Path(folder) / f"{name}.png") for name, figure in found.items()]

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from bara_pyro.diagnostics.arviz.export import INTERVAL, AnswerShare, DrawnAnswers
 from bara_pyro.diagnostics.arviz.netcdf import read_netcdf
-from bara_pyro.diagnostics.page.gate_plots import CHECK, FOREST, RIDGE, figures
-from bara_pyro.diagnostics.shown import Shown, shown
+from bara_pyro.diagnostics.page.gate_plots import CHECK, FOREST, RIDGE, gate_figures
+from bara_pyro.diagnostics.shown import Shown, shown_section
 from bara_pyro.report import Column, Link, Paragraph, Picture, Table
 
 CAPTIONS = {
@@ -33,7 +33,7 @@ COLUMNS = (
 
 def render_draws(found: DrawnAnswers, folder: Path) -> Shown:
     """Show the predictive check and Phi by layer; the figures are of the draws that the folder holds."""
-    drawn = figures(read_netcdf(folder / found.file))
+    drawn = gate_figures(read_netcdf(folder / found.file))
     pictures = [Picture(drawn[name], *words, name) for name, words in CAPTIONS.items() if name in drawn]
     file = Link(found.file, found.file)
     about = Paragraph(
@@ -41,7 +41,9 @@ def render_draws(found: DrawnAnswers, folder: Path) -> Shown:
     )
     caption = f"How often each answer is given: in the data, and in {100 * INTERVAL:.0f} % of the draws"
     table = Table(COLUMNS, [answer.model_dump() for answer in found.answers], caption)
-    return shown("Predictive check and draws", _plain(found), _technical(found), [*pictures, table, about])
+    return shown_section(
+        "Predictive check and draws", _plain(found), _technical(found), [*pictures, table, about]
+    )
 
 
 def _plain(found: DrawnAnswers) -> str:

@@ -54,7 +54,7 @@ def caption(found: PairedComparison) -> str:
     return f"A: {_side(found.a)}; B: {_side(found.b)}; {rows}, S = {found.samples}"
 
 
-def sentences(found: PairedComparison) -> list[str]:
+def comparison_sentences(found: PairedComparison) -> list[str]:
     """Return what was found, in plain words."""
     told = [_sentence(one, found.level) for one in found.metrics if one.better != "unclear"]
     open_ones = [METRICS[one.metric].title for one in found.metrics if one.better == "unclear"]
@@ -70,9 +70,9 @@ def sentences(found: PairedComparison) -> list[str]:
     return told
 
 
-def write_page(found: PairedComparison, out: Path) -> Path:
+def write_comparison(found: PairedComparison, out: Path) -> Path:
     """Write a comparison as one HTML file that needs nothing else."""
-    points = Points([Paragraph(sentence, "plain") for sentence in sentences(found)])
+    points = Points([Paragraph(sentence, "plain") for sentence in comparison_sentences(found)])
     notes = [Points([f"Note: {note}." for note in found.notes])] if found.notes else []
     picture = Picture(
         figure(found),

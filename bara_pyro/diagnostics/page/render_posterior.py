@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from bara_pyro.diagnostics.posterior.collapse import EPS, PriorPredictive
 from bara_pyro.diagnostics.posterior.trust import GateLearning, LeftOut, PosteriorTrust
-from bara_pyro.diagnostics.shown import Shown, pairs, shown
+from bara_pyro.diagnostics.shown import Shown, pairs, shown_section
 from bara_pyro.report import Column, Picture, Table
 from bara_pyro.report.style import GREY, PALETTE, WIDTH, dress, legend_of, new_figure
 
@@ -39,7 +39,7 @@ def render_posterior(found: PosteriorTrust) -> Shown:
         tables.append(_left_out(found.left_out))
     tables.append(_priors(found.prior_predictive))
     pictures = _pictures(found.left_out) if found.left_out else []
-    return shown("The posterior", _plain(found), technical, [*pictures, ABOUT, *tables])
+    return shown_section("The posterior", _plain(found), technical, [*pictures, ABOUT, *tables])
 
 
 def _plain(found: PosteriorTrust) -> str:

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from bara_pyro.diagnostics.gates.rank import RankCorrelation, SupportRelation
 from bara_pyro.diagnostics.gates.rank_use import ENTROPY, RankUse
-from bara_pyro.diagnostics.shown import Shown, pairs, shown
+from bara_pyro.diagnostics.shown import Shown, pairs, shown_section
 from bara_pyro.report import Column, Picture, Table
 from bara_pyro.report.blocks import Block
 from bara_pyro.report.style import PALETTE, WIDTH, dress, legend_of, line_style, new_figure
@@ -62,7 +62,7 @@ def render_rank(found: RankUse) -> Shown:
     if found.support is not None:
         tables.append(_support(found.support))
     blocks: list[Block] = [*_pictures(found), _words(found), *tables]
-    return shown("Effective rank", _plain(found), technical, blocks)
+    return shown_section("Effective rank", _plain(found), technical, blocks)
 
 
 def _plain(found: RankUse) -> str:

@@ -4,7 +4,7 @@ import torch
 
 from bara_pyro.diagnostics.inspection import RunFacts
 from bara_pyro.diagnostics.posterior.predictive_scores import DistributionScores, PredictiveScores
-from bara_pyro.diagnostics.shown import Shown, pairs, shown
+from bara_pyro.diagnostics.shown import Shown, pairs, shown_section
 from bara_pyro.metrics import ReliabilityBins
 from bara_pyro.report import Column, Picture, Table, reliability_diagram
 
@@ -48,7 +48,7 @@ def render_scores(run: RunFacts, found: PredictiveScores) -> Shown:
         "Scores by number of draws S (0: the posterior mean). ECE by chance: what a perfectly calibrated "
         "model with these probabilities would show on so many rows."
     )
-    return shown(
+    return shown_section(
         "Accuracy and calibration",
         plain,
         technical,

@@ -11,12 +11,12 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 
 from bara_pyro.diagnostics.gates.tokens import TextUse, TokenUse
-from bara_pyro.diagnostics.shown import Shown, shown
+from bara_pyro.diagnostics.shown import Shown, shown_section
 from bara_pyro.errors import DataError
 from bara_pyro.report import ColourScale, Link, Paragraph, Shaded, Word
 from bara_pyro.report.blocks import Block
-from bara_pyro.report.html import document, environment, source
-from bara_pyro.report.shades import COLOURS, EQUAL, letters, parts, shade
+from bara_pyro.report.html import document, source, template_environment
+from bara_pyro.report.shades import COLOURS, EQUAL, channels, letters, shade
 from bara_pyro.report.style import INK, LARGE, SMALL, new_figure
 from bara_pyro.runs.atomic import write_text
 
@@ -48,7 +48,7 @@ def render_tokens(found: TokenUse) -> Shown:
         ColourScale(COLOURS, f"{low:.1f} %", f"{high:.1f} %", label),
         *(_shaded(text, low, high) for text in found.texts),
     ]
-    return shown("Gates by token", plain, technical, blocks)
+    return shown_section("Gates by token", plain, technical, blocks)
 
 
 def _where(found: TokenUse, value: float) -> str:
@@ -60,11 +60,11 @@ def _shaded(text: TextUse, low: float, high: float) -> Shaded:
     words = []
     for token, value in zip(text.tokens, text.mean, strict=True):
         ground = shade((value - low) / (high - low) if high > low else 0.5)
-        words.append(Word(as_read(token), ground, letters(ground), f"{value:.1f} % nearly off"))
+        words.append(Word(with_visible_spaces(token), ground, letters(ground), f"{value:.1f} % nearly off"))
     return Shaded(text.title, words)
 
 
-def as_read(token: str) -> str:
+def with_visible_spaces(token: str) -> str:
     """Return a token with what cannot be seen made visible."""
     return token.replace("\n", "⏎").strip() or "␣"
 
@@ -77,15 +77,17 @@ def token_page(found: TokenUse, path: Path, title: str) -> Path:
         CheckpointError: the file cannot be written.
     """
     _check_texts(found)
-    texts = [{"title": t.title, "tokens": [as_read(token) for token in t.tokens]} for t in found.texts]
-    body = environment(PACKAGE).get_template("tokens.html").render(
+    texts = [
+        {"title": t.title, "tokens": [with_visible_spaces(token) for token in t.tokens]} for t in found.texts
+    ]
+    body = template_environment(PACKAGE).get_template("tokens.html").render(
         tau=f"{found.tau:g}", draws=max(found.draws, 1), colours=COLOURS, texts=texts
     )  # fmt: skip
     data = {
         "modules": found.modules,
         # Layer 0 is the mean; one decimal, which is what is shown.
         "texts": [[_rounded(t.mean), *map(_rounded, t.percent)] for t in found.texts],
-        "scale": [parts(colour) for colour in COLOURS],
+        "scale": [channels(colour) for colour in COLOURS],
         "equal": EQUAL,
     }
     # A module's name may hold anything: "</script>" must not end the script.
@@ -113,7 +115,7 @@ def token_figure(found: TokenUse) -> Figure:
     """
     _check_texts(found)
     columns = min(COLUMNS, len(found.texts))
-    laid = [_lines([as_read(token) for token in text.tokens]) for text in found.texts]
+    laid = [_lines([with_visible_spaces(token) for token in text.tokens]) for text in found.texts]
     blocks = [laid[i : i + columns] for i in range(0, len(laid), columns)]
     heights = [max(lines[-1][1] + 1 for lines in block) + 2 for block in blocks]
     figure = new_figure(4.3 * columns, 0.24 * sum(heights) + 0.9)
@@ -126,7 +128,7 @@ def token_figure(found: TokenUse) -> Figure:
         axes.axis("off")
         axes.set_title(text.title, fontsize=LARGE, color=INK, loc="left", parse_math=False)
         for token, value, (column, line) in zip(text.tokens, text.mean, places, strict=True):
-            ground, word = shade(float(norm(value))), as_read(token)
+            ground, word = shade(float(norm(value))), with_visible_spaces(token)
             axes.barh(line + 0.5, len(word), height=0.86, left=column, color=ground)
             axes.text(
                 column, line + 0.5, word, fontsize=SMALL, family="monospace", va="center", parse_math=False,

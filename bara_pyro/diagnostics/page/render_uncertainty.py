@@ -5,7 +5,7 @@ import math
 from matplotlib.figure import Figure
 
 from bara_pyro.diagnostics.posterior.uncertainty_split import UncertaintySplit
-from bara_pyro.diagnostics.shown import Shown, shown
+from bara_pyro.diagnostics.shown import Shown, shown_section
 from bara_pyro.report import Column, Picture, Table
 from bara_pyro.report.style import GREY, PALETTE, WIDTH, dress, legend_of, new_figure
 
@@ -54,7 +54,7 @@ def render_uncertainty(found: UncertaintySplit) -> Shown:
     rows = [{"part": t, "mean": getattr(found, k), "share": found.share(k)} for k, t in PARTS.items()]
     table = Table(COLUMNS, rows, f"{found.nested} draws of Φ, and {found.nested} of θ for each")
     pictures = [_picture(found, kind) for kind in KINDS]
-    return shown("Sources of uncertainty", plain, technical, [table, *pictures, ABOUT])
+    return shown_section("Sources of uncertainty", plain, technical, [table, *pictures, ABOUT])
 
 
 def _picture(found: UncertaintySplit, kind: str) -> Picture:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bara_pyro.errors import CheckpointError, DataError
 from bara_pyro.runs.evaluation_files import read_predictions, read_scores
-from bara_pyro.runs.manifest import METRICS, PREDICTIONS, check_run, config_file, is_run, verify
+from bara_pyro.runs.manifest import METRICS, PREDICTIONS, check_run, config_file, is_run, verify_files
 from bara_pyro.types import Json
 from bara_pyro.untrusted.files import read_json
 from bara_pyro.untrusted.schemas import RunFile
@@ -107,7 +107,7 @@ def read_evaluated(folder: Path) -> Evaluated:
     if is_run(folder):
         check_run(folder)
     else:
-        verify(folder)
+        verify_files(folder)
     report, lines = read_scores(folder), read_predictions(folder)
     if NEEDED - report.keys() or not lines:
         raise CheckpointError(

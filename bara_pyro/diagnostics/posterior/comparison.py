@@ -10,7 +10,7 @@ from torch import Tensor
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.types import Batch
-from bara_pyro.diagnostics.posterior.joint import check_target, draw
+from bara_pyro.diagnostics.posterior.joint import check_target, draw_latents
 from bara_pyro.diagnostics.posterior.reference import Reference, flat_gates, gate_names
 from bara_pyro.diagnostics.posterior.weighing import weighed_draws
 from bara_pyro.errors import DataError
@@ -102,7 +102,7 @@ def compare_with_reference(
             f"The reference has {len(reference.names)} gates and {reference.log_probs.shape[1]} rows, the "
             f"model {len(names)} and {len(batch)}: give the model and the rows that it was sampled for."
         )
-    drawn, effective = draw(model, guide, batch, samples, seed), float(samples)
+    drawn, effective = draw_latents(model, guide, batch, samples, seed), float(samples)
     if weighed:
         size = CANDIDATES * samples
         found = weighed_draws(model, guide, batch, samples=samples, candidates=size, seed=seed)

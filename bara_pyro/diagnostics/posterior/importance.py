@@ -18,7 +18,7 @@ from bara_pyro.core.noise import noise_seed
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.types import Batch
 from bara_pyro.diagnostics.arviz.compat import pareto_k
-from bara_pyro.diagnostics.posterior.joint import JointDraws, check_target, draw
+from bara_pyro.diagnostics.posterior.joint import JointDraws, check_target, draw_latents
 from bara_pyro.errors import ConfigError, TrainingError
 
 MIN_DRAWS = 2
@@ -80,7 +80,7 @@ def log_weights(
         TrainingError: a weight is not a number or infinite.
     """
     weighable(model, guide, batch)
-    return log_weight_of(draw(model, guide, batch.to(model.backbone.device), samples, seed))
+    return log_weight_of(draw_latents(model, guide, batch.to(model.backbone.device), samples, seed))
 
 
 def weighable(model: AdaptedLM, guide: SiteGuide, batch: Batch) -> None:

@@ -117,7 +117,7 @@ def fixed_weights(model: AdaptedLM) -> Iterator[None]:
             parameter.requires_grad_(True)
 
 
-def draw(model: AdaptedLM, guide: SiteGuide, batch: Batch, samples: int, seed: int = 0) -> JointDraws:
+def draw_latents(model: AdaptedLM, guide: SiteGuide, batch: Batch, samples: int, seed: int = 0) -> JointDraws:
     """Draw all latents from a guide given labelled rows, with their densities.
 
     Raises:
@@ -128,7 +128,7 @@ def draw(model: AdaptedLM, guide: SiteGuide, batch: Batch, samples: int, seed: i
         return _collect(model, batch, samples, lambda part: guide.run(batch))
 
 
-def evaluate(model: AdaptedLM, batch: Batch, values: Values) -> JointDraws:
+def evaluate_latents(model: AdaptedLM, batch: Batch, values: Values) -> JointDraws:
     """Return what the program says of given latents, for labelled rows."""
 
     def run(part: slice) -> tuple[Trace, None]:

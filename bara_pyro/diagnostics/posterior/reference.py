@@ -21,7 +21,7 @@ from bara_pyro.diagnostics.arviz.compat import arviz
 from bara_pyro.diagnostics.posterior.joint import (
     Values,
     check_target,
-    evaluate,
+    evaluate_latents,
     fixed_weights,
     gates_of,
 )
@@ -168,7 +168,7 @@ def reference_from(
         raise TrainingError("A chain never moved: give it more warm-up steps, or a smaller step size.")
     return Reference(
         dict(values),
-        evaluate(model, batch.to(model.backbone.device), values).log_probs,
+        evaluate_latents(model, batch.to(model.backbone.device), values).log_probs,
         gate_names(model, batch),
         chains,
         divergences,

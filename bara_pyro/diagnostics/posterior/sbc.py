@@ -24,7 +24,13 @@ from bara_pyro.core.optimizers import adamw, linear_schedule
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.svi import SVI
 from bara_pyro.data.types import Batch
-from bara_pyro.diagnostics.posterior.joint import Values, check_target, draw, evaluate, fixed_weights
+from bara_pyro.diagnostics.posterior.joint import (
+    Values,
+    check_target,
+    draw_latents,
+    evaluate_latents,
+    fixed_weights,
+)
 from bara_pyro.diagnostics.posterior.reference import check_lengths, flat_gates, gate_names, nuts
 from bara_pyro.diagnostics.posterior.uniformity import ecdf_test, resamples_for
 from bara_pyro.diagnostics.posterior.weighing import weighed_draws
@@ -52,7 +58,7 @@ class Calibration:
     """Ranks of the truth in N simulations, of Q quantities: the gates and the log-likelihood."""
 
     names: tuple[str, ...]  # of the quantities
-    ranks: Tensor  # long, `N x Q`: of the truth among the L draws, from 0 to L: see `rank`
+    ranks: Tensor  # long, `N x Q`: of the truth among the L draws, from 0 to L: see `rank_of_truth`
     draws: int  # L
 
     def uniformity(self, level: float = 0.95) -> tuple[Uniformity, ...]:
@@ -114,14 +120,14 @@ def sbc(
         truth, labelled = simulate(model, batch, own)
         drawn = sampler(labelled, own)
         both = {name: torch.cat([value[None], drawn[name]]) for name, value in truth.items()}
-        likelihood = evaluate(model, labelled, both).log_likelihood
+        likelihood = evaluate_latents(model, labelled, both).log_likelihood
         quantities = torch.cat([flat_gates(both), likelihood[:, None]], dim=1)
-        ranks.append(rank(quantities[1:], quantities[0], noise_seed(own, "ties")))
+        ranks.append(rank_of_truth(quantities[1:], quantities[0], noise_seed(own, "ties")))
         draws = len(quantities) - 1
     return Calibration(names, torch.stack(ranks), draws)
 
 
-def rank(draws: Tensor, truth: Tensor, seed: int = 0) -> Tensor:
+def rank_of_truth(draws: Tensor, truth: Tensor, seed: int = 0) -> Tensor:
     """Return how many of the draws are below the truth, long, `Q`; of those that equal it a number by lot.
 
     Without the lot an exact posterior with a mass at a point would fail: gates that a small number of float32
@@ -134,7 +140,7 @@ def rank(draws: Tensor, truth: Tensor, seed: int = 0) -> Tensor:
 
     Examples:
         >>> import torch
-        >>> rank(torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([2.5])).tolist()
+        >>> rank_of_truth(torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([2.5])).tolist()
         [2]
     """
     equal = (draws == truth).sum(0)
@@ -222,7 +228,7 @@ def svi_sampler(
                 fit_guide(model, guide, batch, steps=steps, lr=lr, sampled_kl=sampled_kl)
             own = noise_seed(seed, "draws")
             if not weighed:
-                return draw(model, guide, batch, draws, own).values
+                return draw_latents(model, guide, batch, draws, own).values
             size = CANDIDATES * draws
             return weighed_draws(model, guide, batch, samples=draws, candidates=size, seed=own).draws.values
         finally:

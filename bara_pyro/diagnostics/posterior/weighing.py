@@ -20,7 +20,7 @@ from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.types import Batch
 from bara_pyro.diagnostics.arviz.compat import pareto_smoothed
 from bara_pyro.diagnostics.posterior.importance import GOOD_K, log_weight_of, weighable
-from bara_pyro.diagnostics.posterior.joint import JointDraws, draw
+from bara_pyro.diagnostics.posterior.joint import JointDraws, draw_latents
 from bara_pyro.errors import ConfigError
 
 
@@ -72,7 +72,9 @@ def weighed_draws(
     if samples < 1:
         raise ConfigError(f"samples={samples} must be at least 1.")
     weighable(model, guide, batch)
-    drawn = draw(model, guide, batch.to(model.backbone.device), candidates, noise_seed(seed, "candidates"))
+    drawn = draw_latents(
+        model, guide, batch.to(model.backbone.device), candidates, noise_seed(seed, "candidates")
+    )
     logs, k_hat = pareto_smoothed(log_weight_of(drawn).numpy())
     weights = torch.from_numpy(logs).softmax(0)
     generator = torch.Generator().manual_seed(noise_seed(seed, "choice"))

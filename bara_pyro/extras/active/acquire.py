@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from bara_pyro.data import Example
-from bara_pyro.data.clusters import by_name, together
+from bara_pyro.data.clusters import places_by_group, together
 from bara_pyro.data.tables import Data
 from bara_pyro.errors import ConfigError
 from bara_pyro.metrics import choose, decompose, joint_information
@@ -108,7 +108,7 @@ def ask_pool(
 
 def one_a_text(rows: Sequence[Example]) -> list[int]:
     """Return the place of the first row of each text: the label of one is that of all."""
-    return [places[0] for places in by_name(together(rows, clusters=False))]
+    return [places[0] for places in places_by_group(together(rows, clusters=False))]
 
 
 def acquire(pool: Pool, count: int, *, by: Acquisition = "batch-bald", seed: int = 0) -> Acquired:
@@ -116,7 +116,7 @@ def acquire(pool: Pool, count: int, *, by: Acquisition = "batch-bald", seed: int
 
     Args:
         pool: of `ask_pool`.
-        count: how many to choose; of rows of one text (`data.clusters.text_of`) one at most.
+        count: how many to choose; of rows of one text (`data.clusters.compared_text`) one at most.
         by: see `bara_pyro.metrics.acquisition`.
         seed: of what is left to chance.
 

@@ -1,6 +1,6 @@
 """The section on what can be promised for new rows."""
 
-from bara_pyro.diagnostics.shown import Shown, shown
+from bara_pyro.diagnostics.shown import Shown, shown_section
 from bara_pyro.extras.bounds.guarantees import CertifiedHead, Guarantees, PacBayes
 from bara_pyro.report import Column, Details, Table
 from bara_pyro.report.blocks import Block
@@ -36,7 +36,7 @@ def render_bounds(found: Guarantees) -> Shown:
     else:
         technical.append(_certified(found.certified))
         blocks += _certificate(found.certified)
-    return shown("Guarantees", _plain(found), technical, blocks)
+    return shown_section("Guarantees", _plain(found), technical, blocks)
 
 
 def _plain(found: Guarantees) -> str:

@@ -11,7 +11,7 @@ import typer
 from bara_pyro.cli.options import MODEL, DataDir, Limit, Moved, Overwrite, RunDevice, Seed, of_data, path
 from bara_pyro.runs.sections import MOST_DRAWS
 from bara_pyro.types import Json, Law, WeightType
-from bara_pyro.untrusted.files import parse_json, read_text
+from bara_pyro.untrusted.files import bounded_json, read_text
 
 
 def lm_eval(
@@ -149,7 +149,7 @@ def _rows(report: Json) -> list[Json]:
 def _results_in(file: Path) -> bool:
     """Return whether a file holds results of this command."""
     try:
-        stored = parse_json(read_text(file), finite=False)
+        stored = bounded_json(read_text(file), finite=False)
     except (OSError, ValueError):
         return False
     return isinstance(stored, dict) and {"lm_eval", "model", "results"} <= stored.keys()

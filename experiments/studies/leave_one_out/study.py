@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
 from bara_pyro.cli.terminal import progress, say
-from bara_pyro.diagnostics.arviz.compat import groups_of
+from bara_pyro.diagnostics.arviz.compat import inference_groups
 from bara_pyro.diagnostics.arviz.inference_data import to_inference_data
 from bara_pyro.diagnostics.arviz.loo import compare
 from bara_pyro.errors import TrainingError
@@ -55,7 +55,7 @@ def ranked(records: dict[str, Record], args: Namespace) -> list[dict[str, Any]]:
         )
         for method, record in records.items()
     }
-    n = groups_of(next(iter(data.values())))["log_likelihood"].sizes["obs"]
+    n = inference_groups(next(iter(data.values())))["log_likelihood"].sizes["obs"]
     means = ("elpd", "se", "difference", "difference_se")
     return [
         vars(row)

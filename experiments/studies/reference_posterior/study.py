@@ -28,7 +28,7 @@ from bara_pyro.data.split import collate_ids
 from bara_pyro.data.types import Batch
 from bara_pyro.diagnostics.posterior.comparison import CANDIDATES, compare_with_reference
 from bara_pyro.diagnostics.posterior.importance import importance_estimate
-from bara_pyro.diagnostics.posterior.joint import draw
+from bara_pyro.diagnostics.posterior.joint import draw_latents
 from bara_pyro.diagnostics.posterior.reference import Reference, flat_gates, nuts, reference_from
 from bara_pyro.diagnostics.posterior.sbc import fit_guide, simulate
 from bara_pyro.diagnostics.posterior.weighing import weighed_draws
@@ -172,7 +172,7 @@ def guide_arm(
         size = CANDIDATES * count
         drawn = weighed_draws(model, guide, batch, samples=count, candidates=size, seed=again).draws
     else:
-        drawn = draw(model, guide, batch, count, again)
+        drawn = draw_latents(model, guide, batch, count, again)
     return {
         "gates": [vars(gate) for gate in compared.gates],
         "largest_difference": compared.largest_difference,

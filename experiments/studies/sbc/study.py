@@ -26,7 +26,7 @@ from matplotlib.figure import Figure
 from bara_pyro.cli.terminal import progress, say, show
 from bara_pyro.core.noise import noise_seed, seeded
 from bara_pyro.data.types import Batch
-from bara_pyro.diagnostics.posterior.joint import Values, draw
+from bara_pyro.diagnostics.posterior.joint import Values, draw_latents
 from bara_pyro.diagnostics.posterior.sbc import (
     LOG_LIKELIHOOD,
     Calibration,
@@ -96,7 +96,7 @@ def prior_sampler(model: BaRA, draws: int) -> Sampler:
     guide = PriorGuide(model)
 
     def sample(batch: Batch, seed: int) -> Values:
-        return draw(model, guide, batch, draws, noise_seed(seed, "draws")).values
+        return draw_latents(model, guide, batch, draws, noise_seed(seed, "draws")).values
 
     return sample
 

@@ -95,7 +95,7 @@ def test_rows_of_hellaswag_in_both_layouts() -> None:
     ],
 )
 def test_the_unfinished_sentence_is_the_second_half(context: str, second: str) -> None:
-    assert layouts.halves(context)[1] == second
+    assert layouts.divided_context(context)[1] == second
 
 
 def test_rows_of_boolq_in_both_layouts() -> None:

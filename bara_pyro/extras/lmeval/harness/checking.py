@@ -34,7 +34,7 @@ def _function(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> Any:
 _LoaderOfFunctions.add_constructor("!function", _function)
 
 
-def check_rows(source: Path, files: list[Path]) -> None:
+def check_task_rows(source: Path, files: list[Path]) -> None:
     """Refuse files with a row that a task cannot use.
 
     Args:

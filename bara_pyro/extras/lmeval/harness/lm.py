@@ -23,9 +23,9 @@ from bara_pyro.extras.lmeval.harness.laws import DRAWN, check_law, log_likelihoo
 from bara_pyro.extras.lmeval.harness.writing import (
     Request,
     WritingSettings,
+    generated_texts,
     most_tokens,
     settings_of,
-    written,
 )
 from bara_pyro.extras.replies.generation import Prompt
 from bara_pyro.lm.backbone import Backbone
@@ -189,7 +189,7 @@ class BaraLM(HFLM):
             numbers[which] += 1
         found: dict[int, str] = {}
         with tqdm(total=len(requests), disable=quiet, desc=f"{self.law}, text of a draw") as bar:
-            for place, text in written(system, asked, seed=self.seed, size=self.batch_size):
+            for place, text in generated_texts(system, asked, seed=self.seed, size=self.batch_size):
                 found[place] = text
                 self.cache_hook.add_partial("generate_until", requests[place].args, text)
                 bar.update()

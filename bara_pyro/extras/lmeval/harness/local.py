@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.extras.lmeval.harness.checking import check_rows
+from bara_pyro.extras.lmeval.harness.checking import check_task_rows
 from bara_pyro.types import Json
 
 PREFIX = "bara_"
@@ -65,7 +65,7 @@ def _filled(source: Path, data_dir: Path) -> Json:
     if not any(split in there for split in tested):
         wanted = " or ".join(str(paths[split]) for split in tested)
         raise DataError(f"There is no {wanted}, which {task['task']} is tested on: give another --data-dir.")
-    check_rows(source, [paths[split] for split in there])
+    check_task_rows(source, [paths[split] for split in there])
     absent = {key: None for key in SPLITS if task.get(key) is not None and task[key] not in there}
     return {
         "include": str(source.resolve()),

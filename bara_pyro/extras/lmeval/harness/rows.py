@@ -20,12 +20,12 @@ def hellaswag(dataset: Dataset) -> Dataset:
 
 
 def _hellaswag_row(row: Json) -> Json:
-    first, second = (row["ctx_a"], row["ctx_b"]) if "ctx_a" in row else halves(row["ctx"])
+    first, second = (row["ctx_a"], row["ctx_b"]) if "ctx_a" in row else divided_context(row["ctx"])
     query = preprocess(f"{row['activity_label']}: {first} {second.capitalize()}")
     return {"query": query, "choices": [preprocess(e) for e in row["endings"]], "gold": int(row["label"])}
 
 
-def halves(context: str) -> tuple[str, str]:
+def divided_context(context: str) -> tuple[str, str]:
     """Divide a context of HellaSwag into its whole sentences and the one that an ending goes on with."""
     found = STOP.match(context)
     if context.rstrip().endswith((".", "!", "?")) or found is None:

@@ -102,7 +102,7 @@ def _normal(gen_kwargs: Json, default: int) -> Json:
         raise ConfigError(f"The task's generation_kwargs {gen_kwargs!r} cannot be read: {error}.") from error
 
 
-def written(
+def generated_texts(
     system: System, requests: Sequence[Request], *, seed: int, size: int
 ) -> Iterator[tuple[int, str]]:
     """Yield each request's place and its text, as they are ready.

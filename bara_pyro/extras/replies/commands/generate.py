@@ -93,7 +93,7 @@ def generate(
     from bara_pyro.cli.outputs import check_file
     from bara_pyro.cli.typed import check_overwrite, note_of_draws, refuse
     from bara_pyro.errors import ConfigError
-    from bara_pyro.runs.answers_file import replies_in, reply_page_in
+    from bara_pyro.runs.answers_file import holds_replies, reply_page_in
     from bara_pyro.runs.manifest import check_run
 
     check_overwrite(output, page)
@@ -104,7 +104,7 @@ def generate(
         raise ConfigError("--page colours tokens by their uncertainty: give --uncertainty, 10 for example.")
     inputs = [run] if input_file is None else [input_file, run]
     for name, out, ending, ours, resumes in (
-        ("--output", output, ".jsonl", replies_in, True),
+        ("--output", output, ".jsonl", holds_replies, True),
         ("--page", page, ".html", reply_page_in, False),
     ):
         if out is None:

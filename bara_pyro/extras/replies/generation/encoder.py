@@ -17,7 +17,7 @@ from bara_pyro.lm.inputs import positions
 from bara_pyro.lm.loading import AUTO, UNREADABLE, load_tokenizer, quiet_transformers, reason_of
 from bara_pyro.metrics import mean_cosine_distance
 from bara_pyro.runs.system import find_device
-from bara_pyro.untrusted.language_models import check_folder, settings_in
+from bara_pyro.untrusted.language_models import check_model_folder, settings_in
 
 LENGTHS = 10**6  # tokenizers that know of no longest text say something larger
 
@@ -114,7 +114,7 @@ def _loaded(folder: Path) -> tuple[PreTrainedModel, Tokenizer]:
     if not (folder / "config.json").is_file():
         raise BackboneError(f"{folder} is no folder of a Hugging Face encoder: it has no config.json.")
     how = {"dtype": torch.float32, "use_safetensors": True}
-    check_folder(folder)
+    check_model_folder(folder)
     try:
         with quiet_transformers():
             tokenizer = load_tokenizer(str(folder))

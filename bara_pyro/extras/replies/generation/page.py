@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 from markupsafe import Markup
 
-from bara_pyro.data.messages import shown
+from bara_pyro.data.messages import shown_message
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.extras.replies.generation.reply_tokens import Marked, mark_tokens
-from bara_pyro.report.html import document, environment
+from bara_pyro.report.html import document, template_environment
 from bara_pyro.report.shades import COLOURS, letters, shade
 from bara_pyro.runs.answers_file import REPLY_PAGE
 from bara_pyro.runs.atomic import write_text
@@ -112,7 +112,7 @@ def write_reply_page(
     asked = _by_prompt(rows)
     shown = [part[:replies] for part in islice(asked.values(), prompts)]
     views = [_capped(view, [row for part in shown for row in part]) for view in VIEWS]
-    content = environment(PACKAGE).get_template("replies.html").render(
+    content = template_environment(PACKAGE).get_template("replies.html").render(
         mark=Markup(REPLY_PAGE),  # noqa: S704 (ours)
         views=views,
         levels=range(LEVELS),
@@ -122,7 +122,7 @@ def write_reply_page(
         left_out=_left_out(asked, prompts, replies),
         prompts=[_section(part, views) for part in shown],
     )  # fmt: skip
-    style = environment(PACKAGE).get_template("replies.css").render(
+    style = template_environment(PACKAGE).get_template("replies.css").render(
         views=views,
         themes=[("", _theme(DAY)), ("@media screen and (prefers-color-scheme: dark)", _theme(NIGHT))],
     )  # fmt: skip
@@ -169,7 +169,7 @@ def _finite(value: object) -> float | None:
 def _section(rows: Sequence[Fields], views: Sequence[Colouring]) -> Json:
     """Return what the template shows of a prompt and its replies."""
     asked = rows[0]["prompt"]
-    said = [("", asked)] if isinstance(asked, str) else [(m["role"], shown(m)) for m in asked]
+    said = [("", asked)] if isinstance(asked, str) else [(m["role"], shown_message(m)) for m in asked]
     return {"id": rows[0]["id"], "said": said, "replies": [_reply(row, views) for row in rows]}
 
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from torch import Tensor
 
-from bara_pyro.data.messages import shown
+from bara_pyro.data.messages import shown_message
 from bara_pyro.data.preferences import PreferencePair, prompt_key
 from bara_pyro.errors import DataError
 from bara_pyro.extras.replies.reward.bradley_terry import bradley_terry
@@ -98,7 +98,7 @@ def agreement(chosen: Tensor, rejected: Tensor, pairs: Sequence[PreferencePair])
         raise DataError(f"There are {len(pairs)} pairs and {len(chosen)} scores: give one of each a pair.")
     nll = float(bradley_terry(chosen.double(), rejected.double()))
     differences = (chosen.double() - rejected.double()).numpy()
-    longer_by = [len(shown(pair.chosen)) - len(shown(pair.rejected)) for pair in pairs]
+    longer_by = [len(shown_message(pair.chosen)) - len(shown_message(pair.rejected)) for pair in pairs]
     lengths = np.array(longer_by, dtype=np.float64)
     accuracy, longer = _rate(differences), _rate(lengths)
     low, high = wilson(accuracy, len(pairs), LEVEL)

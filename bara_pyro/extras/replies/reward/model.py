@@ -22,12 +22,12 @@ from bara_pyro.lm.loading import (
     reason_of,
     resolve,
 )
-from bara_pyro.runs.manifest import is_run, verify
+from bara_pyro.runs.manifest import is_run, verify_files
 from bara_pyro.runs.store import check_schema
 from bara_pyro.runs.system import find_device
 from bara_pyro.types import Json
 from bara_pyro.untrusted.files import check_name, read_json
-from bara_pyro.untrusted.language_models import check_folder
+from bara_pyro.untrusted.language_models import check_model_folder
 from bara_pyro.untrusted.schemas import RewardFile
 
 RECORD = "reward.json"
@@ -109,7 +109,7 @@ def load_reward_model(name: str | Path, dtype: str = "float32", device: str = "c
     float_head(model)
     if record is not None:
         return RewardModel(model, tokenizer, str(name), record["format"], record["max_length"], record)
-    return RewardModel(model, tokenizer, str(name), format_of(tokenizer), longest(model))
+    return RewardModel(model, tokenizer, str(name), format_of(tokenizer), token_limit(model))
 
 
 def read_record(folder: Path) -> Json | None:
@@ -122,7 +122,7 @@ def read_record(folder: Path) -> Json | None:
     check_name(folder, BackboneError)
     if not path.is_file():
         return None
-    verify(folder)
+    verify_files(folder)
     record: Json = read_json(path, RewardFile)
     check_schema(record, path)
     return record
@@ -133,7 +133,7 @@ def format_of(tokenizer: Tokenizer) -> str:
     return CHAT if tokenizer.chat_template else PLAIN
 
 
-def longest(model: PreTrainedModel, most: int = LONGEST) -> int:
+def token_limit(model: PreTrainedModel, most: int = LONGEST) -> int:
     """Return how many tokens a row may have where nobody says: `most`, or fewer that a model can read."""
     return min(most, positions(model) or most)
 
@@ -163,7 +163,7 @@ def load_classifier(
         "output_loading_info": True,
         "ignore_mismatched_sizes": True,  # looked at below, where there is a better sentence for it
     }
-    check_folder(Path(path))
+    check_model_folder(Path(path))
     try:
         with quiet_transformers(), _no_reports():
             tokenizer = load_tokenizer(path)

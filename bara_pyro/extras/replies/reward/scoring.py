@@ -59,7 +59,7 @@ def score_replies(
         True
     """
     told = [_conversation(reply, number) for number, reply in enumerate(replies, 1)]
-    rows = rows_of(reward, told, check_length(reward, max_length))
+    rows = encoded_rows(reward, told, check_length(reward, max_length))
     scores = scores_of_rows(reward, rows, batch_size, on_rows)
     if not torch.isfinite(scores).all():
         worst = told[int((~torch.isfinite(scores)).nonzero()[0])]
@@ -89,7 +89,7 @@ def check_length(reward: RewardModel, max_length: int | None) -> int:
     return length
 
 
-def rows_of(reward: RewardModel, told: Sequence[Conversation], max_length: int) -> list[list[int]]:
+def encoded_rows(reward: RewardModel, told: Sequence[Conversation], max_length: int) -> list[list[int]]:
     """Return the tokens of rows; a `DataError` where there are none or one is too long."""
     if not told:
         raise DataError("There are no replies to score: give at least one.")

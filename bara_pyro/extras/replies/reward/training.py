@@ -21,14 +21,14 @@ from bara_pyro.extras.replies.reward.model import (
     format_of,
     load_classifier,
     load_reward_model,
-    longest,
+    token_limit,
 )
 from bara_pyro.extras.replies.reward.rows import row_of
 from bara_pyro.extras.replies.reward.scoring import check_length, scores_of_rows
 from bara_pyro.extras.replies.reward.settings import RewardConfig
 from bara_pyro.lm.loading import quiet_transformers
 from bara_pyro.runs.atomic import appearing, write_json, writing
-from bara_pyro.runs.manifest import record
+from bara_pyro.runs.manifest import record_files
 from bara_pyro.runs.ownership import discard, foreign
 from bara_pyro.types import Json
 from bara_pyro.untrusted.schemas import SCHEMA
@@ -105,7 +105,7 @@ def train_reward(
             found = _held_out(load_reward_model(folder, config.dtype, device), test, test_rows, say)
             told = _record(name, task, (train, test), config, reward.format, fitted, found)
             write_json(folder / RECORD, {**told, "seconds": round(time.perf_counter() - began, 1)})
-            record(folder, *os.listdir(folder))
+            record_files(folder, *os.listdir(folder))
             discard(out)
     except KeyboardInterrupt as stop:
         code = stop.code if isinstance(stop, Stopped) else Stopped.code
@@ -129,7 +129,7 @@ def start(name: str | Path, config: RewardConfig, device: str) -> RewardModel:
         ConfigError: the device or the type is unknown.
     """
     model, tokenizer, missing = load_classifier(name, config.dtype, device)
-    length = config.max_length or longest(model, TRAINED_LENGTH)
+    length = config.max_length or token_limit(model, TRAINED_LENGTH)
     reward = RewardModel(model, tokenizer, str(name), format_of(tokenizer), length)
     head = head_of(reward)
     if lacking := [key for key in missing if not key.startswith(f"{HEAD}.")]:

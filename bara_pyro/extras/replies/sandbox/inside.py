@@ -33,10 +33,10 @@ class CallFailedError(BaseException):
         self.reason = reason
 
 
-def encode(value: Any) -> object:
+def to_message(value: Any) -> object:
     """Return a value as JSON has it, each container and rarer number beside the name of its type.
 
-    >>> encode([1, (2.5, None)])
+    >>> to_message([1, (2.5, None)])
     ['list', [1, ['tuple', [2.5, None]]]]
     """
     kind = type(value)
@@ -45,9 +45,9 @@ def encode(value: Any) -> object:
     if kind in SCALARS:
         return value
     if kind in MAPPINGS:
-        return ["dict", [[encode(key), encode(item)] for key, item in dict.items(value)]]
+        return ["dict", [[to_message(key), to_message(item)] for key, item in dict.items(value)]]
     if kind in SERIES.values():
-        return [kind.__name__, [encode(item) for item in value]]
+        return [kind.__name__, [to_message(item) for item in value]]
     if kind is complex:
         return ["complex", [value.real, value.imag]]
     if kind is bytes:
@@ -55,7 +55,7 @@ def encode(value: Any) -> object:
     raise NotPlainError(f"{kind.__name__} is no plain data")
 
 
-def decode(sent: object) -> Any:
+def from_message(sent: object) -> Any:
     """Return the value that was encoded, of exactly the built-in types.
 
     Raises:
@@ -95,7 +95,7 @@ def send(pipe: BinaryIO, message: object) -> None:
     pipe.flush()
 
 
-def serve(program: str, entry_point: str, requests: int, replies: int) -> None:
+def answer_calls(program: str, entry_point: str, requests: int, replies: int) -> None:
     """Run a program, then call one of its functions for every line of arguments until there are no more."""
     with os.fdopen(requests, "rb") as asked, os.fdopen(replies, "wb") as answered:
         try:
@@ -111,8 +111,8 @@ def serve(program: str, entry_point: str, requests: int, replies: int) -> None:
 
 def _answer(function: Callable[..., object], line: bytes) -> object:
     try:
-        args, kwargs = decode(json.loads(line))
-        return ["value", encode(function(*args, **kwargs))]
+        args, kwargs = from_message(json.loads(line))
+        return ["value", to_message(function(*args, **kwargs))]
     except BaseException as error:  # noqa: BLE001 - whatever the program raises
         return _raised(error)
 
@@ -131,7 +131,7 @@ def remote(requests: int, replies: int) -> Callable[..., object]:
 
     def candidate(*args: object, **kwargs: object) -> object:
         try:
-            send(asked, encode((args, kwargs)))
+            send(asked, to_message((args, kwargs)))
         except OSError:
             pass  # it has ended, perhaps with a last word
         except (NotPlainError, ValueError, RecursionError) as error:
@@ -150,7 +150,7 @@ def _value(line: bytes) -> object:
     try:
         kind, *rest = json.loads(line)
         if kind == "value" and len(rest) == 1:
-            return decode(rest[0])
+            return from_message(rest[0])
         name, message = (str(part)[:500] for part in rest)
     except MemoryError:
         raise CallFailedError("memory", "the program gave too large a value") from None

@@ -67,7 +67,7 @@ class Started:
         return Finished(self.status, self.process.returncode, stdout, stderr, seconds)
 
 
-def start(
+def start_python(
     program: str, limits: Limits, *, stdin: str = "", pipes: Sequence[int] = (), unsandboxed: bool = False
 ) -> Started:
     """Start a Python program.

@@ -5,7 +5,7 @@ from functools import cache
 from bara_pyro.errors import SandboxError
 from bara_pyro.extras.replies.sandbox.bubblewrap import bwrap
 from bara_pyro.extras.replies.sandbox.limits import Limits
-from bara_pyro.extras.replies.sandbox.processes import Finished, start, supervise
+from bara_pyro.extras.replies.sandbox.processes import Finished, start_python, supervise
 
 PROBE = "print('isolated')"
 
@@ -41,7 +41,9 @@ def run_program(
     if not unsandboxed:
         check_isolation()
     limits = limits or Limits()
-    [finished] = supervise([start(program, limits, stdin=stdin, unsandboxed=unsandboxed)], limits.seconds)
+    [finished] = supervise(
+        [start_python(program, limits, stdin=stdin, unsandboxed=unsandboxed)], limits.seconds
+    )
     return finished
 
 
@@ -58,7 +60,7 @@ def check_isolation() -> None:
 @cache
 def _probe(path: str) -> None:
     limits = Limits()
-    [finished] = supervise([start(PROBE, limits)], limits.seconds)
+    [finished] = supervise([start_python(PROBE, limits)], limits.seconds)
     if finished.stdout.strip() != "isolated":
         said = finished.stderr.strip().splitlines()
         raise SandboxError(

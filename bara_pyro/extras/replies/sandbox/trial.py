@@ -12,7 +12,7 @@ from importlib.resources import files
 from typing import Literal, cast
 
 from bara_pyro.extras.replies.sandbox.limits import Limits
-from bara_pyro.extras.replies.sandbox.processes import Finished, Started, start, supervise
+from bara_pyro.extras.replies.sandbox.processes import Finished, Started, start_python, supervise
 from bara_pyro.extras.replies.sandbox.runner import check_isolation
 
 Reason = Literal["passed", "wrong", "error", "timeout", "memory", "output"]
@@ -94,12 +94,12 @@ def _start(
     hears, asks = os.pipe()
     listens, answers = os.pipe()
     test_call = f"examine({prompt!a}, {test!a}, {entry_point!a}, {nonce!a}, {asks}, {listens})"
-    program_call = f"serve({program!a}, {entry_point!a}, {hears}, {answers})"
+    program_call = f"answer_calls({program!a}, {entry_point!a}, {hears}, {answers})"
     started: list[Started] = []
     try:
         for call, pipes in ((test_call, (asks, listens)), (program_call, (hears, answers))):
             text = f"{inside}\n\n{call}\n"
-            started.append(start(text, limits, pipes=pipes, unsandboxed=unsandboxed))
+            started.append(start_python(text, limits, pipes=pipes, unsandboxed=unsandboxed))
     except BaseException:
         if started:
             supervise(started, 0.0)

@@ -93,7 +93,7 @@ def create_app(
         if body and not schema.is_json(request.headers.get("content-type", "")):
             raise HTTPException(422, f"The request does not say that it is JSON: {form} {schema.JSON_TYPE}.")
         # JSON, too, is read beside the event loop, which all requests share.
-        rows = await asyncio.get_running_loop().run_in_executor(readers, schema.rows_in, body, form)
+        rows = await asyncio.get_running_loop().run_in_executor(readers, schema.request_rows, body, form)
         if len(rows) > limits.queue_size:
             raise HTTPException(
                 413, f"The request has {len(rows)} rows: send at most {limits.queue_size} at a time."

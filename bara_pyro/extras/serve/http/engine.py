@@ -154,7 +154,7 @@ class RunEngine:
         # By length, so that the pieces that a batch is cut into hold little padding.
         order = sorted(range(len(questions)), key=lambda i: questions[i].encoded.lengths[0])
         asked = [questions[i] for i in order]
-        batch = joined(asked).batch(range(len(asked)), self.system.answer_ids)
+        batch = joined_questions(asked).batch(range(len(asked)), self.system.answer_ids)
         log_probs = self.system.corrections.predict(
             self.system.model,
             self.system.guide,
@@ -206,7 +206,7 @@ def united(splits: Sequence[EncodedSplit]) -> EncodedSplit:
     )
 
 
-def joined(questions: Sequence[QueuedQuestion]) -> EncodedSplit:
+def joined_questions(questions: Sequence[QueuedQuestion]) -> EncodedSplit:
     """Return questions as one split; two of different requests may have the same id."""
     rows = [question.encoded for question in questions]
     return EncodedSplit(

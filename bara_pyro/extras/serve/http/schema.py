@@ -113,7 +113,7 @@ def right_form(column: str) -> str:
     return f'send {{"rows": [{{{json.dumps(column)}: "..."}}]}}'
 
 
-def rows_in(body: bytes, form: str) -> list[Fields]:
+def request_rows(body: bytes, form: str) -> list[Fields]:
     """Return the rows of a request; `form` says what one looks like.
 
     Written out, and not pydantic's: that looks at all that is wrong, and a request of eight megabytes may

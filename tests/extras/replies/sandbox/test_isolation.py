@@ -8,7 +8,7 @@ import pytest
 
 from bara_pyro.errors import ConfigError, SandboxError
 from bara_pyro.extras.replies.sandbox import Limits, check_isolation, judge, run_program, try_function
-from bara_pyro.extras.replies.sandbox.processes import start
+from bara_pyro.extras.replies.sandbox.processes import start_python
 from bara_pyro.extras.replies.sandbox.seccomp import REFUSED, seccomp_filter
 
 
@@ -50,7 +50,7 @@ def test_a_python_that_shares_the_home_folder_is_refused(
     for home in (tmp_path, tmp_path / "user"):
         monkeypatch.setenv("HOME", str(home))
         with pytest.raises(SandboxError, match=f"installed in {tmp_path}, where {home} is"):
-            start("print(1)", Limits())
+            start_python("print(1)", Limits())
 
 
 def test_they_run_where_the_caller_insists(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

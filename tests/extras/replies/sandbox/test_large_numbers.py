@@ -3,7 +3,7 @@
 import pytest
 
 from bara_pyro.extras.replies.sandbox import Limits, try_function
-from bara_pyro.extras.replies.sandbox.inside import NotPlainError, decode, encode
+from bara_pyro.extras.replies.sandbox.inside import NotPlainError, from_message, to_message
 
 SMALL = Limits(seconds=120.0, memory=256 * 2**20)
 NUMBERS = "[sign * size for sign in (1, -1) for size in (2**63 - 1, 2**63, 2**64 - 1, 2**64, 2**64 + 1, "
@@ -12,16 +12,16 @@ NUMBERS += "10**4299, 10**4300 - 1, 10**4300, 10**5000 + 7, 3**20000)]"
 
 def test_one_line_of_text_holds_any() -> None:
     for value in (0, 2**64 - 1, 2**64, -(2**64), 10**4300, 7 - 10**5000, {3**9999: (-(3**9999), True)}):
-        back = decode(encode(value))
+        back = from_message(to_message(value))
         assert type(back) is type(value)
         assert back == value
-    assert type(decode(encode([True]))[0]) is bool
+    assert type(from_message(to_message([True]))[0]) is bool
 
 
 @pytest.mark.parametrize("sent", [["int", 5], ["int", "xyz"], ["int", ["1"]], ["int", None], ["int", ""]])
 def test_what_is_no_number_is_no_value(sent: list) -> None:
     with pytest.raises(NotPlainError):
-        decode(sent)
+        from_message(sent)
 
 
 @pytest.mark.usefixtures("isolation")
