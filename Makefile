@@ -37,7 +37,7 @@ lint: venv
 # The site, into site/; a link, an anchor or a reference that leads nowhere is an error. Then, to look at it:
 #   .venv/bin/python -m http.server --directory site --bind 127.0.0.1
 docs: venv
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
+	$(BIN)/python -m docs.tools.site
 
 # docs/notebooks, run from their first cell to their last at full length, and written: ten minutes of one core.
 # NOTEBOOKS=first_run takes one. The last section of that one takes SmolLM2, where it is (`make smollm2`).

@@ -1,36 +1,18 @@
-"""The notebooks of docs/notebooks as pages of the site, by a hook: text, code, and what it printed and drew.
+"""The notebooks of docs/notebooks as pages of the site: text, code, and what it printed and drew.
 
 Markdown like every other page, so that links are checked, the search finds it and the dark is dark.
 """
 
 import json
-import re
 from base64 import b64decode
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
 
 from bara_pyro.errors import DataError
 from bara_pyro.types import Json
 
 FOLDER = Path(__file__).parents[2] / "docs" / "notebooks"
 DOWNLOAD = '<a href="{name}.ipynb" download>Download this page as a notebook</a>, to run it and to change it.'
-TO_NOTEBOOK = re.compile(r"(\]\([^):]*)\.ipynb\b")
-
-
-def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages and the pictures on them."""
-    for path, content in notebook_pages().items():
-        files.append(File.generated(config, path, content=content))
-    return files
-
-
-def on_page_markdown(text: str, **_: Any) -> str:
-    """Return a page whose links to notebooks lead to their pages."""
-    return TO_NOTEBOOK.sub(r"\1.md", text)
 
 
 def notebook_pages(folder: Path = FOLDER) -> dict[str, str | bytes]:

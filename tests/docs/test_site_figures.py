@@ -6,14 +6,9 @@ from html import unescape
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("mkdocs")
-
 from browser_cases import NEEDED, browse
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File
-from mkdocs.structure.pages import Page
 
+from bara_pyro.errors import DataError
 from bara_pyro.report.colours import DAY, NIGHT
 from docs.tools import site
 from experiments.engine.results import having, read_results
@@ -22,10 +17,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 PICTURE = '<p><img alt="what it shows" src="../figures/decide-coverage.svg" /></p>'
 
 
-def shown(html: str, path: str = "results/decide.md") -> str:
-    config = MkDocsConfig()
-    config.load_dict({"site_name": "x", "docs_dir": str(DOCS)})
-    return site.on_page_content(html, Page(None, File(path, str(DOCS), "site", False), config))
+def shown(html: str) -> str:
+    return site.finished(html, DOCS / "results")
 
 
 def test_a_figure_becomes_part_of_its_page() -> None:
@@ -38,8 +31,10 @@ def test_a_figure_becomes_part_of_its_page() -> None:
     assert f"<title>BaRA gate\nCoverage promised (%): 90\nCoverage (%): {covered:.4g}</title>" in text
     twice = re.findall(r' id="([^"]+)"', shown(PICTURE + PICTURE.replace("decide-coverage", "pac_bayes")))
     assert len({*twice}) == len(twice)  # no two figures of a page share an identifier
-    assert shown(PICTURE.replace("decide", "no-such")) == PICTURE.replace("decide", "no-such")
-    assert shown(PICTURE.replace(".svg", ".png")) == PICTURE.replace(".svg", ".png")
+    page = PICTURE.replace("figures/decide-coverage.svg", "site.css")  # no SVG file
+    assert shown(page) == page
+    with pytest.raises(DataError, match="no-such"):
+        shown(PICTURE.replace("decide", "no-such"))
 
 
 def test_an_interval_in_a_cell_stays_on_one_line() -> None:

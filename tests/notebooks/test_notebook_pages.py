@@ -1,17 +1,16 @@
 """Notebooks as pages of the site: every cell in its order, pictures beside the page, links to other pages."""
 
 from base64 import b64encode
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-pytest.importorskip("mkdocs")
-
 from bara_pyro.errors import DataError
-from docs.tools.notebook_pages import notebook_pages, on_page_markdown
+from docs.tools.notebook_pages import notebook_pages
 from docs.tools.notebooks import notebooks
+from docs.tools.site import as_read
 
 PNG = b"\x89PNG, as far as a page is concerned"
 
@@ -53,7 +52,7 @@ def test_a_picture_without_a_description_is_an_error(tmp_path: Path) -> None:
     ],
 )
 def test_links_to_notebooks_lead_to_their_pages(text: str, expected: str) -> None:
-    assert on_page_markdown(text) == expected
+    assert as_read(text, PurePosixPath("docs", "start.md")) == expected
 
 
 def test_every_notebook_is_in_the_navigation() -> None:

@@ -5,25 +5,12 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-pytest.importorskip("mkdocs")
-
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File
-from mkdocs.structure.pages import Page
-
 import bara_pyro
 from bara_pyro.errors import DataError
 from bara_pyro.methods import METHODS
 from docs.tools import api_pages, method_list, site
 
 DOCS = Path(__file__).parents[2] / "docs"
-
-
-def read(text: str, path: str = "data.md") -> str:
-    """A page's text as the site reads it."""
-    config = MkDocsConfig()
-    config.load_dict({"site_name": "x", "docs_dir": str(DOCS)})
-    return site.on_page_markdown(text, Page(None, File(path, str(DOCS), "site", False), config))
 
 
 @pytest.mark.parametrize(
@@ -42,10 +29,11 @@ def read(text: str, path: str = "data.md") -> str:
         ("[a](../../pyproject.toml)", "results/sbc.md", "a (`pyproject.toml`)"),
         ("| `p(y \\| x)` \\| b | `c` |", "data.md", "| `p(y | x)` \\| b | `c` |"),
         ("`p(y \\| x)`", "data.md", "`p(y \\| x)`"),
+        ("[a](notebooks/first_run.ipynb)", "data.md", "[a](notebooks/first_run.md)"),
     ],
 )
 def test_a_page_as_the_site_reads_it(text: str, path: str, expected: str) -> None:
-    assert read(text, path) == expected
+    assert site.as_read(text, PurePosixPath("docs", path)) == expected
 
 
 def test_a_file_that_is_not_there_is_an_error() -> None:
@@ -56,14 +44,23 @@ def test_a_file_that_is_not_there_is_an_error() -> None:
 
 
 def test_every_page_of_results_is_in_the_navigation() -> None:
-    config = MkDocsConfig()
-    config.load_dict({"site_name": "x", "docs_dir": str(DOCS), "nav": ["index.md", "results.md"]})
-    nav = site.on_config(config).nav
-    assert nav is not None
-    first, results = nav
+    first, results = site.navigation(["index.md", "results.md"], (DOCS / "results.md").read_text())
     [(name, pages)] = results.items()
     assert (first, name) == ("index.md", "Results")
     assert {*pages[1:]} == {f"results/{path.name}" for path in (DOCS / "results").glob("*.md")}
+    assert site.listed(["index.md", {"Results": [{"Overview": "results.md"}, "a.md"]}]) == [
+        "index.md",
+        "results.md",
+        "a.md",
+    ]
+
+
+def test_only_a_site_is_replaced(tmp_path: Path) -> None:
+    kept = tmp_path / "kept.txt"
+    kept.write_text("mine")
+    with pytest.raises(DataError, match="holds no site"):
+        site.build(tmp_path)
+    assert kept.read_text() == "mine"
 
 
 @pytest.mark.slow
