@@ -6,7 +6,7 @@ import sys
 import tempfile
 import traceback
 import warnings
-from typing import Annotated, cast
+from typing import Annotated, Final, cast
 
 import typer
 
@@ -29,21 +29,22 @@ from bara_pyro.cli.commands.train import train
 from bara_pyro.cli.hushed import hush_libraries
 from bara_pyro.cli.offered import Commands
 from bara_pyro.cli.outlets import outlast_readers
-from bara_pyro.cli.wrap import add_command
+from bara_pyro.cli.wrap import STUDY, TRAIN, add_command, group_of, listed
 from bara_pyro.errors import BaraError, abbreviated
 
+ABOUT: Final = "Fine-tune language models to calibrated uncertainty, with BaRA and the methods beside it."
 app = typer.Typer(
     cls=Commands,
-    help="Fine-tune language models with calibrated uncertainty: BaRA and its rivals as Pyro programs.",
-    epilog="Start with: bara demo",
+    help=ABOUT,
+    epilog="Start with `bara demo`, or with `bara train FILE` on your own file.",
     pretty_exceptions_enable=False,
 )
 for command in (
     *(train, evaluate, compare, predict, conformal, abstain, detect, inspect, prune),
-    *(params, methods, tasks, demo),
+    *(params, methods, tasks, listed(TRAIN)(demo)),
 ):
-    add_command(app, command)
-app.add_typer(microworld.app, name="microworld")
+    add_command(app, command, panel=group_of(command))
+app.add_typer(microworld.app, name="microworld", rich_help_panel=STUDY)
 # What typer says of a value of a list of one: that it is not one of 'lora'.
 ONE_VALUE = re.compile(r"('[^']*') is not one of ('[^',]*')\.?$")
 # How other programs call an option.
@@ -72,12 +73,12 @@ SYNONYMS = {
 UsageError = cast(type[typer.BadParameter], typer.BadParameter.__bases__[0])
 
 
-@app.callback(invoke_without_command=True)
+@app.callback(invoke_without_command=True, help=ABOUT)
 def bare(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
-    """Fine-tune language models with calibrated uncertainty: BaRA and its rivals as Pyro programs."""
+    """Print the version, or the help if no command is named."""
     if version:
         typer.echo(f"bara {__version__}")
         raise typer.Exit

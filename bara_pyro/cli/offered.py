@@ -1,16 +1,19 @@
-"""Commands by their entry points, `bara_pyro.commands`: those of bara_pyro.extras and of other packages.
+"""Find the commands that packages offer by the entry points `bara_pyro.commands`.
 
-A package offers a function, whose parameters typer reads, or a typer app with commands of its own. It is
-imported when its command or the list of all is asked for; what cannot be imported says so in its place.
+A package offers a function, whose parameters typer reads, or a typer app for several commands. The package is
+imported when you call the command or `bara --help`. A command that cannot be imported says why.
+
+A function chooses its heading in `bara --help` by `bara_pyro.cli.wrap.listed`, an app by `rich_help_panel`;
+without one it is listed under "Plug-ins".
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, cast
 
 import typer
-from typer.core import TyperGroup
 
-from bara_pyro.cli.wrap import Command, add_command
+from bara_pyro.cli.once import Group
+from bara_pyro.cli.wrap import PLUG_INS, Command, add_command, group_of
 from bara_pyro.errors import ConfigError
 from bara_pyro.registry import Registry
 
@@ -18,15 +21,20 @@ COMMANDS: Registry[Command | typer.Typer] = Registry(
     "command", "bara_pyro.commands", of=cast(type[object], Callable)
 )
 ORDER: Final = (
-    *("train", "evaluate", "compare", "predict", "conformal", "abstain", "detect", "acquire"),
-    *("generate", "best-of-n", "humaneval", "lm-eval", "inspect", "prune", "serve", "export"),
-    *("push", "params", "methods", "tasks", "demo", "backbone", "microworld", "reward"),
+    *("demo", "train", "predict", "evaluate", "compare", "tasks", "methods"),  # train and evaluate
+    *("abstain", "conformal", "detect", "acquire"),  # decide
+    *("generate", "best-of-n", "reward"),  # text
+    *("serve", "export", "push", "prune", "backbone"),  # share
+    *("inspect", "params"),  # look inside
+    *("humaneval", "lm-eval", "microworld"),  # study
 )
-"""The commands of this distribution as `bara --help` lists them; those of others follow."""
+"""The commands of this distribution in the order of `bara --help`, group by group; plug-ins follow."""
+NOT_AVAILABLE: Final = "Not available"
+"""The heading over commands that cannot be imported."""
 
 
-class Commands(TyperGroup):
-    """`bara`: its own commands, and those that packages offer."""
+class Commands(Group):
+    """`bara`: its own commands and those that packages offer."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
@@ -34,10 +42,10 @@ class Commands(TyperGroup):
 
 
 class Offered(Mapping[str, Any]):
-    """Commands by name, each made when it is asked for.
+    """Commands by name, each made when it is looked up.
 
     Args:
-        own: those that are there without an entry point.
+        own: the commands without an entry point.
     """
 
     def __init__(self, own: Mapping[str, Any]) -> None:
@@ -58,10 +66,13 @@ class Offered(Mapping[str, Any]):
 
 
 def _made(name: str) -> Any:
-    """Return a command as click has them."""
+    """Return a command as click reads it; one that cannot be imported says why."""
     if name not in COMMANDS:
-        before = f"bara-pyro was installed before {name} had an entry point"
-        return _refusing(name, f"{before}: install it again, in a checkout by `pip install -e .`.")
+        return _refusing(
+            name,
+            f"The installed bara-pyro is older than the command {name}: install it again, in a checkout with "
+            "`pip install -e .`.",
+        )
     try:
         return _command(name, COMMANDS[name])
     except ConfigError as error:
@@ -75,19 +86,20 @@ def _made(name: str) -> Any:
 def _command(name: str, offered: Command | typer.Typer) -> Any:
     app = typer.Typer(pretty_exceptions_enable=False)
     if isinstance(offered, typer.Typer):
-        app.add_typer(offered, name=name)
+        panel = offered.rich_help_panel
+        app.add_typer(offered, name=name, rich_help_panel=panel if isinstance(panel, str) else PLUG_INS)
     else:
-        add_command(app, offered, name)
+        add_command(app, offered, name, panel=group_of(offered))
     return typer.main.get_group(app).commands[name]
 
 
 def _refusing(name: str, sentence: str) -> Any:
-    """Return a command that says why it is not there, whatever it is given."""
+    """Return a command that takes anything and says why it is not available."""
 
     def refuse(context: typer.Context) -> None:
         raise ConfigError(sentence)
 
     app = typer.Typer(pretty_exceptions_enable=False)
     anything = {"ignore_unknown_options": True, "allow_extra_args": True}
-    app.command(name, help=sentence, context_settings=anything)(refuse)
+    app.command(name, help=sentence, context_settings=anything, rich_help_panel=NOT_AVAILABLE)(refuse)
     return typer.main.get_group(app).commands[name]

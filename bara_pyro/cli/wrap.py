@@ -1,4 +1,4 @@
-"""What every command shares: --json, --quiet and --debug, and how it ends when it is stopped."""
+"""Add to every command --json, --quiet, --debug and --plugin, its place in the help, and a clean stop."""
 
 import inspect
 import signal
@@ -13,11 +13,15 @@ from typing import Annotated
 import typer
 
 from bara_pyro.cli import terminal
-from bara_pyro.cli.once import Once
+from bara_pyro.cli.once import HELP_ALL_ASKED, Group, Once
 from bara_pyro.errors import TERMINATION, Stopped
 from bara_pyro.registry import load_plugin
 
 Command = Callable[..., None]
+TRAIN, DECIDE, TEXT = "Train and evaluate", "Decide", "Text"
+SHARE, INSIDE, STUDY = "Share", "Look inside", "Study"
+PLUG_INS = "Plug-ins"
+"""The group of a command whose package does not choose one."""
 PANEL = "Output"
 SHARED = {
     "json": typer.Option("--json", help="Print the result as JSON and nothing else.", rich_help_panel=PANEL),
@@ -37,17 +41,53 @@ Plugins = Annotated[
 ]
 
 
+def listed(group: str, *everyday: str) -> Callable[[Command], Command]:
+    """Return a decorator that places a command in the help.
+
+    Args:
+        group: the heading in `bara --help`: `TRAIN`, `DECIDE`, .. or one of your own.
+        everyday: the parameters that the command's own `--help` shows, `label_column` for `--label-column`.
+            The command then has a `--help-all`, which shows every option. Without any, `--help` does.
+    """
+
+    def placed(command: Command) -> Command:
+        vars(command).update(help_group=group, help_options=everyday)
+        return command
+
+    return placed
+
+
+def group_of(command: Command) -> str:
+    """Return the heading in `bara --help` that a command is listed under."""
+    return str(vars(command).get("help_group", PLUG_INS))
+
+
+def _show_all(context: typer.Context, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        context.meta[HELP_ALL_ASKED] = True
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
+HELP_ALL = typer.Option("--help-all", help="Show every option and exit.", is_eager=True, callback=_show_all)
+
+
 def wrap(command: Command) -> Command:
-    """Return a command with the options that all have, which says in one line that it was stopped."""
+    """Return a command with the options that all commands share, which prints one line if it is stopped."""
     own = inspect.signature(command, eval_str=True)
     shared = [
         Parameter(name, Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, option])
         for name, option in SHARED.items()
     ]
     shared.append(Parameter("plugin", Parameter.KEYWORD_ONLY, default=None, annotation=Plugins))
+    if vars(command).get("help_options"):
+        shared.append(
+            Parameter("help_all", Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, HELP_ALL])
+        )
 
     @wraps(command)
     def wrapped(*args: object, **given: object) -> None:
+        given.pop("help_all", None)  # which ended the command where it was typed
         mode = {name: bool(given.pop(name)) for name in SHARED}
         vars(terminal.mode).update(mode)
         for name, value in given.items():
@@ -70,14 +110,32 @@ def wrap(command: Command) -> Command:
     return with_parameters(wrapped, [*own.parameters.values(), *shared])
 
 
-def add_command(app: typer.Typer, command: Command, name: str | None = None) -> None:
-    """Add a command to a group, wrapped; each of its plain options takes one value."""
-    app.command(name or command.__name__.replace("_", "-"), cls=Once)(wrap(command))
+def add_command(
+    app: typer.Typer, command: Command, name: str | None = None, panel: str | None = None
+) -> None:
+    """Add a command to an app; an option that cannot be repeated takes one value.
+
+    Args:
+        app: the app.
+        command: a function, whose parameters typer reads.
+        name: what is typed for it; by default the function's name.
+        panel: the heading that the app's help lists it under.
+    """
+    name = name or command.__name__.replace("_", "-")
+    # Typer keeps the line breaks of later paragraphs, which are those of the source.
+    paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
+    text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+    app.command(name, cls=Once, help=text, rich_help_panel=panel)(wrap(command))
 
 
-def group(help_text: str) -> typer.Typer:
-    """Return a command that has commands of its own, which by itself prints its help."""
-    app = typer.Typer(help=help_text)
+def group(help_text: str, listed_in: str = PLUG_INS) -> typer.Typer:
+    """Return an app for commands of commands, which prints its help if none is named.
+
+    Args:
+        help_text: what it is for.
+        listed_in: the heading in `bara --help`.
+    """
+    app = typer.Typer(cls=Group, help=help_text, rich_help_panel=listed_in)
 
     @app.callback(invoke_without_command=True)
     def bare(context: typer.Context) -> None:

@@ -10,6 +10,7 @@ from typing import Literal
 
 import pytest
 from app_cases import Bara, Place, assert_one_sentence, files_of, questions, save_backbone, write_rows
+from command_cases import COMMANDS, options_of
 from pydantic import Field
 
 from bara_pyro.cli import demo as demonstration
@@ -25,7 +26,7 @@ from bara_pyro.untrusted.files import read_json
 
 HEAVY = {"torch", "transformers", "matplotlib", "numpy", "datasets", "pandas"}
 LIGHT = (
-    *("", "--help", "--version", "methods", "methods --json", "tasks", "train --help", "nothing"),
+    *("", "--help", "--version", "methods", "methods --json", "tasks", "train --help-all", "nothing"),
     *("train --stepz 1", "train --out x --lr -1", "train --out x --method bora", "train --out /proc/x"),
     *("train --out x --set train.stepz=1", "predict RUN --output x", "evaluate absent", "demo --steps 0"),
     *("lm-eval --help", "lm-eval absent --tasks boolq"),
@@ -78,7 +79,7 @@ def test_the_registries_are_asked_where_a_package_offers_something(
 
 def test_every_setting_is_an_option_of_train(bara: Bara, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    text = bara("train", "--help").out
+    text = bara("train", "--help-all").out
     found = option_settings()
     keys = {setting.key for setting in found}
     for name, field in RunSettings.model_fields.items():
@@ -88,6 +89,21 @@ def test_every_setting_is_an_option_of_train(bara: Bara, monkeypatch: pytest.Mon
     for setting in found:
         assert len(re.findall(rf"--{setting.name.replace('_', '-')}\s", text)) == 1, setting
         assert setting.field.description, setting
+
+
+def test_help_shows_the_options_that_people_need(bara: Bara) -> None:
+    """And `--help-all` every one, with a line in the short help that says so."""
+    for name, command in COMMANDS.items():
+        short, full = bara(*name.split(), "--help").out, bara(*name.split(), "--help-all").out
+        options = [option.opts[0] for option in options_of(name)]
+        shown = [option for option in options if re.search(rf"│[ *]+{option}[ ,]", short)]
+        if "--help-all" not in options:
+            assert len(options) <= 15, name
+            continue
+        assert "help_all" not in command.callback.help_options
+        assert len(shown) - 1 == len(command.callback.help_options) <= 12, name  # and --help-all
+        assert f"{len(options) - len(shown)} options" in short
+        assert all(option in full for option in options), name
 
 
 def test_a_setting_that_is_added_becomes_an_option(monkeypatch: pytest.MonkeyPatch) -> None:

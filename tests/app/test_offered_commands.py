@@ -1,5 +1,6 @@
 """Commands that packages offer by the entry points `bara_pyro.commands`."""
 
+import re
 import tomllib
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -16,6 +17,7 @@ from bara_pyro.registry import Registry, load_plugin
 ROOT = Path(__file__).parents[2]
 MODULE = '''
 import typer
+from bara_pyro.cli.wrap import DECIDE, listed
 
 app = typer.Typer(help="Several.")
 
@@ -32,6 +34,10 @@ def plain(number: int = 1) -> None:
     """Print a number."""
     typer.echo(f"number {number}")
 
+@listed(DECIDE)
+def chosen() -> None:
+    """Choose a group."""
+
 def unreadable(what: "Nowhere") -> None:
     """Take what typer cannot read."""
 
@@ -39,6 +45,7 @@ nothing = 3
 '''
 VALUES = {
     "plain": "theirs:plain",
+    "chosen": "theirs:chosen",
     "several": "theirs:app",
     "absent": "no_such_package:command",
     "unreadable": "theirs:unreadable",
@@ -102,6 +109,32 @@ def test_an_older_installation_is_told_to_install_again(bara: Bara, monkeypatch:
     assert_one_sentence(bara("serve", "RUN", "--port", 1), "serve", "pip install -e .")
     listed = bara("--help").out
     assert all(f"│ {name} " in listed for name in ORDER)
+
+
+def headings(listed: str) -> dict[str, list[str]]:
+    """Return the commands in `bara --help` by their heading."""
+    found: dict[str, list[str]] = {}
+    for line in listed.splitlines():
+        if heading := re.match(r"╭─ (.+?) ─", line):
+            found[heading[1]] = []
+        elif name := re.match(r"│ ([a-z-]+) ", line):
+            found[[*found][-1]].append(name[1])
+    return found
+
+
+def test_commands_are_listed_in_groups(bara: Bara) -> None:
+    found = headings(bara("--help").out)
+    del found["Options"]
+    assert [*found] == ["Train and evaluate", "Decide", "Text", "Share", "Look inside", "Study"]
+    assert tuple(name for names in found.values() for name in names) == ORDER
+
+
+@pytest.mark.usefixtures("theirs")
+def test_a_package_chooses_the_group_of_its_command(bara: Bara) -> None:
+    found = headings(bara("--help").out)
+    assert "chosen" in found["Decide"]
+    assert {"plain", "several"} <= {*found["Plug-ins"]}
+    assert {"absent", "unreadable", "nothing"} == {*found["Not available"]}
 
 
 def test_the_order_names_every_command() -> None:

@@ -25,7 +25,7 @@ OTHER = re.compile(
     r"|0x[0-9a-f]+|bara-[0-9a-f]{8}|http://[\d.]+:\d+|laddr=\S+ \d+"
 )
 # Of all commands, and of `train`, whose settings have a walk of their own.
-SHARED = {"json", "quiet", "debug", "plugin", "help"}
+SHARED = {"json", "quiet", "debug", "plugin", "help", "help_all"}
 ELSEWHERE = "model=other-model device=tpu"
 OF_QUESTIONS = "text_column=q2 choices_column=two context_column=q2"
 COLUMNS = f"{OF_QUESTIONS} label_column=a2 cluster_column=who"

@@ -6,9 +6,15 @@ import typer
 
 from bara_pyro.cli.deciding import Calibration, DecisionCommand, Draws, InputFile, OutputFile
 from bara_pyro.cli.options import Moved, Overwrite, Run, RunDevice, Seed, takes_columns
+from bara_pyro.cli.wrap import DECIDE, listed
 from bara_pyro.columns import KINDS, UNNAMED, ColumnNames
 
 
+@listed(
+    DECIDE,
+    *("input_file", "output", "overwrite", "risk", "delta", "calibration", "samples", "text_column"),
+    *("label_column", "model", "device"),
+)
 @takes_columns(*KINDS)
 def abstain(
     run: Run,

@@ -6,11 +6,13 @@ from typing import Annotated
 import typer
 
 from bara_pyro.cli.options import DATA, Overwrite, path
+from bara_pyro.cli.wrap import TRAIN, listed
 from bara_pyro.runs.sections import MOST_DRAWS
 
 GROUP = "Folder of a finished run, of one of its evaluations, or of several runs that differ by their seed."
 
 
+@listed(TRAIN)
 def compare(
     a: Annotated[Path, typer.Argument(metavar="A", parser=path, help=GROUP)],
     b: Annotated[

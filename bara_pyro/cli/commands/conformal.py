@@ -6,10 +6,16 @@ import typer
 
 from bara_pyro.cli.deciding import Calibration, DecisionCommand, Draws, InputFile, OutputFile
 from bara_pyro.cli.options import Moved, Overwrite, Run, RunDevice, Seed, takes_columns
+from bara_pyro.cli.wrap import DECIDE, listed
 from bara_pyro.columns import KINDS, UNNAMED, ColumnNames
 from bara_pyro.types import SetScore
 
 
+@listed(
+    DECIDE,
+    *("input_file", "output", "overwrite", "alpha", "score", "calibration", "samples", "text_column"),
+    *("label_column", "model", "device"),
+)
 @takes_columns(*KINDS)
 def conformal(
     run: Run,

@@ -6,6 +6,7 @@ import typer
 
 from bara_pyro.cli.deciding import Calibration, DecisionCommand, Draws, InputFile, OutputFile
 from bara_pyro.cli.options import Moved, Overwrite, Run, RunDevice, Seed, takes_columns
+from bara_pyro.cli.wrap import DECIDE, listed
 from bara_pyro.columns import UNNAMED, ColumnNames
 from bara_pyro.types import Measure
 
@@ -19,6 +20,11 @@ MEASURES = {
 }
 
 
+@listed(
+    DECIDE,
+    *("input_file", "output", "overwrite", "alpha", "by", "calibration", "samples", "text_column"),
+    *("model", "device"),
+)
 @takes_columns("text", "choices", "context", "cluster")
 def detect(
     run: Run,

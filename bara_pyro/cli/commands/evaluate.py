@@ -20,6 +20,7 @@ from bara_pyro.cli.options import (
     path,
     takes_columns,
 )
+from bara_pyro.cli.wrap import TRAIN, listed
 from bara_pyro.columns import KINDS, UNNAMED, ColumnNames, column_options
 from bara_pyro.types import Json
 
@@ -30,6 +31,11 @@ OF_THE_MODEL = ("max_length", "too_long", "labels", "text_score", "likelihood", 
 """Settings of a task that other rows are read with, too."""
 
 
+@listed(
+    TRAIN,
+    *("out", "overwrite", "samples", "split", "task", "test_file", "text_column", "label_column"),
+    *("model", "device"),
+)
 @takes_columns(*KINDS)
 def evaluate(
     run: Run,

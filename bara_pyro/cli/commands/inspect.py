@@ -7,11 +7,13 @@ from typing import Annotated
 import typer
 
 from bara_pyro.cli.options import DataDir, Moved, Overwrite, Run, RunDevice, path
+from bara_pyro.cli.wrap import INSIDE, listed
 from bara_pyro.runs.sections import MOST_DRAWS, MOST_ROWS
 
 TAU = 0.1
 
 
+@listed(INSIDE)
 def inspect(
     run: Run,
     out: Annotated[

@@ -1,6 +1,9 @@
 """`bara methods`: the list of methods."""
 
+from bara_pyro.cli.wrap import TRAIN, listed
 
+
+@listed(TRAIN)
 def methods() -> None:
     """List the methods."""
     from bara_pyro.cli.catalogue import catalogue

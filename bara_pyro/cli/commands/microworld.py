@@ -11,7 +11,7 @@ from bara_pyro.runs.sections import MOST_SEED
 
 CARD_STEPS = 3000  # of the runs that a world's card is measured by
 
-app = group("The small world that ships with the package.")
+app = group("Rebuild and measure the small world that ships with the package.")
 
 
 def build(

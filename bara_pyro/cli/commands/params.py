@@ -5,9 +5,11 @@ from typing import Annotated
 import typer
 
 from bara_pyro.cli.options import Set
+from bara_pyro.cli.wrap import INSIDE, listed
 from bara_pyro.settings import DEFAULT_METHOD
 
 
+@listed(INSIDE)
 def params(
     method: Annotated[
         str | None, typer.Option(help=f"Method; `bara methods` lists them. (default: {DEFAULT_METHOD})")

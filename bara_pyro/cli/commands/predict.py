@@ -14,12 +14,14 @@ from bara_pyro.cli.options import (
     path,
     takes_columns,
 )
+from bara_pyro.cli.wrap import TRAIN, listed
 from bara_pyro.columns import UNNAMED, ColumnNames
 from bara_pyro.runs.sections import MOST_DRAWS
 
 STANDARD = ("-", "/dev/stdout")  # names of standard output, which is where rows go without --output
 
 
+@listed(TRAIN)
 @takes_columns("text", "choices", "context")
 def predict(
     run: Run,

@@ -5,9 +5,11 @@ from typing import Annotated
 import typer
 
 from bara_pyro.cli.options import Moved, OutFolder, Overwrite, Run, RunDevice
+from bara_pyro.cli.wrap import SHARE, listed
 from bara_pyro.runs.sections import MOST_ROWS
 
 
+@listed(SHARE)
 def prune(
     run: Run,
     out: OutFolder,

@@ -5,12 +5,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bara_pyro.cli.options import DataDir, takes_columns
+from bara_pyro.cli.wrap import TRAIN, listed
 from bara_pyro.columns import KINDS, OPTIONS, UNNAMED, ColumnNames, column_options
 
 if TYPE_CHECKING:
     from bara_pyro.data.reply_tasks import ReplyTask
 
 
+@listed(TRAIN)
 @takes_columns(*KINDS)
 def tasks(
     name: Annotated[str | None, typer.Argument(metavar="[TASK]", help="Show some rows of this task.")] = None,

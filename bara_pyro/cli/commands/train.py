@@ -7,6 +7,7 @@ import typer
 
 from bara_pyro.cli.generated import takes_settings
 from bara_pyro.cli.options import Overwrite, Set, path
+from bara_pyro.cli.wrap import TRAIN, listed
 from bara_pyro.settings import DEFAULT_METHOD
 from bara_pyro.types import Json
 
@@ -41,6 +42,11 @@ Resume = Annotated[
 ]
 
 
+@listed(
+    TRAIN,
+    *("model", "method", "out", "text_column", "label_column", "validation_rows", "steps", "lr", "seed"),
+    *("config", "overwrite", "device"),
+)
 @takes_settings
 def train(
     given: Json,

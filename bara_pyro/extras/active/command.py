@@ -15,6 +15,7 @@ from bara_pyro.cli.options import (
     path,
     takes_columns,
 )
+from bara_pyro.cli.wrap import DECIDE, listed
 from bara_pyro.columns import UNNAMED, ColumnNames
 from bara_pyro.runs.sections import MOST_DRAWS
 from bara_pyro.types import Acquisition, Json
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from bara_pyro.data.tables import DataTable
 
 
+@listed(DECIDE, "pool", "count", "by", "samples", "output", "overwrite", "text_column", "model", "device")
 @takes_columns("text", "choices", "context")
 def acquire(
     run: Run,

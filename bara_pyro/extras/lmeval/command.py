@@ -9,11 +9,16 @@ from typing import Annotated
 import typer
 
 from bara_pyro.cli.options import MODEL, DataDir, Limit, Moved, Overwrite, RunDevice, Seed, of_data, path
+from bara_pyro.cli.wrap import STUDY, listed
 from bara_pyro.runs.sections import MOST_DRAWS
 from bara_pyro.types import Json, Law, WeightType
 from bara_pyro.untrusted.files import bounded_json, read_text
 
 
+@listed(
+    STUDY,
+    *("tasks", "samples", "batch_size", "num_fewshot", "limit", "out", "overwrite", "model", "device"),
+)
 def lm_eval(
     run: Annotated[
         Path,

@@ -6,12 +6,14 @@ from typing import Annotated
 import typer
 
 from bara_pyro.cli.options import Moved, Run, RunDevice, Seed
+from bara_pyro.cli.wrap import SHARE, listed
 from bara_pyro.runs.sections import MOST_DRAWS, MOST_ROWS
 
 BATCHES = "Batches"
 LIMITS = "Limits of requests and connections"
 
 
+@listed(SHARE, "host", "port", "samples", "seed", "max_batch", "max_wait_ms", "model", "device")
 def serve(
     run: Run,
     host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 for all of this machine.")] = (

@@ -6,10 +6,10 @@ from typing import Annotated
 import typer
 
 from bara_pyro.cli.options import OutFolder, path
-from bara_pyro.cli.wrap import add_command, group
+from bara_pyro.cli.wrap import SHARE, add_command, group
 from bara_pyro.types import FloatType
 
-app = group("Get a language model as a folder.")
+app = group("Get a language model as a folder.", SHARE)
 DType = Annotated[FloatType, typer.Option(help="Type of the weights that are written.")]
 
 

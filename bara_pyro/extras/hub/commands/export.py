@@ -5,10 +5,12 @@ from typing import Annotated, Literal
 import typer
 
 from bara_pyro.cli.options import Moved, OutFolder, Overwrite, Run, RunDevice
+from bara_pyro.cli.wrap import SHARE, listed
 from bara_pyro.runs.sections import MOST_DRAWS, MOST_ROWS, MOST_SEED
 from bara_pyro.types import Json
 
 
+@listed(SHARE)
 def export(
     run: Run,
     out: OutFolder,

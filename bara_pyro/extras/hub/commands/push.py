@@ -6,8 +6,10 @@ from typing import Annotated
 import typer
 
 from bara_pyro.cli.options import Overwrite, Run, path
+from bara_pyro.cli.wrap import SHARE, listed
 
 
+@listed(SHARE)
 def push(
     run: Run,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name on the hub: user/model.")],

@@ -6,9 +6,11 @@ from typing import Annotated
 import typer
 
 from bara_pyro.cli.options import Device, path
+from bara_pyro.cli.wrap import TEXT, listed
 from bara_pyro.types import Json
 
 
+@listed(TEXT)
 def best_of_n(
     scores: Annotated[
         Path,

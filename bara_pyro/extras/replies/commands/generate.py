@@ -20,10 +20,16 @@ from bara_pyro.cli.options import (
     TopP,
     path,
 )
+from bara_pyro.cli.wrap import TEXT, listed
 from bara_pyro.runs.sections import MOST_DRAWS
 from bara_pyro.types import Json
 
 
+@listed(
+    TEXT,
+    *("input_file", "prompt", "output", "overwrite", "replies", "draws", "uncertainty", "page"),
+    *("temperature", "max_new_tokens", "seed", "device"),
+)
 def generate(
     run: Run,
     input_file: Annotated[

@@ -19,9 +19,15 @@ from bara_pyro.cli.options import (
     of_sampling,
     path,
 )
+from bara_pyro.cli.wrap import STUDY, listed
 from bara_pyro.runs.sections import MOST_DRAWS
 
 
+@listed(
+    STUDY,
+    *("problems", "out", "overwrite", "resume", "replies", "limit", "draws", "temperature"),
+    *("max_new_tokens", "seed", "model", "device"),
+)
 def humaneval(
     run: Run,
     problems: Annotated[

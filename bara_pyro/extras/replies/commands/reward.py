@@ -8,18 +8,23 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bara_pyro.cli.options import DataDir, OutFolder, Overwrite, of_data, of_model, path
-from bara_pyro.cli.wrap import add_command, group
+from bara_pyro.cli.wrap import TEXT, add_command, group, listed
 from bara_pyro.runs.sections import MOST_SEED
 from bara_pyro.types import FloatType
 
 if TYPE_CHECKING:
     from bara_pyro.extras.replies.reward.training import OnProgress
 
-app = group("Reward models: train one on preference pairs, score replies.")
+app = group("Reward models: train one on preference pairs, score replies.", TEXT)
 DType = Annotated[FloatType, of_model(help="Type of the frozen weights.")]
 Device = Annotated[str, of_model(help="cpu, cuda, cuda:1 or mps.")]
 
 
+@listed(
+    TEXT,
+    *("model", "task", "out", "overwrite", "rows", "head_only", "epochs", "lr", "batch_size", "seed"),
+    "device",
+)
 def train(
     model: Annotated[
         str, of_model("--model", help="Causal language model: a local Hugging Face folder, or a hub name.")
