@@ -1,4 +1,4 @@
-"""The examples of docs/server.md: the application that Python makes answers what curl asks, as is shown."""
+"""The examples of docs/serve.md: the application that Python makes answers what curl asks, as is shown."""
 
 import json
 import re
@@ -12,15 +12,16 @@ pytest.importorskip("httpx2", reason="starlette's TestClient needs httpx2")
 
 from fastapi.testclient import TestClient
 
-PAGE = (Path(__file__).parents[3] / "docs" / "server.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "serve.md").read_text()
 
 
 def test_the_examples(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(run, tmp_path / "runs" / "reviews")
     monkeypatch.chdir(tmp_path)
-    [block] = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
     names: dict = {}
-    exec(compile(block, "server.md", "exec"), names)
+    for block in re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL):
+        exec(compile(block, "docs/serve.md", "exec"), names)
+    assert names["answer"]["label"] in names["answer"]["probs"]
     [path, body] = re.search(r"8000(/\w+) .*?-d '(.*?)'", PAGE, flags=re.DOTALL).groups()  # type: ignore[union-attr]
     shown = json.loads(re.search(r'    (\{"samples".*?"notes": \[\]\})', PAGE, flags=re.DOTALL)[1])  # type: ignore[index]
     with TestClient(names["app"], base_url="http://models.example") as client:
