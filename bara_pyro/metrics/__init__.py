@@ -1,10 +1,11 @@
-"""Scores of predictive distributions (accuracy, calibration, uncertainty, sparsity) and of sampled replies.
+"""Score predictive distributions (accuracy, calibration, uncertainty, sparsity) and sampled replies.
 
-Also what is decided by them: sets of answers, rows to leave unanswered and rows from elsewhere, with a
-promise; rows to label next.
+The package also makes decisions from predictions: prediction sets, abstention and out-of-distribution
+detection with statistical guarantees, and the choice of rows to label next.
 
-Rates (accuracy, calibration errors, risk, AUROC, sparsity, win rates, pass@k, Self-BLEU, distinct-n) are in
-percent, likelihoods, divergences and entropies in nats, the Brier score and cosine distances in 0..2.
+Units: rates are in percent (accuracy, calibration errors, risk, AUROC, sparsity, win rates, pass@k,
+Self-BLEU, distinct-n). Likelihoods, divergences and entropies are in nats. The Brier score and cosine
+distances lie in 0..2.
 """
 
 from bara_pyro.metrics.abstention import Abstention, abstention

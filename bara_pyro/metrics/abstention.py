@@ -1,20 +1,21 @@
-"""Answering only where the error rate is surely low: a threshold on confidence with a stated risk.
+"""Abstention with a guarantee: a confidence threshold above which the error rate is at most a chosen risk.
 
-n calibration rows, drawn independently as the rows to come are (of clusters of rows one each,
-`bara_pyro.data.clusters.one_of_each`), and which nothing was fitted to. A row is answered where the
-probability of its most probable answer lies above T. Promised is that, whatever the predictions and the
-distribution of the rows,
+A row is answered if the probability of its most probable answer is above T. The threshold T is chosen on n
+calibration rows. They must be held out from training and tuning, and independent draws from the distribution
+of new rows; use one row from each cluster (`bara_pyro.data.clusters.one_of_each`). For any model and any
+distribution of rows,
 
-    P( P(wrong | answered) > risk ) <= delta,
+    P( P(wrong | answered) > risk ) <= delta
 
-the outer probability over the calibration rows, which T is chosen by, the inner one over a row to come.
+where the outer probability is over calibration rows and the inner one over a new row.
 
-Of the n rows in the order of their confidence, T_k is the confidence of the (k + 1)-th. Given T_k, the rows
-above it are independent draws of the rows above it to come, so that the number of wrong ones among m of them
-is Binomial(m, P(wrong | above T_k)), and a Clopper-Pearson bound at level d fails with probability d at most.
-The ranks k are fixed in advance: `SHARES` equal steps of n, but for those that are too few to pass even
-without an error. Each bound has d = delta / (number of ranks), so that all of them hold together with
-probability 1 - delta, and any may be chosen: of those at most `risk` the one that answers the most rows.
+Candidates for T are the confidences T_k of the (k + 1)-th most confident row. Given T_k, the rows above it
+are independent draws of new rows above it. Of m such rows Binomial(m, P(wrong | above T_k)) are wrong, and a
+Clopper-Pearson bound at level d fails with probability d at most.
+
+The ranks k are fixed in advance: `SHARES` equal steps of n, without those too small to pass even with no
+error. Each bound uses d = delta / (number of ranks), so all bounds hold together with probability 1 - delta.
+Among the candidates whose bound is at most `risk`, T is the one that answers the most rows.
 """
 
 import math
@@ -32,16 +33,16 @@ SHARES = 10
 
 @dataclass(frozen=True)
 class Abstention:
-    """Which rows are answered.
+    """A rule that decides which rows to answer.
 
     Attributes:
-        risk: the error rate that is promised.
-        delta: the probability that the promise fails.
-        threshold: rows whose confidence lies above it are answered; 0 where all are.
+        risk: the largest error rate among answered rows, 0..1.
+        delta: the largest probability that the guarantee fails, 0..1.
+        threshold: rows with a confidence above it are answered; 0 if all are.
         rows: the number n of calibration rows.
-        answered: how many of them lie above the threshold.
-        wrong: how many of these are answered wrongly.
-        bound: on the error rate of the answered rows to come, at most `risk`.
+        answered: number of calibration rows above the threshold.
+        wrong: number of wrong answers among those.
+        bound: upper bound on the error rate among answered new rows, at most `risk`.
     """
 
     risk: float
@@ -53,24 +54,25 @@ class Abstention:
     bound: float
 
     def __call__(self, log_probs: Numbers) -> Tensor:
-        """Return which rows are answered, bool, `n`, from log-probabilities, `n x C`."""
+        """Return which rows to answer (bool, `n`) from log-probabilities (`n x C`)."""
         return top_label(check_log_probs(log_probs))[0] > self.threshold
 
 
 def abstention(
     log_probs: Numbers, labels: Tensor | Sequence[int], *, risk: float, delta: float = 0.05
 ) -> Abstention:
-    """Return the threshold that answers the most rows at a stated risk.
+    """Return the rule that answers the most rows with an error rate of at most `risk`.
 
     Args:
-        log_probs: `n x C`, natural log of the probabilities of calibration rows, which nothing was fitted to.
-        labels: `n`, their right answers.
-        risk: the error rate that the answered rows to come may have, between 0 and 1.
-        delta: the probability, over calibration rows, that theirs is larger, between 0 and 1.
+        log_probs: `n x C`, natural log of the probabilities of calibration rows, which must be held out.
+        labels: `n`, the right answers of the calibration rows.
+        risk: the largest error rate among answered new rows, between 0 and 1.
+        delta: the largest probability, over calibration rows, that the error rate exceeds `risk`; between 0
+            and 1.
 
     Raises:
         ConfigError: `risk` or `delta` is out of range.
-        DataError: no threshold can be trusted at this risk; otherwise as of `metrics.scores`.
+        DataError: no threshold guarantees this risk, or the inputs fail the checks of `metrics.scores`.
 
     Examples:
         >>> import torch
@@ -97,18 +99,18 @@ def abstention(
         return max(passing, key=lambda one: one.answered)
     best = min(found, key=lambda one: one.bound)
     raise DataError(
-        f"An error rate of at most {risk:g} (delta {delta:g}) cannot be promised: of the surest "
-        f"{best.answered} of {rows} rows {best.wrong} are wrong. Give a risk above "
-        f"{best.bound:.3g}, or more rows."
+        f"No threshold guarantees an error rate of {risk:g} (delta {delta:g}): {best.wrong} of the "
+        f"{best.answered} most confident of {rows} rows are wrong. Give a risk above {best.bound:.3g}, "
+        "or more rows."
     )
 
 
 def ranks(rows: int, risk: float, delta: float) -> list[int]:
-    """Return how many of the surest rows are looked at: shares of all, without those that could never pass.
+    """Return the numbers of most confident rows to test, without those that could never pass.
 
     Raises:
         ConfigError: `risk` or `delta` is out of range.
-        DataError: none could pass.
+        DataError: no number could pass.
     """
     for name, value in (("risk", risk), ("delta", delta)):
         if not 0.0 < value < 1.0:
@@ -119,14 +121,14 @@ def ranks(rows: int, risk: float, delta: float) -> list[int]:
     if not found:
         least = math.ceil(math.log(delta) / math.log1p(-risk))
         raise DataError(
-            f"{rows} calibration rows are too few to promise an error rate of {risk:g} (delta {delta:g}), "
-            f"even if all were right: give {least:,} or more."
+            f"{rows} calibration rows are too few to guarantee an error rate of {risk:g} (delta {delta:g}): "
+            f"give {least:,} rows or more."
         )
     return found
 
 
 def upper_bound(wrong: int, rows: int, level: float) -> float:
-    """Return the upper end for an error rate, exceeded with probability `level` (Clopper and Pearson 1934).
+    """Return an upper bound on an error rate that fails with probability `level` (Clopper and Pearson 1934).
 
     >>> round(upper_bound(0, 29, 0.05), 4)
     0.0981

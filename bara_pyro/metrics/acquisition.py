@@ -1,23 +1,23 @@
-"""Which rows to label next: those whose answers would tell the most (active learning).
+"""Active learning: choose the rows to label next, those with the most informative answers.
 
-Draws are `S x n x C`, natural log of the probabilities of n unlabelled rows under each posterior draw w;
-where rows have fewer answers than C, those missing have probability 0 (`-inf`). A row may be chosen by
+`log_probs` has shape `S x n x C`: the natural log of the probabilities of n unlabelled rows under each
+posterior draw w. If a row has fewer than C answers, the others have probability 0 (`-inf`). Rows are chosen
+by
 
-    entropy       H(y)                              the prediction is uncertain, for whatever reason
+    entropy       H(y)                              the prediction is uncertain, for any reason
     bald          I(y; w) = H(y) - E_w H(y | w)     the draws disagree (Houlsby et al. 2011)
-    batch-bald    I(y_1, .., y_b; w)                of rows chosen together (Kirsch et al. 2019)
+    batch-bald    I(y_1, .., y_b; w)                joint information of a batch (Kirsch et al. 2019)
 
-where y is the answer. Two rows that say the same are counted twice by the first two, which look at each row
-by itself. The third is greedy: the next row is the one with the largest
+where y is the answer. `entropy` and `bald` score each row independently and may choose redundant rows.
+`batch-bald` is greedy: the next row maximizes
 
     I(y; w | y_1, .., y_b) = E_{y_1, .., y_b} [ H(sum_s v_s p_s(y)) - sum_s v_s H(p_s(y)) ]
 
-v_s being the weights of the draws once these b answers are known. The mean is over all C^b configurations of
-answers while they are few, and over some that are drawn from their predictive distribution from then on.
+where v_s are the weights of the draws given the b answers. The mean is over all C^b configurations of answers
+while they are few, and over configurations drawn from the predictive distribution afterwards.
 
-S draws stand for the posterior, and no answers tell more of them than which it is: a batch has at most log S
-nats. Near that ceiling the draws are used up, not the rows: what is chosen there is chosen by little more
-than noise, and more draws (or a smaller batch) are what helps. An ensemble of three has 1.1 nats to give.
+S draws limit the information in a batch to log S nats, 1.1 nats for an ensemble of three. Near this limit the
+choice is mostly noise: use more draws or a smaller batch.
 """
 
 import math
@@ -33,18 +33,18 @@ from bara_pyro.metrics.uncertainty import decompose
 from bara_pyro.types import Acquisition
 
 CONFIGURATIONS = 1024
-SAME = 1e-9  # nats; less is rounding
-ENTRIES = 2**22  # numbers held at a time
+SAME = 1e-9  # nats; a smaller difference is rounding
+ENTRIES = 2**22  # the most numbers in one intermediate tensor
 
 
 @dataclass(frozen=True)
 class AcquiredBatch:
-    """Rows chosen together.
+    """A batch of rows to label.
 
     Attributes:
-        indices: long, `count`: the rows, in the order in which they were chosen.
-        information: float64, `count`: mutual information (nats) of the latents and the answers of the rows up
-            to this one; at most `log S`.
+        indices: long, `count`: the rows in the order of their choice.
+        information: float64, `count`: mutual information (nats) of the latent variables and the answers of
+            the rows up to this one; at most `log S`.
     """
 
     indices: Tensor
@@ -52,26 +52,28 @@ class AcquiredBatch:
 
 
 def choose(log_probs: Numbers, count: int, by: Acquisition = "batch-bald", *, seed: int = 0) -> Tensor:
-    """Return the rows to label next, the first one first.
+    """Return the rows to label next, the most useful first.
 
     Args:
-        log_probs: `S x n x C`, natural log of the probabilities under each draw, which all rows share.
-        count: how many rows.
-        by: `entropy`, `bald` or `batch-bald`, see above; of equal rows the first. `random`: any.
-        seed: of `random`, and of the configurations of `batch-bald`.
+        log_probs: `S x n x C`, natural log of the probabilities under each draw. All rows must use the same
+            draws.
+        count: number of rows to choose.
+        by: `entropy`, `bald` or `batch-bald` (see the module's description), or `random`. The first of equal
+            rows is chosen.
+        seed: seed of `random` and of the configurations of `batch-bald`.
 
     Returns:
         Indices of rows, long, `count`.
 
     Raises:
-        ConfigError: `by` is unknown, there are fewer than `count` rows, or the draws do not differ and
-            `by` asks how much they do.
-        DataError: as of `metrics.decompose`.
+        ConfigError: `by` is unknown, there are fewer than `count` rows, or `by` is `bald` or `batch-bald` and
+            all draws agree.
+        DataError: the inputs fail the checks of `metrics.decompose`.
 
     Examples:
         >>> import torch
         >>> from bara_pyro.metrics import choose
-        >>> first = torch.tensor([  # P(first answer): four draws, four rows; the second is as the first
+        >>> first = torch.tensor([  # P(first answer): four draws, four rows; the first two rows are equal
         ...     [0.9, 0.9, 0.5, 0.85], [0.9, 0.9, 0.5, 0.25], [0.2, 0.2, 0.5, 0.85], [0.2, 0.2, 0.5, 0.25]])
         >>> log_probs = torch.stack([first, 1 - first], dim=-1).log()
         >>> {by: choose(log_probs, 2, by).tolist() for by in ("entropy", "bald", "batch-bald")}
@@ -94,20 +96,18 @@ def choose(log_probs: Numbers, count: int, by: Acquisition = "batch-bald", *, se
 def batch_bald(
     log_probs: Numbers, count: int, *, seed: int = 0, configurations: int = CONFIGURATIONS
 ) -> AcquiredBatch:
-    """Return the greedy batch by joint mutual information of its answers and the latents.
-
-    What it returns is at most `log S`: see above.
+    """Choose a batch greedily by the joint mutual information of its answers and the latent variables.
 
     Args:
-        log_probs: `S x n x C`, as `choose` takes them.
-        count: how many rows.
-        seed: of the configurations.
-        configurations: of the answers of the rows chosen so far that are looked at: all while there are no
-            more, then so many drawn from the predictive distribution.
+        log_probs: `S x n x C`, as for `choose`.
+        count: number of rows to choose.
+        seed: seed of the drawn configurations.
+        configurations: the most configurations of answers to average over. All are used while there are no
+            more; afterwards this many are drawn from the predictive distribution.
 
     Raises:
-        ConfigError: there are fewer than `count` rows, or the draws do not differ.
-        DataError: as of `metrics.decompose`.
+        ConfigError: there are fewer than `count` rows, or all draws agree.
+        DataError: the inputs fail the checks of `metrics.decompose`.
 
     Examples:
         >>> import torch
@@ -129,7 +129,7 @@ def batch_bald(
         if not place:
             _check_differ(gains)
         gains[chosen] = -1.0
-        best = int((gains == gains.max()).nonzero()[0])  # of equal ones the first
+        best = int((gains == gains.max()).nonzero()[0])  # the first of equal rows
         told.append(float(gains[best]))
         chosen.append(best)
         joint.add(probs[:, best])
@@ -137,24 +137,24 @@ def batch_bald(
 
 
 def joint_information(log_probs: Numbers, *, seed: int = 0, configurations: int = CONFIGURATIONS) -> Tensor:
-    """Return what the answers of the first 1, 2, .., n rows tell together of the latents (nats).
+    """Return the joint mutual information of the answers of the first 1, 2, .., n rows and the latents.
 
     Args:
-        log_probs: `S x n x C`, as `choose` takes them, of the rows in their order.
-        seed: as of `batch_bald`.
-        configurations: as of `batch_bald`.
+        log_probs: `S x n x C`, as for `choose`; the order of the rows matters.
+        seed: as for `batch_bald`.
+        configurations: as for `batch_bald`.
 
     Returns:
-        Mutual information, float64, `n`, at most `log S`.
+        Mutual information in nats, float64, `n`, at most `log S`.
 
     Raises:
-        DataError: as of `metrics.decompose`.
+        DataError: the inputs fail the checks of `metrics.decompose`.
 
     Examples:
         >>> import torch
         >>> from bara_pyro.metrics import joint_information
         >>> probs = torch.tensor([[[1.0, 0.0], [1.0, 0.0]], [[0.0, 1.0], [0.0, 1.0]]])
-        >>> joint_information(probs.log()).tolist()  # the second row says what the first has said: log 2
+        >>> joint_information(probs.log()).tolist()  # log 2; the second row adds nothing
         [0.6931471805599453, 0.6931471805599453]
     """
     probs = check_log_probs(log_probs, "log_probs", dims=3).exp()
@@ -167,11 +167,11 @@ def joint_information(log_probs: Numbers, *, seed: int = 0, configurations: int 
 
 
 class _Joint:
-    """Configurations of the answers of the rows so far, and the weights of the draws given each.
+    """Configurations of the answers of the chosen rows, and the weights of the draws given each.
 
     Attributes:
-        mass: float64, `K`: the probability of each configuration; 1 / K once they are drawn.
-        weights: float64, `K x S`: of the draws given the configuration; rows sum to 1.
+        mass: float64, `K`: the probability of each configuration; 1 / K for drawn ones.
+        weights: float64, `K x S`: the weights of the draws given each configuration; rows sum to 1.
     """
 
     def __init__(self, draws: int, most: int, seed: int) -> None:
@@ -181,18 +181,18 @@ class _Joint:
         self.generator = torch.Generator().manual_seed(seed)
 
     def gains(self, probs: Tensor) -> Tensor:
-        """Return `I(y; w | rows so far)` of each of the candidates (`S x n x C`), float64, `n`."""
+        """Return `I(y; w | rows so far)` in nats for each candidate (`S x n x C`), float64, `n`."""
         given = torch.special.entr(probs).sum(-1)  # S x n
         found = []
         for part in self._parts(*probs.shape[1:]):
             predicted = torch.einsum("ks,snc->knc", self.weights, probs[:, part])
             told = torch.special.entr(predicted).sum(-1) - self.weights @ given[:, part]
             found.append(self.mass @ told)
-        # Not negative for any configuration, as entropy is concave, but for rounding.
+        # Entropy is concave, so only rounding can make a gain negative.
         return torch.cat(found).clamp(min=0.0)
 
     def add(self, probs: Tensor) -> None:
-        """Add a row, `S x C`: each configuration goes on with every answer, or with one that is drawn."""
+        """Add a row (`S x C`): extend each configuration by every answer, or by one drawn answer."""
         if not self.drawn and len(self.mass) * probs.shape[1] > self.most:
             pick = torch.multinomial(self.mass, self.most, replacement=True, generator=self.generator)
             self.mass, self.weights = (
@@ -216,26 +216,26 @@ class _Joint:
 
 
 def _summed(gains: list[float], draws: int) -> Tensor:
-    """Return what rows tell together: at most all there is, which drawn answers may exceed a little."""
+    """Return cumulative gains, clipped at `log draws`, which drawn configurations may slightly exceed."""
     return torch.tensor(gains, dtype=torch.float64).cumsum(0).clamp(max=math.log(draws))
 
 
 def _rounded(scores: Tensor) -> Tensor:
-    """Return scores without what rounding adds: equal rows stay equal."""
+    """Return scores rounded so that equal rows have equal scores."""
     return torch.round(scores, decimals=DECIMALS)
 
 
 def check_count(count: int, rows: int) -> None:
-    """Refuse a number of rows that are not there; a `ConfigError`."""
+    """Raise `ConfigError` if `count` is not in 1..`rows`."""
     if not 1 <= count <= rows:
-        raise ConfigError(f"count is {count}, and there are {rows} rows to choose from: give 1 to {rows}.")
+        raise ConfigError(f"count is {count}, but there are {rows} rows to choose from: give 1 to {rows}.")
 
 
 def _check_differ(information: Tensor) -> None:
-    """Refuse draws of which no row's answer tells anything."""
+    """Raise `ConfigError` if the draws agree in every row, so that no answer is informative."""
     most = float(information.max())
     if most < SAME:
         raise ConfigError(
-            f"The draws of all {len(information)} rows agree (mutual information at most {most:.3g} nats): "
-            "choose by entropy, or take two draws or more of a Bayesian method."
+            f"The draws agree in all {len(information)} rows (mutual information at most {most:.3g} nats): "
+            "choose by entropy, or take two draws or more from a Bayesian method."
         )

@@ -1,4 +1,4 @@
-"""What a metric is, and the registry of metrics."""
+"""The definition of a metric, and the registry of metrics."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,20 +14,21 @@ PerRow = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Metric:
-    """A score of a predictive distribution, as evaluation, comparisons and tables know it.
+    """A score of a predictive distribution, used by evaluation, comparisons and tables.
 
     Attributes:
-        name: its key in `metrics.json`.
-        function: `(log_probs, labels) -> float`: `n x C` log-probabilities (nats), averaged over draws, and
-            `n` labels; with `of_truth` `(log_probs, truth)`, `n x C` true probabilities in their place.
+        name: the key in `metrics.json`.
+        function: `(log_probs, labels) -> float`. `log_probs` is `n x C`, in nats and averaged over draws;
+            `labels` has shape `n`. If `of_truth` is set, the second argument is `truth`, the `n x C` true
+            probabilities.
         unit: "%", "points", "nats" or "".
-        best: which is better, the largest or the smallest.
-        digits: behind the decimal point, where it is printed.
-        per_row: `(log_probs, labels) -> n x k`, of which it is the sum of the absolute values of the column
-            means; two runs are compared by a metric that has this.
-        title: what it is called; its name if "".
-        heading: of its column in the table of scores; it has none if "".
-        of_truth: whether it needs the true probabilities.
+        best: whether larger ("max") or smaller ("min") values are better.
+        digits: decimals to print.
+        per_row: `(log_probs, labels) -> n x k`, such that the metric is `sum_k |mean over rows of column k|`.
+            Two runs are compared only by metrics that have this function.
+        title: the name in running text; `name` if "".
+        heading: the heading of the column in the table of scores; if "", the metric has no column.
+        of_truth: whether the metric needs the true probabilities.
     """
 
     name: str
@@ -47,14 +48,17 @@ class Metric:
 
 
 METRICS: Registry[Metric] = Registry("metric", "bara_pyro.metrics", ("bara_pyro.metrics.scores",), of=Metric)
-"""Those of this package, and those that installed packages offer as entry points."""
+"""The metrics of this package and those that installed packages register as entry points."""
 
 
 def register_metric(metric: Metric) -> Metric:
-    """Add a metric to the registry; a name can be taken once.
+    """Add a metric to the registry under its name.
+
+    Returns:
+        The same metric.
 
     Raises:
-        ConfigError: the name is taken.
+        ConfigError: a metric of this name exists.
 
     Examples:
         >>> import bara_pyro as bp
@@ -71,7 +75,7 @@ def register_metric(metric: Metric) -> Metric:
 
 
 def compared() -> dict[str, Metric]:
-    """Return the metrics by which two runs are compared, by name."""
+    """Return the metrics that can compare two runs, by name."""
     return {name: metric for name, metric in METRICS.items() if metric.per_row is not None}
 
 
@@ -79,7 +83,7 @@ def rows_of(name: str) -> PerRow:
     """Return the `per_row` of a metric.
 
     Raises:
-        ConfigError: there is no such metric, or runs are not compared by it.
+        ConfigError: the metric does not exist or has no `per_row`.
     """
     known = compared()
     if name not in known:
@@ -88,6 +92,6 @@ def rows_of(name: str) -> PerRow:
 
 
 def scored(log_probs: Tensor, against: Any, *, of_truth: bool) -> dict[str, float]:
-    """Return all metrics of checked inputs that need true probabilities, or all that need none."""
+    """Return all metrics that need true probabilities, or all that do not, of checked inputs."""
     wanted = [metric for metric in METRICS.values() if metric.of_truth == of_truth]
     return {metric.name: metric.function(log_probs, against) for metric in wanted}

@@ -1,7 +1,7 @@
-"""Best of n: what the reply of the largest reward among n sampled ones is worth.
+"""Best of n: the expected reward of the best of n sampled replies.
 
-N replies a prompt are enough for every n up to N: the mean over all subsets of n replies is an unbiased
-estimate, of less variance than any one subset, and needs no more than the sorted rewards.
+N replies for each prompt are enough for every n up to N. The estimate is the mean over all subsets of n
+replies, which is unbiased, varies less than a single subset, and needs only the sorted rewards.
 """
 
 from collections.abc import Sequence
@@ -16,10 +16,11 @@ from bara_pyro.metrics.pass_at_k import at_least_one
 
 
 def rank_weights(samples: int) -> Floats:
-    """Return how often each rank is the best of n of N samples, `N x N`: row n - 1, ranks rising.
+    """Return the probability of each rank to be the best of n of N samples, `N x N`.
 
-    Rank i is the best of C(i - 1, n - 1) subsets among C(N, n). The largest is so in n / N of them; each
-    rank below is the one above times (i + 1 - n) / i: products of factors in 0..1, which cannot overflow.
+    Row n - 1 belongs to n; columns are ranks in increasing order. Rank i is the best in C(i - 1, n - 1) of
+    the C(N, n) subsets. The largest has probability n / N, and the weight of rank i is that of rank i + 1
+    times (i + 1 - n) / i. All factors lie in 0..1, so the products cannot overflow.
     """
     rank = np.arange(1.0, samples + 1)
     factor = np.clip((rank + 1 - rank[:, None]) / rank, 0.0, None)
@@ -28,17 +29,21 @@ def rank_weights(samples: int) -> Floats:
 
 
 def best_of_n_per_prompt(rewards: ArrayLike) -> Floats:
-    """Return the expected largest reward of n of each prompt's N replies, `prompts x N` for n = 1..N.
+    """Return the expected reward of the best of n replies to each prompt, `prompts x N` for n = 1..N.
+
+        sum_i C(i - 1, n - 1) / C(N, n) * reward_(i)
+
+    where reward_(1) <= .. <= reward_(N) are the sorted rewards of the prompt.
 
     Args:
-        rewards: `prompts x N`, in any unit, which is that of the result.
+        rewards: `prompts x N`; the result has the same unit.
 
     Raises:
         DataError: `rewards` is empty, ragged or not finite.
 
     Examples:
         >>> from bara_pyro.metrics import best_of_n_per_prompt
-        >>> best_of_n_per_prompt([[1.0, 2.0, 6.0]]).round(4).tolist()  # 9 / 3; 14 / 3; 6
+        >>> best_of_n_per_prompt([[1.0, 2.0, 6.0]]).round(4).tolist()  # 9 / 3, 14 / 3 and 6
         [[3.0, 4.6667, 6.0]]
     """
     checked = as_finite_array(rewards, "rewards", ("prompts", "samples"))
@@ -46,14 +51,14 @@ def best_of_n_per_prompt(rewards: ArrayLike) -> Floats:
 
 
 def win_rate_per_prompt(rewards: ArrayLike, references: ArrayLike) -> Floats:
-    """Return how often the best of n replies beats the reference in percent, `prompts x N` for n = 1..N.
+    """Return the win rate in percent of the best of n replies to each prompt, `prompts x N` for n = 1..N.
 
     Args:
         rewards: `prompts x N`.
-        references: `prompts`, the reward of the reply that is to be beaten; a tie is half a win.
+        references: `prompts`, the reward of the reference reply. A tie counts as half a win.
 
     Raises:
-        DataError: an input is empty, ragged or not finite, or there is not one reference a prompt.
+        DataError: an input is empty, ragged or not finite, or the numbers of prompts and references differ.
 
     Examples:
         >>> from bara_pyro.metrics import win_rate_per_prompt
@@ -64,7 +69,7 @@ def win_rate_per_prompt(rewards: ArrayLike, references: ArrayLike) -> Floats:
     rivals = as_finite_array(references, "references", ("prompts",))
     if len(rivals) != len(checked):
         raise DataError(
-            f"There are {len(checked)} prompts and {len(rivals)} references: give one reference a prompt."
+            f"There are {len(checked)} prompts and {len(rivals)} references: give one for each prompt."
         )
     samples = checked.shape[1]
     above = at_least_one((checked > rivals[:, None]).sum(axis=1), samples)
@@ -80,17 +85,17 @@ def best_of_n(
     level: float = 0.95,
     seed: int = 0,
 ) -> SamplingCurve:
-    """Return the expected largest reward of n = 1..N sampled replies, by prompt and on average.
+    """Return the expected reward of the best of n = 1..N replies, by prompt and on average.
 
     Args:
-        rewards: `prompts x N`, in any unit, which is that of the result.
-        clusters: the cluster of each prompt; each is its own if None.
+        rewards: `prompts x N`; the result has the same unit.
+        clusters: the cluster of each prompt; if None, every prompt is a cluster.
         resamples: number of draws of prompts for the intervals.
         level: nominal coverage, between 0 and 1.
         seed: the same seed gives the same intervals.
 
     Raises:
-        DataError: `rewards` is empty, ragged or not finite, or all prompts are of one cluster.
+        DataError: `rewards` is empty, ragged or not finite, or all prompts are in one cluster.
         ConfigError: `resamples` or `level` is out of range.
 
     Examples:
@@ -113,22 +118,22 @@ def best_of_n_win_rate(
     level: float = 0.95,
     seed: int = 0,
 ) -> SamplingCurve:
-    """Return how often the best of n = 1..N replies beats a reference, in percent, by prompt and on average.
+    """Return the win rate of the best of n = 1..N replies over a reference, by prompt and on average.
 
-    The reward that chooses the reply is the one that compares it: what is chosen by one and judged by another
-    is no order statistic.
+    The same reward must choose the reply and compare it with the reference. The estimate does not hold for
+    replies that one reward chooses and another judges.
 
     Args:
         rewards: `prompts x N`.
-        references: `prompts`, the reward of the reply that is to be beaten; a tie is half a win.
-        clusters: the cluster of each prompt; each is its own if None.
+        references: `prompts`, the reward of the reference reply. A tie counts as half a win.
+        clusters: the cluster of each prompt; if None, every prompt is a cluster.
         resamples: number of draws of prompts for the intervals.
         level: nominal coverage, between 0 and 1.
         seed: the same seed gives the same intervals.
 
     Raises:
-        DataError: an input is empty, ragged or not finite, there is not one reference a prompt, or all
-            prompts are of one cluster.
+        DataError: an input is empty, ragged or not finite, the numbers of prompts and references differ, or
+            all prompts are in one cluster.
         ConfigError: `resamples` or `level` is out of range.
 
     Examples:

@@ -1,9 +1,9 @@
-"""Paired bootstrap over clusters of rows: scores that other residents, authors or passages would have given.
+"""Paired Bayesian bootstrap over clusters of rows (people, authors, passages).
 
-A cluster is drawn by a weight: each has its own stream of Exp(1) numbers, by its name (the Bayesian
-bootstrap, Rubin 1981; Owen and Eckles 2012, Ann. Appl. Stat. 6, 895-927, for crossed data). What is drawn
-in one task is so drawn in every other that asks about it, no draw is empty, and every score, the ECE too,
-is computed again. Weights vary less than counts do: `metrics.intervals` mends it.
+Every draw gives each cluster an Exp(1) weight (Rubin 1981; for crossed data Owen and Eckles 2012, Ann. Appl.
+Stat. 6, 895-927). The weights depend on the cluster's name and the seed only, so a cluster that occurs in
+several tasks has the same weights in all of them, and no draw is empty. Every score is computed anew in each
+draw, the ECE as well. Weights vary less than resampled counts; `metrics.intervals` corrects for this.
 """
 
 import hashlib
@@ -23,17 +23,18 @@ from bara_pyro.metrics.intervals import Interval, TaskDifference, crossed_interv
 def drawn_scores(
     columns: Sequence[Tensor], clusters: Sequence[str], resamples: int = 2000, seed: int = 0
 ) -> Tensor:
-    """Return scores on drawn clusters of rows, the same clusters for all of them.
+    """Return scores on bootstrap draws of clusters of rows, with the same draws for all scores.
 
     Args:
-        columns: per score the `n x k` numbers of a metric's `per_row`, finite; k may differ.
-        clusters: the cluster of each of the n rows. One of the same name is drawn alike in every call of one
-            seed: rows of several tasks may be about the same people.
+        columns: for each score the finite `n x k` output of a metric's `per_row`; k may differ between
+            scores.
+        clusters: the cluster of each of the n rows. A cluster has the same weights in every call with the
+            same seed, so rows of several tasks may be about the same people.
         resamples: number of draws.
-        seed: the same seed gives the same scores.
+        seed: the same seed gives the same draws.
 
     Returns:
-        float64, `resamples x len(columns)`.
+        float64, `resamples x len(columns)`, in the units of the scores.
 
     Raises:
         ConfigError: `resamples` is below 2.
@@ -52,17 +53,17 @@ def drawn_auroc(
     resamples: int = 2000,
     seed: int = 0,
 ) -> Tensor:
-    """Return AUROCs (percent) on drawn clusters of rows, the same clusters for all of them.
+    """Return AUROCs on bootstrap draws of clusters of rows, with the same draws for all systems.
 
     Args:
-        scores: of each system, `n`: high where a row should be positive.
-        positive: of each system, bool, `n`; both kinds occur.
-        clusters: the cluster of each of the n rows, as of `drawn_scores`.
+        scores: for each system `n` scores, higher for rows that are more likely positive.
+        positive: for each system bool, `n`: which rows are positive; both kinds must occur.
+        clusters: the cluster of each of the n rows (see `drawn_scores`).
         resamples: number of draws.
-        seed: the same seed gives the same AUROCs.
+        seed: the same seed gives the same draws.
 
     Returns:
-        float64, `resamples x len(scores)`.
+        float64, `resamples x len(scores)`, in percent.
 
     Raises:
         ConfigError: `resamples` is below 2.
@@ -74,7 +75,7 @@ def drawn_auroc(
 
 
 def weighted_auroc(score: Tensor, positive: Tensor, weights: Tensor) -> Tensor:
-    """Return the AUROC (percent, `...`) of rows that count by `weights` (`... x n`); ties count half."""
+    """Return the AUROC (percent, `...`) of rows weighted by `weights` (`... x n`); ties count half."""
     levels, level = score.unique(return_inverse=True)
     mass = torch.zeros(2, *weights.shape[:-1], len(levels), dtype=weights.dtype)
     outside, inside = (
@@ -86,9 +87,10 @@ def weighted_auroc(score: Tensor, positive: Tensor, weights: Tensor) -> Tensor:
 
 
 def drawn_clusters(clusters: Sequence[str], resamples: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Return the weights of each cluster (`resamples x clusters`) and the cluster of each row.
+    """Return the weights of each cluster (`resamples x clusters`) and the index of each row's cluster (`n`).
 
-    `ConfigError`: `resamples` is below 2.
+    Raises:
+        ConfigError: `resamples` is below 2.
     """
     if resamples < 2:
         raise ConfigError(f"resamples is {resamples}: give at least 2, 2000 for example.")
@@ -98,19 +100,19 @@ def drawn_clusters(clusters: Sequence[str], resamples: int, seed: int) -> tuple[
 
 
 def _weights(cluster: str, resamples: int, seed: int) -> Tensor:
-    """Return Exp(1) numbers that the name and the seed decide (float64, `resamples`)."""
+    """Return Exp(1) numbers that depend on the name and the seed only (float64, `resamples`)."""
     name = int.from_bytes(hashlib.sha256(cluster.encode()).digest()[:8])
     return torch.from_numpy(np.random.default_rng([seed, name]).standard_exponential(resamples))
 
 
 def plain_scores(columns: Sequence[Tensor]) -> Tensor:
-    """Return the scores on the rows themselves (float64, `len(columns)`); see `drawn_scores`."""
+    """Return the scores on the observed rows (float64, `len(columns)`); see `drawn_scores`."""
     means = torch.cat([column.mean(dim=0) for column in columns])
     return _scores(means[None], [column.shape[1] for column in columns])[0]
 
 
 def _scores(means: Tensor, widths: Sequence[int]) -> Tensor:
-    """Return the sums of the absolute values of runs of columns."""
+    """Return the sum of absolute values over each run of columns; `widths` are the lengths of the runs."""
     owner = torch.repeat_interleave(torch.arange(len(widths)), torch.tensor(widths))
     return torch.zeros(len(means), len(widths), dtype=means.dtype).index_add_(1, owner, means.abs())
 
@@ -126,21 +128,26 @@ def paired_bootstrap(
     level: float = 0.95,
     seed: int = 0,
 ) -> Interval:
-    """Return the difference of two systems on the same rows, with an interval over seeds and clusters.
+    """Return the difference `score(a) - score(b)` of two systems on the same rows, with an interval.
+
+    The interval covers training seeds and clusters of test rows (see `metrics.intervals`).
 
     Args:
-        metric: the name of a metric that has rows (`bara_pyro.metrics.base.compared`): `acc`, `nll`, ..
-        log_probs_a: of the first system (nats), `n x C`, or `seeds x n x C` of several trainings.
-        log_probs_b: of the second, of the same shape; its seeds are paired with those of the first.
+        metric: name of a metric that can compare runs (`bara_pyro.metrics.base.compared`): `acc`, `ece`,
+            `nll` or `brier`.
+        log_probs_a: log-probabilities of the first system (nats), `n x C`, or `seeds x n x C` for several
+            trainings.
+        log_probs_b: log-probabilities of the second system, of the same shape. Its seeds are paired with
+            those of the first.
         labels: `n`, index of the right class.
-        clusters: the cluster of each row; each row is its own if None.
+        clusters: the cluster of each row; if None, every row is a cluster.
         resamples: number of draws.
         level: nominal coverage, between 0 and 1.
         seed: the same seed gives the same interval.
 
     Raises:
-        DataError: the inputs do not fit each other, a score is infinite, or all rows are of one cluster.
-        ConfigError: the metric is unknown, or `resamples` or `level` out of range.
+        DataError: the shapes do not match, a score is infinite, or all rows are in one cluster.
+        ConfigError: the metric is unknown, or `resamples` or `level` is out of range.
 
     Examples:
         >>> import torch
@@ -158,16 +165,20 @@ def paired_bootstrap(
     b = check_log_probs(log_probs_b, "log_probs_b", dims)
     if a.shape != b.shape:
         raise DataError(
-            f"The systems have shapes {tuple(a.shape)} and {tuple(b.shape)}: score the same rows and seeds."
+            f"The systems have shapes {tuple(a.shape)} and {tuple(b.shape)}: give the same rows and seeds."
         )
     both = torch.cat([a.reshape(-1, *a.shape[-2:]), b.reshape(-1, *b.shape[-2:])])
     target = check_labels(labels, *a.shape[-2:])
     names = [str(i) for i in range(len(target))] if clusters is None else list(clusters)
     if len(names) != len(target):
-        raise DataError(f"There are {len(target)} rows and {len(names)} clusters: give one cluster a row.")
+        raise DataError(
+            f"There are {len(target)} rows and {len(names)} clusters: give one cluster for each row."
+        )
     columns = [per_row(log_probs, target) for log_probs in both]
     if not all(torch.isfinite(values).all() for values in columns):
-        raise DataError(f"A {metric} is infinite: a right answer has probability 0, so there is no interval.")
+        raise DataError(
+            f"{metric} is infinite in a row: its right answer has probability 0, so there is no interval."
+        )
     plain, drawn = plain_scores(columns), drawn_scores(columns, names, resamples, seed)
     seeds = len(both) // 2
     pair = TaskDifference(plain[:seeds] - plain[seeds:], drawn[:, :seeds] - drawn[:, seeds:], Counter(names))

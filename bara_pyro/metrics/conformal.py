@@ -1,20 +1,23 @@
-"""Sets of answers that hold the right one as often as was asked for: split conformal prediction.
+"""Split conformal prediction: sets of answers that include the right one with a chosen probability.
 
-Each of n calibration rows, which nothing was fitted to, has a score s: how ill its right answer suits what
-was predicted.
+The n calibration rows must be held out from training and tuning. Each has a score s(x, y) that is larger the
+less its right answer y agrees with the prediction.
 
     l = floor((n + 1) alpha),     q = the l-th largest of the n scores,     C(x) = {y : s(x, y) <= q}
 
-q is the empirical quantile of order `ceil((n + 1)(1 - alpha)) / n`. Where the calibration rows and a row to
-come are exchangeable, the rank of its score among all n + 1 is uniform, whatever was predicted:
+q is the empirical quantile of order `ceil((n + 1)(1 - alpha)) / n`. If the calibration rows and a new row are
+exchangeable, the rank of the new score among all n + 1 is uniform for any model, so
 
     1 - alpha <= P(y in C(x)) = 1 - l / (n + 1) < 1 - alpha + 1 / (n + 1)
 
-(the equality where no two scores are equal; with equal ones P is larger). P is over the calibration rows,
-too. Once these are drawn the coverage of the rows to come is a number, whose law is Beta(n + 1 - l, l) where
-rows are independent and scores continuous (Vovk 2012). It speaks of all rows together, and promises nothing
-for rows of one kind, nor for rows from elsewhere. Rows of one cluster (an author, a patient) are not
-exchangeable with a row of another: one of each is (`bara_pyro.data.clusters.one_of_each`).
+The equality holds if no two scores are equal; ties make P larger.
+
+- P is a probability over calibration rows and the new row. Given the calibration rows, the coverage of new
+  rows is a random number with distribution Beta(n + 1 - l, l), for independent rows and continuous scores
+  (Vovk 2012).
+- The guarantee is marginal. It does not hold for a subgroup of rows or for out-of-distribution rows.
+- Rows of one cluster (an author, a patient) are not exchangeable with rows of another. Use one row from each
+  cluster (`bara_pyro.data.clusters.one_of_each`).
 """
 
 import math
@@ -38,13 +41,13 @@ from bara_pyro.types import SetScore
 
 @dataclass(frozen=True)
 class PredictionSets:
-    """Which answers are in the set of a row.
+    """A rule that gives the prediction set of a row.
 
     Attributes:
-        score: see `nonconformity`.
-        alpha: the share of rows to come whose right answer may be missing.
+        score: the nonconformity score (see `nonconformity`).
+        alpha: the share of new rows whose right answer may be missing from the set, 0..1.
         rows: the number n of calibration rows.
-        threshold: the largest score of an answer in a set.
+        threshold: the largest score of an answer in a set, 0..1.
     """
 
     score: SetScore
@@ -53,12 +56,12 @@ class PredictionSets:
     threshold: float
 
     def __call__(self, log_probs: Numbers) -> Tensor:
-        """Return which answers are in, bool, `n x C`, from log-probabilities, `n x C`."""
+        """Return which answers are in the sets (bool, `n x C`) from log-probabilities (`n x C`)."""
         return nonconformity(log_probs, self.score) <= self.threshold
 
     @property
     def law(self) -> tuple[int, int]:
-        """The parameters of the Beta law of the coverage of rows to come."""
+        """The parameters of the Beta distribution of the coverage on new rows."""
         missed = allowed(self.rows, self.alpha)
         return self.rows + 1 - missed, missed
 
@@ -66,17 +69,17 @@ class PredictionSets:
 def prediction_sets(
     log_probs: Numbers, labels: Tensor | Sequence[int], *, alpha: float, score: SetScore = "lac"
 ) -> PredictionSets:
-    """Return sets that hold the right answer of a row to come with probability `1 - alpha` or more.
+    """Return a rule for sets that include the right answer of a new row with probability `1 - alpha` or more.
 
     Args:
-        log_probs: `n x C`, natural log of the probabilities of calibration rows, which nothing was fitted to.
-        labels: `n`, their right answers.
-        alpha: between 0 and 1, at least `1 / (n + 1)`.
-        score: see `nonconformity`.
+        log_probs: `n x C`, natural log of the probabilities of calibration rows, which must be held out.
+        labels: `n`, the right answers of the calibration rows.
+        alpha: the largest probability that a set misses the right answer; at least `1 / (n + 1)`, below 1.
+        score: the nonconformity score (see `nonconformity`).
 
     Raises:
         ConfigError: `alpha` is out of range, or the score is unknown.
-        DataError: as of `metrics.scores`.
+        DataError: the inputs fail the checks of `metrics.scores`.
 
     Examples:
         >>> import torch
@@ -94,21 +97,23 @@ def prediction_sets(
 
 
 def nonconformity(log_probs: Numbers, score: SetScore) -> Tensor:
-    """Return how ill each answer suits what was predicted.
+    """Return the nonconformity score of each answer: higher means less agreement with the prediction.
 
     Args:
         log_probs: `n x C`, natural log of the probabilities.
-        score: `lac`: 1 - p(y), which makes the smallest sets on average (Sadinle, Lei and Wasserman 2019).
-            `aps`: the probability of the answers that are more probable than y, which makes larger sets for
-            harder rows (Romano, Sesia and Candes 2020, without its random part, so that the most probable
-            answer is always in).
+        score: `lac` or `aps`.
+
+            - `lac` is 1 - p(y). It gives the smallest sets on average (Sadinle, Lei and Wasserman 2019).
+            - `aps` is the total probability of the answers that are more probable than y. It gives larger
+              sets for harder rows (Romano, Sesia and Candes 2020). The random part of that score is left out,
+              so the most probable answer is always in the set.
 
     Returns:
         float64, `n x C`, from 0 to 1.
 
     Raises:
         ConfigError: the score is unknown.
-        DataError: as of `metrics.scores`.
+        DataError: the inputs fail the checks of `metrics.scores`.
     """
     check_choice("score", score, SetScore)
     probs = torch.round(check_log_probs(log_probs).exp(), decimals=DECIMALS)
@@ -120,30 +125,37 @@ def nonconformity(log_probs: Numbers, score: SetScore) -> Tensor:
 
 
 def allowed(rows: int, alpha: float) -> int:
-    """Return the number l of `rows + 1` exchangeable rows that may be missed, `floor((rows + 1) alpha)`.
+    """Return the number of misses allowed among `rows + 1` exchangeable rows: `floor((rows + 1) alpha)`.
 
     Raises:
-        ConfigError: `alpha` is not between 0 and 1, or so small that none may.
+        ConfigError: `alpha` is not between 0 and 1, or too small to allow one miss.
     """
     if not 0.0 < alpha < 1.0:
         raise ConfigError(f"alpha is {alpha}: give a number between 0 and 1, 0.1 for example.")
     found = math.floor(round((rows + 1) * alpha, 9))  # 100 * 0.29 is 28.999999999999996
     if not found:
         raise ConfigError(
-            f"alpha={alpha:g} says nothing with {rows} calibration rows: give {1 / (rows + 1):.3g} or more, "
-            f"or {math.ceil(round(1 / alpha, 9)) - 1:,} rows."
+            f"alpha={alpha:g} is too small for {rows} calibration rows: give alpha={1 / (rows + 1):.3g} or "
+            f"more, or {math.ceil(round(1 / alpha, 9)) - 1:,} rows."
         )
     return found
 
 
 def coverage(sets: Tensor, labels: Tensor | Sequence[int]) -> float:
-    """Return the percentage of rows whose right answer is in its set (bool, `n x C`).
+    """Return the percentage of rows whose set includes the right answer.
+
+    Args:
+        sets: bool, `n x C`: which answers are in the set of each row.
+        labels: `n`, index of the right answer.
+
+    Raises:
+        DataError: `sets` is not a bool matrix, or the labels do not match it.
 
     Examples:
         >>> import torch
         >>> from bara_pyro.metrics import coverage
         >>> sets = torch.tensor([[True, False], [True, True], [False, True], [True, False]])
-        >>> coverage(sets, [0, 1, 0, 0])  # all but the third hold their answer
+        >>> coverage(sets, [0, 1, 0, 0])  # only the third set misses its answer
         75.0
     """
     _check_sets(sets)
@@ -152,16 +164,18 @@ def coverage(sets: Tensor, labels: Tensor | Sequence[int]) -> float:
 
 
 def expected_coverage(sets: Tensor, truth: Numbers) -> float:
-    """Return the coverage in percent with each row's answer replaced by its true distribution.
+    """Return the expected coverage in percent under the true answer distribution.
 
-    It has none of the noise of sampled labels.
+        100 / n * sum_i sum_(c in set i) t_i(c)
+
+    It is free of the noise of sampled labels.
 
     Args:
-        sets: bool, `n x C`.
-        truth: `n x C`, true probabilities; rows of NaN, whose truth is not known, are left out.
+        sets: bool, `n x C`: which answers are in the set of each row.
+        truth: `n x C`, true probabilities t_i(c). Rows of NaN (unknown truth) are left out.
 
     Raises:
-        DataError: no truth is known, or one is not a distribution.
+        DataError: no truth is known, or a truth is not a distribution.
 
     Examples:
         >>> import torch
@@ -177,4 +191,6 @@ def expected_coverage(sets: Tensor, truth: Numbers) -> float:
 
 def _check_sets(sets: Tensor) -> None:
     if sets.dtype != torch.bool or sets.dim() != 2 or not sets.numel():
-        raise DataError(f"sets is {sets.dtype} of shape {tuple(sets.shape)}: give bool, rows x classes.")
+        raise DataError(
+            f"sets is a {sets.dtype} tensor of shape {tuple(sets.shape)}: give a bool tensor, rows x classes."
+        )

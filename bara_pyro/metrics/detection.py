@@ -1,14 +1,17 @@
-"""Rows from elsewhere: how unusual the uncertainty of a row is among rows that are known to be at home.
+"""Out-of-distribution detection with a bounded rate of false alarms (conformal p-values).
 
-Each of n calibration rows, which nothing was fitted to, has a score that is higher the less is known of it
-(entropy, mutual information, distance). A new row has the p-value
+The n calibration rows must be in-distribution and held out from training and tuning. Each has a score that is
+higher the more uncertain the model is (entropy, mutual information, distance). The p-value of a new row is
 
     p = (1 + number of calibration rows whose score is at least as high) / (n + 1)
 
-Where it is exchangeable with the calibration rows, its rank among all n + 1 is uniform, so that with no two
-scores equal P(p <= alpha) is l / (n + 1) exactly, l = floor((n + 1) alpha), and with equal ones less (Bates,
-Candes, Lei, Romano and Sesia 2023). P is over the calibration rows, too: with these given, the rate of false
-alarms has the distribution Beta(l, n + 1 - l). How many foreign rows are found is another question: see
+If the new row is exchangeable with the calibration rows, its rank among all n + 1 is uniform. Then
+
+    P(p <= alpha) = l / (n + 1),     l = floor((n + 1) alpha)
+
+if no two scores are equal, and less with ties (Bates, Candes, Lei, Romano and Sesia 2023). P is a probability
+over calibration rows and the new row. Given the calibration rows, the rate of false alarms has the
+distribution Beta(l, n + 1 - l). For the share of out-of-distribution rows that a score detects, see
 `metrics.ood_auroc`.
 """
 
@@ -25,35 +28,35 @@ from bara_pyro.metrics.conformal import allowed
 
 @dataclass(frozen=True)
 class Detector:
-    """Which rows are from elsewhere.
+    """A rule that decides which rows are out-of-distribution.
 
     Attributes:
-        alpha: the share of rows at home that may be called foreign.
-        scores: float64, `n`, rising: those of the calibration rows.
+        alpha: the largest rate of false alarms on in-distribution rows, 0..1.
+        scores: float64, `n`: the scores of the calibration rows, in increasing order.
     """
 
     alpha: float
     scores: Tensor
 
     def p_values(self, scores: Tensor | Sequence[float]) -> Tensor:
-        """Return the p-value of each row, float64, `m`, from its score, `m`."""
+        """Return the p-values (float64, `m`) of rows from their scores (`m`); small is unusual."""
         return (1 + self._as_high(scores)).double() / (len(self.scores) + 1)
 
     def __call__(self, scores: Tensor | Sequence[float]) -> Tensor:
-        """Return which rows are from elsewhere, `p <= alpha`, bool, `m`."""
+        """Return which rows are out-of-distribution (`p <= alpha`; bool, `m`) from their scores (`m`)."""
         return 1 + self._as_high(scores) <= allowed(len(self.scores), self.alpha)
 
     def _as_high(self, scores: Tensor | Sequence[float]) -> Tensor:
-        """Return how many calibration rows have a score at least as high, long, `m`."""
+        """Return the number of calibration rows with a score at least as high (long, `m`)."""
         return len(self.scores) - torch.searchsorted(self.scores, _checked(scores), right=False)
 
 
 def detector(scores: Tensor | Sequence[float], *, alpha: float) -> Detector:
-    """Return what calls a row that is at home foreign with probability `alpha` at most.
+    """Return a detector that flags an in-distribution row with probability `alpha` at most.
 
     Args:
-        scores: `n`, of calibration rows, which nothing was fitted to; higher the less is known of a row.
-        alpha: between 0 and 1, at least `1 / (n + 1)`.
+        scores: `n`, uncertainty of held-out in-distribution rows; higher is more uncertain.
+        alpha: the largest rate of false alarms; at least `1 / (n + 1)`, below 1.
 
     Raises:
         ConfigError: `alpha` is out of range.
@@ -61,10 +64,10 @@ def detector(scores: Tensor | Sequence[float], *, alpha: float) -> Detector:
 
     Examples:
         >>> from bara_pyro.metrics import detector
-        >>> foreign = detector([0.1, 0.3, 0.2], alpha=0.25)
-        >>> foreign.p_values([0.25, 0.4]).tolist()  # (1 + 1) / 4 and (1 + 0) / 4
+        >>> unusual = detector([0.1, 0.3, 0.2], alpha=0.25)
+        >>> unusual.p_values([0.25, 0.4]).tolist()  # (1 + 1) / 4 and (1 + 0) / 4
         [0.5, 0.25]
-        >>> foreign([0.25, 0.4]).tolist()
+        >>> unusual([0.25, 0.4]).tolist()
         [False, True]
     """
     known = _checked(scores)

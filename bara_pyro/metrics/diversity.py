@@ -1,6 +1,7 @@
-"""How different the replies to one prompt are: in words (Self-BLEU, distinct-n) and in embeddings.
+"""Diversity of the replies to a prompt: of their words (Self-BLEU, distinct-n) and of their embeddings.
 
-Each is a figure of one prompt, higher where replies differ more; `metrics.mean_over_prompts` averages them.
+Every measure gives one number for each prompt, higher for more diverse replies. `metrics.mean_over_prompts`
+averages them.
 """
 
 from collections.abc import Sequence
@@ -20,13 +21,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SelfBleuDiversity:
-    """100 - Self-BLEU in percent: 0 where all replies to a prompt are the same.
+    """100 - Self-BLEU in percent; 0 if all replies to a prompt are the same.
 
     Attributes:
         per_prompt: `prompts`, 0..100.
         mean: the mean over prompts.
-        signature: how sacrebleu computed BLEU: tokens, smoothing, number of references, version. Figures
-            of other signatures, of another number of replies above all, cannot be compared.
+        signature: how sacrebleu computed BLEU: tokenizer, smoothing, number of references, version. Compare
+            only values with the same signature, and above all with the same number of replies.
     """
 
     per_prompt: Floats
@@ -35,20 +36,22 @@ class SelfBleuDiversity:
 
 
 def self_bleu_diversity(replies: Sequence[Sequence[str]]) -> SelfBleuDiversity:
-    """Return 100 - Self-BLEU of the replies to each prompt.
+    """Return 100 - Self-BLEU of the replies to each prompt; higher is more diverse.
 
-    Self-BLEU (Zhu et al. 2018, Texygen, arXiv 1802.01886) is the mean over replies of the BLEU of one with
-    all others as its references: a mean of sentence scores, not a score of the corpus. BLEU is sacrebleu's
-    (Post 2018), `BLEU(effective_order=True)`: up to 4-grams, or as long as the reply has them. Of a blank
-    reply it is 0; two blank ones are the same reply all the same, and count as 100.
+        100 - 1 / n * sum_i BLEU(reply_i, references: all other replies)
 
-    Time is quadratic in the number of replies: seconds for 32 long ones.
+    It is a mean of sentence scores, not a corpus score. BLEU is `BLEU(effective_order=True)` of sacrebleu
+    (Post 2018): up to 4-grams, or fewer for shorter replies. A blank reply scores 0; two blank replies count
+    as the same reply and score 100. The time is quadratic in the number of replies: seconds for 32 long ones.
+
+    Source: Zhu et al. 2018, Texygen (arXiv 1802.01886).
 
     Args:
-        replies: of each prompt, as many as of every other: BLEU rises with the number of references.
+        replies: for each prompt its replies, the same number for all: BLEU rises with the number of
+            references.
 
     Raises:
-        DataError: there is no prompt, fewer than two replies a prompt, or not as many of each.
+        DataError: there is no prompt, or prompts have fewer than two or different numbers of replies.
         ConfigError: the package sacrebleu is not installed.
 
     Examples:
@@ -62,12 +65,12 @@ def self_bleu_diversity(replies: Sequence[Sequence[str]]) -> SelfBleuDiversity:
     for prompt, count in enumerate(counts):
         if count != counts[0] or count < 2:
             raise DataError(
-                f"Prompt {prompt} has {count} replies and prompt 0 has {counts[0]}: Self-BLEU compares two "
-                "or more and rises with their number, so give as many of every prompt."
+                f"Prompt {prompt} has {count} replies and prompt 0 has {counts[0]}: "
+                "give every prompt the same number of replies, two or more."
             )
     bleu = _sacrebleu()
     self_bleu = [np.mean(_each_against_the_rest(bleu, list(of_prompt))) for of_prompt in replies]
-    # Of two equal replies sacrebleu's logarithms make 100 and a rounding error.
+    # For two equal replies sacrebleu returns 100 plus a rounding error.
     per_prompt = np.clip(100.0 - np.array(self_bleu), 0.0, 100.0)
     return SelfBleuDiversity(per_prompt, float(per_prompt.mean()), str(bleu.get_signature()))
 
@@ -84,8 +87,8 @@ def _sacrebleu() -> "BLEU":
 
 def _each_against_the_rest(bleu: "BLEU", replies: list[str]) -> list[float]:
     """Return the BLEU of each reply with all others as its references (0..100)."""
-    # `corpus_score([reply], [rest])` would read the rest as one reference each of so many replies, and use
-    # the first of them alone.
+    # `corpus_score([reply], [rest])` would take the rest as one reference for each of many replies, and use
+    # only the first.
     scores = [
         bleu.sentence_score(reply, replies[:i] + replies[i + 1 :]).score for i, reply in enumerate(replies)
     ]
@@ -96,24 +99,27 @@ def _each_against_the_rest(bleu: "BLEU", replies: list[str]) -> list[float]:
 
 
 def distinct_n(replies: Sequence[Sequence[str]], n: int) -> Floats:
-    """Return the distinct n-grams of each prompt's replies per 100 words (percent, `prompts`).
+    """Return distinct-n of the replies to each prompt (percent, `prompts`); higher is more diverse.
 
-    As Li et al. 2016 (arXiv 1510.03055) define it: the number of distinct n-grams over the number of words,
-    all replies to the prompt taken together. (Many divide by the number of n-grams, n - 1 fewer a reply.)
-    Words are what white space parts, case and all; no n-gram goes from one reply into the next. It falls
-    with the length of replies: compare lengths too.
+        100 * (number of distinct n-grams) / (number of words)
+
+    over all replies to a prompt. Words are separated by white space and case matters; n-grams do not cross
+    replies. Longer replies give lower values, so compare lengths also. Some authors divide by the number of
+    n-grams instead, which is n - 1 smaller for each reply.
+
+    Source: Li et al. 2016 (arXiv 1510.03055).
 
     Args:
-        replies: of each prompt.
-        n: the length of the n-grams, 1 and 2 in the paper.
+        replies: for each prompt its replies.
+        n: the length of the n-grams; 1 and 2 in the paper.
 
     Raises:
-        DataError: there is no prompt, or one whose replies have no word.
+        DataError: there is no prompt, or the replies to a prompt have no words.
         ConfigError: `n` is not a positive integer.
 
     Examples:
         >>> from bara_pyro.metrics import distinct_n
-        >>> replies = [["a b a b", "a b"]]  # of one prompt
+        >>> replies = [["a b a b", "a b"]]  # one prompt
         >>> distinct_n(replies, 1).round(2).tolist(), distinct_n(replies, 2).round(2).tolist()  # 2 of 6
         ([33.33], [33.33])
     """
@@ -127,29 +133,31 @@ def _distinct(replies: Sequence[str], n: int, prompt: int) -> float:
     words = [reply.split() for reply in replies]
     total = sum(map(len, words))
     if not total:
-        raise DataError(f"The replies to prompt {prompt} have no word: leave the prompt out.")
+        raise DataError(f"The replies to prompt {prompt} have no words: leave the prompt out.")
     found = {tuple(reply[i : i + n]) for reply in words for i in range(len(reply) - n + 1)}
     return 100.0 * len(found) / total
 
 
 def _check_replies(replies: Sequence[Sequence[str]]) -> None:
-    """Raise `DataError` for anything but texts by prompt (a text is a sequence of texts too)."""
+    """Raise `DataError` unless `replies` is a list of texts for each prompt (a single text is a sequence)."""
     if not len(replies):
         raise DataError("replies is empty: there is nothing to score.")
     for prompt, of_prompt in enumerate(replies):
         if isinstance(of_prompt, str) or not all(isinstance(reply, str) for reply in of_prompt):
-            raise DataError(f"replies[{prompt}] is {of_prompt!r:.60}: give a list of texts for every prompt.")
+            raise DataError(f"replies[{prompt}] is {of_prompt!r:.60}: give a list of texts for each prompt.")
 
 
 def mean_cosine_distance(embeddings: ArrayLike) -> Floats:
-    """Return the mean of 1 - cosine over the pairs of replies to each prompt (0..2, `prompts`).
+    """Return the mean cosine distance between replies to each prompt (`prompts`); higher is more diverse.
+
+        mean over pairs i < j of 1 - cos(e_i, e_j), in 0..2
 
     Args:
-        embeddings: `prompts x samples x dim`, of any length but 0.
+        embeddings: `prompts x samples x dim`; they need not be normalized.
 
     Raises:
-        DataError: `embeddings` is empty, ragged or not finite, one is all zeros, or there is
-            one reply a prompt.
+        DataError: `embeddings` is empty, ragged or not finite, an embedding is all zeros, or prompts have
+            only one reply.
 
     Examples:
         >>> from bara_pyro.metrics import mean_cosine_distance
@@ -159,14 +167,14 @@ def mean_cosine_distance(embeddings: ArrayLike) -> Floats:
     checked = as_finite_array(embeddings, "embeddings", ("prompts", "samples", "dim"))
     samples = checked.shape[1]
     if samples < 2:
-        raise DataError("There is 1 reply a prompt: a distance needs two or more.")
+        raise DataError("Each prompt has 1 reply: give two replies or more for a distance.")
     length = np.linalg.norm(checked, axis=2, keepdims=True)
     if not length.all():
         prompt, sample = np.argwhere(length[..., 0] == 0)[0].tolist()
         raise DataError(
-            f"embeddings[{prompt}, {sample}] is all zeros, which has no direction: embed the reply again."
+            f"embeddings[{prompt}, {sample}] is all zeros and has no direction: embed the reply again."
         )
-    # The square of the sum of unit vectors counts each once with itself and each pair twice.
+    # The squared norm of the sum of unit vectors is samples + 2 * sum over pairs of the cosine.
     total = np.square((checked / length).sum(axis=1)).sum(axis=1)
     cosine = (total - samples) / (samples * (samples - 1))
     return np.maximum(1.0 - cosine, 0.0)

@@ -1,7 +1,8 @@
-"""Score against diversity over a sweep of settings (temperatures), and two methods at equal diversity.
+"""Score-diversity frontiers over a sweep of settings, and the comparison of two methods at equal diversity.
 
-A warmer method is more diverse and often worse: one temperature each compares two points of two curves. What
-is compared here is the best score that each method has at a diversity which both reach.
+A higher temperature makes replies more diverse and often worse, so comparing two methods at one temperature
+each confuses the two effects. This module compares the best scores of two methods at diversities that both
+reach.
 """
 
 from collections import Counter
@@ -24,9 +25,9 @@ class EqualDiversity:
     """The mean difference of two frontiers over the band of diversity that both reach.
 
     Attributes:
-        difference: mean of `score(first) - score(second)`, in the score's unit.
+        difference: mean of `score(first) - score(second)` over the band, in the score's unit.
         low: the lower end of the band, in the unit of the diversity.
-        high: its upper end.
+        high: the upper end of the band.
     """
 
     difference: float
@@ -39,9 +40,10 @@ class FrontierComparison:
     """Two methods at equal diversity, with an interval over prompts.
 
     Attributes:
-        found: the comparison on the prompts themselves; None where no diversity is reached by both.
-        interval: of the difference; None where `found` is, or where drawn prompts leave no such diversity.
-        without_band: percentage of draws with no diversity that both reach.
+        found: the observed comparison; None if the methods share no diversity.
+        interval: the interval of the difference; None if the methods share no diversity in the data or in a
+            bootstrap draw.
+        without_band: percentage of draws in which the methods share no diversity.
     """
 
     found: EqualDiversity | None
@@ -50,20 +52,20 @@ class FrontierComparison:
 
 
 def pareto_frontier(points: ArrayLike) -> NDArray[np.intp]:
-    """Return the indices of settings that no other beats, by rising diversity (and falling score).
+    """Return the indices of the Pareto-optimal settings, by increasing diversity and decreasing score.
 
-    A setting is beaten by one that is at least as good and as diverse, and better in one of them; of equal
-    settings the first is kept. Scores that differ in their last digits only, as sums do, are equal.
+    A setting is left out if another is at least as good in both columns and better in one. Of equal settings
+    the first is kept. Scores that differ only by rounding count as equal.
 
     Args:
-        points: `settings x 2`: score and diversity, both higher where better.
+        points: `settings x 2`: score and diversity, higher is better for both.
 
     Raises:
-        DataError: `points` is empty, ragged, not finite or not of two columns.
+        DataError: `points` is empty, ragged or not finite, or does not have two columns.
 
     Examples:
         >>> from bara_pyro.metrics import pareto_frontier
-        >>> pareto_frontier([[3.0, 1.0], [2.0, 2.0], [1.0, 1.5]]).tolist()  # the last is beaten
+        >>> pareto_frontier([[3.0, 1.0], [2.0, 2.0], [1.0, 1.5]]).tolist()  # the second beats the last
         [0, 1]
     """
     score, diversity = _columns(points, "points")
@@ -75,23 +77,23 @@ def pareto_frontier(points: ArrayLike) -> NDArray[np.intp]:
 def _columns(points: ArrayLike, name: str) -> tuple[Floats, Floats]:
     checked = as_finite_array(points, name, ("settings", "2 (score, diversity)"))
     if checked.shape[1] != 2:
-        raise DataError(f"{name} has {checked.shape[1]} columns: give two, score and diversity.")
+        raise DataError(f"{name} has {checked.shape[1]} columns: give two columns, score and diversity.")
     return checked[:, 0], checked[:, 1]
 
 
 def at_equal_diversity(first: ArrayLike, second: ArrayLike) -> EqualDiversity | None:
-    """Return by how much the first frontier is above the second, averaged over the diversity that both reach.
+    """Return the mean height of the first frontier above the second, over the diversity that both reach.
 
-    Scores between neighbouring settings of a frontier are interpolated linearly, and the mean over the band
-    is exact for that; nothing is extrapolated. None where the bands of the frontiers do not meet, as where
-    every setting of one method is beaten in both by each of the other's.
+    Frontiers are interpolated linearly between neighbouring settings and never extrapolated. The mean over
+    the band is the exact integral of the interpolated difference. The result is None if the frontiers have no
+    diversity in common.
 
     Args:
-        first: `settings x 2`: score and diversity of one method, both higher where better.
-        second: the same of the other; the number of settings may differ.
+        first: `settings x 2`: score and diversity of one method, higher is better for both.
+        second: the same for the other method; the number of settings may differ.
 
     Raises:
-        DataError: an input is empty, ragged, not finite or not of two columns.
+        DataError: an input is empty, ragged or not finite, or does not have two columns.
 
     Examples:
         >>> from bara_pyro.metrics import at_equal_diversity
@@ -113,7 +115,7 @@ def at_equal_diversity(first: ArrayLike, second: ArrayLike) -> EqualDiversity | 
     gap = one - other
     if len(knots) == 1:
         return EqualDiversity(float(gap[0]), low, high)
-    # Both are straight between knots: the mean there is the mean of the ends.
+    # Both curves are linear between knots, so their mean there is the mean of the ends.
     between = (gap[1:] + gap[:-1]) / 2
     return EqualDiversity(float(np.average(between, weights=np.diff(knots))), low, high)
 
@@ -127,30 +129,31 @@ def compare_frontiers(
     level: float = 0.95,
     seed: int = 0,
 ) -> FrontierComparison:
-    """Return two methods at equal diversity, with an interval over prompts.
+    """Compare two methods at equal diversity, with an interval over prompts.
 
-    Frontiers and band are found again for every draw. The frontier of noisy points lies above that of their
-    expectations, the more so the more settings it is chosen from: give both methods as many.
+    Frontiers and band are computed anew in every draw. A frontier chosen from noisy points lies above the
+    frontier of their expectations, and more so with more settings: give both methods the same number of
+    settings.
 
     Args:
-        first: from weights of the prompts to `settings x 2`, score and diversity;
-            `mean_over_prompts` of a `prompts x settings x 2` array is one.
-        second: the same of the other method, on the same prompts.
-        clusters: the cluster of each prompt: a name of its own where prompts are independent.
+        first: maps weights of the prompts to a `settings x 2` array of score and diversity, for example
+            `mean_over_prompts` of a `prompts x settings x 2` array.
+        second: the same function for the other method, on the same prompts.
+        clusters: the cluster of each prompt; give independent prompts different names.
         resamples: number of draws of prompts.
         level: nominal coverage, between 0 and 1.
         seed: the same seed gives the same interval.
 
     Raises:
-        DataError: what a statistic returns is no such array, or all prompts are of one cluster.
+        DataError: a function returns another shape, or all prompts are in one cluster.
         ConfigError: `resamples` or `level` is out of range.
 
     Examples:
         >>> import numpy as np
         >>> from bara_pyro.metrics import compare_frontiers, mean_over_prompts
         >>> points = np.array([[3.0, 0.0], [1.0, 2.0]])  # score, diversity at two temperatures
-        >>> first = np.stack([points + noise for noise in (0.1, -0.1, 0.2)])  # of three prompts
-        >>> second = first - [1, 0]  # the same less one point
+        >>> first = np.stack([points + noise for noise in (0.1, -0.1, 0.2)])  # three prompts
+        >>> second = first - [1, 0]  # one point lower
         >>> found = compare_frontiers(mean_over_prompts(first), mean_over_prompts(second), ["a", "b", "c"])
         >>> round(found.found.difference, 4), found.without_band
         (1.0, 0.0)

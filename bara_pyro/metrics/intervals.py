@@ -1,28 +1,35 @@
-"""Intervals of a paired difference, crossed over seeds and clusters of rows, and Holm's correction.
+"""Intervals for paired differences, crossed over seeds and clusters of rows, and Holm's correction.
 
-Two things could have come out otherwise. Training: another seed is another model. The test rows: other
-residents, authors or passages (clusters) would have been asked about, and rows of one cluster err together.
-All seeds answer the same rows, so the two are crossed, and neither a bootstrap over rows alone nor a test
-over seeds alone covers both. The variance of a difference averaged over seeds is that of two-way clustered
-errors (Cameron, Gelbach and Miller 2011, J. Bus. Econ. Stat. 29, 238-249):
+A measured difference has two sources of noise:
+
+- Training: another seed gives another model.
+- Test rows: another test set has other clusters (people, authors, passages), and the errors of rows in one
+  cluster are correlated.
+
+All seeds answer the same rows, so the two sources are crossed. A bootstrap over rows covers only the second
+source, a test over seeds only the first. The variance of a difference averaged over seeds is that of two-way
+clustered errors (Cameron, Gelbach and Miller 2011, J. Bus. Econ. Stat. 29, 238-249):
 
     V = V(seeds) + V(clusters) - V(seeds and clusters)
 
-V(seeds) comes from the differences of the seeds themselves, the other two from drawing clusters
-(`metrics.bootstrap`), the same for every system, seed and task. The interval is Student's, with
-Satterthwaite's degrees of freedom. Three seeds on one task have as few as 2 of them, a half-width of 4.3
-standard errors: that is what three seeds can say, and where they are nine tenths of V it still holds the
-truth in 92 % of the cases only. Training noise is taken as independent between trainings: an average over
-six tasks has up to 12 degrees, and 95 to 96 %. Several sets of rows that were asked of the same trained
-models (shifts) are one training: their differences are averaged first. Seeds that happen to agree can make V
-smaller than what other rows do to these very models; an interval over both is never narrower than that over
-rows alone. With one seed there is no V(seeds): the interval speaks of these trained models on other rows.
-Clusters count as many as would be of one size (`effective`): with few large ones among many small the number
-of names would promise too much (one of 50 rows, fifty of 1: 62 % for 95).
+V(seeds) is estimated from the differences of the seeds. The other two are estimated by drawing clusters
+(`metrics.bootstrap`), the same ones for every system, seed and task. The interval is Student's, with
+Satterthwaite's degrees of freedom.
 
-Quantiles of draws over both factors (the pigeonhole bootstrap, Owen 2007, Ann. Appl. Stat. 1, 386-411) are
-not used. Of three seeds they hold a difference that varies by seeds alone in 75 % of the cases and not in
-95, and they count V(seeds and clusters) three times.
+- Coverage: three seeds on one task can leave as few as 2 degrees of freedom, a half-width of 4.3 standard
+  errors. If V(seeds) is 90 % of V, a nominal 95 % interval then covers the truth in 92 % of cases. Averages
+  over six tasks have up to 12 degrees of freedom and a coverage of 95 to 96 %.
+- Trainings are assumed to be independent. Several test sets answered by the same trained models count as one
+  training: their differences are averaged first.
+- Seeds that agree by chance can make V smaller than V(clusters). The interval is therefore never narrower
+  than the interval over rows for these models.
+- One seed gives no V(seeds). The interval then covers other rows, but not other trainings.
+- Unequal clusters count as an effective number of equal ones (`effective`). With one cluster of 50 rows and
+  fifty of one row, counting names would lower the coverage of a nominal 95 % interval to 62 %.
+
+Percentile intervals of draws over both factors (the pigeonhole bootstrap, Owen 2007, Ann. Appl. Stat. 1,
+386-411) are not used. If only seeds vary, their coverage with three seeds is 75 % instead of 95 %, and they
+count V(seeds and clusters) three times.
 """
 
 import math
@@ -37,23 +44,23 @@ from torch import Tensor
 from bara_pyro.errors import ConfigError, DataError
 
 Clusters: TypeAlias = Collection[str] | Mapping[str, int]
-"""Names of clusters of one size, or the number of rows of each."""
+"""Names of clusters of equal size, or the number of rows of each cluster."""
 
-ROUNDING = 1e-12  # of a difference: a spread that is no spread
+ROUNDING = 1e-12  # relative to a difference: a smaller spread is rounding
 
 
 @dataclass(frozen=True)
 class Interval:
-    """An interval of `score(a) - score(b)`, averaged over seeds and tasks, in the score's unit.
+    """A confidence interval for `score(a) - score(b)`, averaged over seeds and tasks, in the score's unit.
 
     Attributes:
-        difference: the difference on the rows themselves.
+        difference: the observed difference.
         low: the lower end of the interval.
-        high: the upper end.
+        high: the upper end of the interval.
         level: the nominal coverage, 0.95 for example.
-        p_value: two-sided, of no difference.
-        se_seeds: standard error by training again with other seeds, the rows as they are; None of one seed.
-        se_rows: standard error by other clusters of rows, the trained models as they are.
+        p_value: two-sided p-value of the hypothesis of no difference.
+        se_seeds: standard error due to training seeds, for fixed test rows; None for one seed.
+        se_rows: standard error due to test rows, for fixed trained models.
         df: degrees of freedom of Student's t.
     """
 
@@ -68,18 +75,18 @@ class Interval:
 
     @property
     def excludes_zero(self) -> bool:
-        """Whether the systems differ at this level."""
+        """Whether the interval excludes 0: the systems differ at this level."""
         return self.low > 0.0 or self.high < 0.0
 
 
 @dataclass(frozen=True)
 class TaskDifference:
-    """What is known of a difference on one task.
+    """The difference of two systems on one task, by seed and by bootstrap draw.
 
     Attributes:
-        by_seed: the difference of each seed on the rows themselves, float64, `seeds`.
-        drawn: the same on drawn clusters, `resamples x seeds`.
-        clusters: those of its rows.
+        by_seed: float64, `seeds`: the observed difference of each seed.
+        drawn: float64, `resamples x seeds`: the same difference on drawn clusters of rows.
+        clusters: the clusters of the rows of the task.
     """
 
     by_seed: Tensor
@@ -88,10 +95,12 @@ class TaskDifference:
 
 
 def effective(clusters: Sequence[Clusters]) -> float:
-    """Return as how many clusters of one size those of some tasks count, whose differences are averaged.
+    """Return the effective number of clusters behind an average over tasks (Kish).
 
-    `1 / sum(share^2)`, Kish's number: where one cluster holds half of the rows, 100 others of one row each
-    do not make the average as certain as 101 equal ones would.
+        1 / sum_k share_k^2
+
+    where share_k is the share of rows in cluster k, averaged over tasks. Clusters of equal size give their
+    number; a few large clusters give less.
     """
     shares: dict[str, float] = {}
     for task in clusters:
@@ -99,30 +108,31 @@ def effective(clusters: Sequence[Clusters]) -> float:
         rows = sum(sizes.values()) * len(clusters)
         for name, size in sizes.items():
             shares[name] = shares.get(name, 0.0) + size / rows
-    return round(1 / sum(share**2 for share in shares.values()), 9)  # clusters of one size: their number
+    return round(1 / sum(share**2 for share in shares.values()), 9)  # exact for equal sizes
 
 
 def crossed_interval(
     tasks: Sequence[TaskDifference], level: float = 0.95, *, trainings: Sequence[Hashable] | None = None
 ) -> Interval:
-    """Return the interval of a difference averaged over tasks.
+    """Return the confidence interval of a difference averaged over tasks.
 
     Args:
-        tasks: one or more, drawn with the same resamples.
+        tasks: one or more tasks with the same bootstrap draws.
         level: nominal coverage, between 0 and 1.
-        trainings: what was trained on for each task; tasks of one name share trained models, seed by seed.
-            None: each has its own.
+        trainings: a key for each task. Tasks with the same key were answered by the same trained models, seed
+            by seed. If None, every task has its own models.
 
     Raises:
         ConfigError: `level` is out of range.
-        DataError: all rows of a task are of one cluster, or tasks of one training have other seeds.
+        DataError: all rows of a task are in one cluster, or tasks with the same key differ in their number of
+            seeds.
 
     Examples:
         >>> import torch
         >>> from bara_pyro.metrics import TaskDifference, crossed_interval
-        >>> by_seed = torch.tensor([0.9, 1.0, 1.1])  # of three seeds
+        >>> by_seed = torch.tensor([0.9, 1.0, 1.1])  # three seeds
         >>> noise = torch.randn(2000, 1, generator=torch.Generator().manual_seed(0))
-        >>> drawn = by_seed + 0.2 * noise  # as other rows would have it: the same for all seeds
+        >>> drawn = by_seed + 0.2 * noise  # the effect of other rows, the same for all seeds
         >>> found = crossed_interval([TaskDifference(by_seed, drawn, frozenset(map(str, range(100))))])
         >>> round(found.difference, 2), found.excludes_zero
         (1.0, True)
@@ -133,7 +143,7 @@ def crossed_interval(
     known = [_mended(task) for task in tasks]
     drawn = [task.clusters for task in known]
     clusters = len(frozenset().union(*drawn))
-    free = max(1.0, effective(drawn) - 1)  # below 1 Student's quantiles are no numbers of use
+    free = max(1.0, effective(drawn) - 1)  # below 1 Student's quantiles are useless
     difference = float(torch.stack([task.by_seed.mean() for task in known]).mean())
     rows = float(torch.stack([task.drawn.mean(dim=1) for task in known]).mean(dim=0).var())
     trained = _by_training(known, range(len(known)) if trainings is None else trainings)
@@ -146,7 +156,7 @@ def crossed_interval(
     parts = [(v, len(one.by_seed) - 1.0) for v, (one, _) in zip(seeds, trained, strict=True)]
     parts.append((shared, free))
     spread = sum(v**2 / df for v, df in parts)
-    # A difference that never varies has any number of degrees of freedom.
+    # Without variance the degrees of freedom do not matter.
     df = variance**2 / spread if spread else free
     crossed = _student(difference, sum(seeds), rows, variance, df, level)
     alone = _student(difference, sum(seeds), rows, rows, free, level)
@@ -160,9 +170,9 @@ def check_level(level: float) -> None:
 
 
 def _mended(task: TaskDifference) -> TaskDifference:
-    """Return a task whose draws vary as much as other clusters would make them: weights vary less."""
+    """Return a task whose draws have the variance between clusters; drawn weights vary less than that."""
     if len(task.clusters) < 2:
-        raise DataError("All rows are of one cluster: there is no telling how much clusters differ.")
+        raise DataError("All rows are in one cluster: an interval needs rows of two clusters or more.")
     clusters, mean = effective([task.clusters]), task.drawn.mean(dim=0)
     return replace(task, drawn=mean + math.sqrt((clusters + 1) / (clusters - 1)) * (task.drawn - mean))
 
@@ -170,7 +180,7 @@ def _mended(task: TaskDifference) -> TaskDifference:
 def _by_training(
     tasks: Sequence[TaskDifference], trainings: Sequence[Hashable]
 ) -> list[tuple[TaskDifference, float]]:
-    """Return the average of the tasks of each training, and its share of all tasks."""
+    """Return the average of the tasks of each training and the share of these tasks among all."""
     groups: dict[Hashable, list[TaskDifference]] = {}
     for training, task in zip(trainings, tasks, strict=True):
         groups.setdefault(training, []).append(task)
@@ -178,7 +188,9 @@ def _by_training(
     for training, group in groups.items():
         seeds = [len(task.by_seed) for task in group]
         if len(set(seeds)) > 1:
-            raise DataError(f"Tasks of training {training} have {seeds} seeds: compare those that all have.")
+            raise DataError(
+                f"The tasks of training {training} have {seeds} seeds: compare the same seeds on every task."
+            )
         by_seed = torch.stack([task.by_seed for task in group]).mean(dim=0)
         drawn = torch.stack([task.drawn for task in group]).mean(dim=0)
         clusters = frozenset().union(*(task.clusters for task in group))
@@ -187,7 +199,7 @@ def _by_training(
 
 
 def _of_one_seed(drawn: Tensor) -> float:
-    """Return the variance of the mean over seeds by what clusters do to each seed by itself."""
+    """Return the part of the clusters' variance that is not shared by the seeds, of the mean over seeds."""
     seeds = drawn.shape[1]
     covariance = torch.cov(drawn.T)
     own = float(covariance.diagonal().mean())
@@ -196,10 +208,10 @@ def _of_one_seed(drawn: Tensor) -> float:
 
 
 def _agreed(found: Interval, clusters: int) -> Interval:
-    """Return an interval that has no width with what clusters that all agree can tell.
+    """Return an interval without width with the p-value of a sign test over its clusters.
 
-    To the last digit alike they say on which side of 0 they lie, and not by how much others would differ: a
-    sign test, and an interval that has 0 in it where that tells nothing.
+    Clusters that agree to the last digit show the sign of a difference, but not how much other clusters would
+    vary. If the sign test is not significant, the interval is widened to include 0.
     """
     if not found.difference or found.high - found.difference > ROUNDING * abs(found.difference):
         return found
@@ -221,11 +233,16 @@ def _student(
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values adjusted for all of them being looked at (Holm 1979, Scand. J. Stat. 6, 65-70).
+    """Return p-values adjusted for multiple comparisons by Holm's step-down method.
+
+    The k-th smallest of m p-values is multiplied by m + 1 - k. Adjusted values are at most 1 and keep their
+    order.
+
+    Source: Holm 1979, Scand. J. Stat. 6, 65-70.
 
     Examples:
         >>> from bara_pyro.metrics import holm
-        >>> holm([0.01, 0.04, 0.03])  # 3 * 0.01, then 2 * 0.03, and no less than that
+        >>> holm([0.01, 0.04, 0.03])  # 3 * 0.01, 2 * 0.03, then at least as much
         [0.03, 0.06, 0.06]
     """
     order = sorted(range(len(p_values)), key=p_values.__getitem__)

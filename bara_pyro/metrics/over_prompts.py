@@ -1,9 +1,8 @@
-"""Means over prompts, with intervals for what other prompts would have given.
+"""Means over prompts, with confidence intervals over prompts.
 
-Prompts are drawn by weight as rows are in `metrics.bootstrap`: a prompt (or a cluster of them, those of one
-topic for example) of the same name is drawn alike for every method, so that differences are paired. The
-replies are taken as they are: an interval over prompts holds their sampling noise too, since each prompt has
-replies of its own.
+Prompts are drawn by weight, as rows are in `metrics.bootstrap`. A prompt, or a cluster of prompts such as a
+topic, has the same weights for every method, so differences are paired. Replies are not drawn again: each
+prompt has independent replies, so the interval over prompts already includes their sampling noise.
 """
 
 from collections import Counter
@@ -23,19 +22,19 @@ from bara_pyro.metrics.intervals import Interval, TaskDifference, crossed_interv
 Floats: TypeAlias = NDArray[np.float64]
 
 PromptStatistic: TypeAlias = Callable[[Floats], Floats]
-"""From weights of the prompts (`prompts`, they sum to 1) to a figure of prompts that count by them."""
+"""Maps weights of the prompts (`prompts`, with sum 1) to a statistic of the weighted prompts."""
 
 
 @dataclass(frozen=True)
 class SamplingCurve:
-    """A score against the number of sampled replies, in the score's unit.
+    """A score as a function of the number of sampled replies, in the score's unit.
 
     Attributes:
-        budgets: `B`, integers: the number of replies, n or k.
-        per_prompt: `prompts x B`: the estimate of each prompt.
+        budgets: `B`, integers: the numbers of replies, n or k.
+        per_prompt: `prompts x B`: the estimate for each prompt.
         mean: `B`: the mean over prompts.
-        low: `B`: lower ends of intervals over prompts, each for its budget alone.
-        high: `B`: upper ends.
+        low: `B`: lower ends of the intervals over prompts. The intervals are pointwise, not simultaneous.
+        high: `B`: upper ends of the intervals.
         level: nominal coverage, 0.95 for example.
     """
 
@@ -48,15 +47,15 @@ class SamplingCurve:
 
 
 def prompt_weights(clusters: Sequence[str], resamples: int = 2000, seed: int = 0) -> Floats:
-    """Return weights of drawn prompts, `resamples x prompts`; each row sums to 1.
+    """Return bootstrap weights of the prompts, `resamples x prompts`; each row sums to 1.
 
     Args:
-        clusters: the cluster of each prompt: a name of its own where prompts are independent.
+        clusters: the cluster of each prompt; give independent prompts different names.
         resamples: number of draws.
         seed: the same seed gives the same weights.
 
     Raises:
-        DataError: all prompts are of one cluster, or there is none.
+        DataError: there are fewer than two clusters.
         ConfigError: `resamples` is below 2.
 
     Examples:
@@ -70,8 +69,7 @@ def prompt_weights(clusters: Sequence[str], resamples: int = 2000, seed: int = 0
     found = len(set(clusters))
     if found < 2:
         raise DataError(
-            f"There are prompts of {found} cluster(s): score prompts of two or more, "
-            "or there is no telling what other prompts would change."
+            f"The prompts are in {found} cluster(s): an interval needs prompts of two clusters or more."
         )
     weights, index = drawn_clusters(clusters, resamples, seed)
     of_prompts: Floats = weights[:, index].numpy()
@@ -79,14 +77,14 @@ def prompt_weights(clusters: Sequence[str], resamples: int = 2000, seed: int = 0
 
 
 def spread_weights(weights: Floats, clusters: Sequence[str], level: float) -> tuple[Floats, float]:
-    """Return weights whose draws vary as other clusters would make them, and the level of their quantiles.
+    """Return weights corrected for percentile intervals, and the level of the quantiles to use.
 
-    For statistics that are no mean, whose interval is between quantiles of draws: weights vary less than
-    drawn clusters do, and quantiles of few clusters less than Student's (`metrics.intervals` mends both for
-    means). A weight may then be a little below 0.
+    This is for statistics that are not means. Bootstrap weights vary less than resampled clusters, and normal
+    quantiles are smaller than Student's if clusters are few; `metrics.intervals` corrects both for means.
+    Corrected weights may be slightly negative.
 
     Args:
-        weights: of `prompt_weights`, `resamples x prompts`.
+        weights: from `prompt_weights`, `resamples x prompts`.
         clusters: the cluster of each prompt.
         level: nominal coverage.
     """
@@ -97,9 +95,14 @@ def spread_weights(weights: Floats, clusters: Sequence[str], level: float) -> tu
 
 
 def mean_over_prompts(per_prompt: Floats) -> PromptStatistic:
-    """Return the statistic that is the weighted mean over the first dimension of `per_prompt`.
+    """Return a function that computes the weighted mean over prompts of `per_prompt`.
 
-    `DataError`, from the statistic: there is not one weight a prompt.
+    Args:
+        per_prompt: `prompts x ...`.
+
+    Returns:
+        A function from weights (`prompts`, with sum 1) to an array of shape `...`. It raises `DataError` if
+        the number of weights is not that of prompts.
 
     Examples:
         >>> import numpy as np
@@ -112,7 +115,7 @@ def mean_over_prompts(per_prompt: Floats) -> PromptStatistic:
     def mean(weights: Floats) -> Floats:
         if len(weights) != len(per_prompt):
             raise DataError(
-                f"There are {len(per_prompt)} prompts and {len(weights)} clusters: give one cluster a prompt."
+                f"There are {len(per_prompt)} prompts and {len(weights)} clusters: give one for each prompt."
             )
         return np.tensordot(weights, per_prompt, axes=1)
 
@@ -120,19 +123,18 @@ def mean_over_prompts(per_prompt: Floats) -> PromptStatistic:
 
 
 def _within(found: Interval, bounds: tuple[float, float]) -> tuple[float, float]:
-    """Return the ends of an interval of a mean of values between two bounds.
+    """Return the ends of an interval for the mean of bounded values, after Wilson (1927).
 
-    Near a bound the distribution of a mean is lopsided, and an interval of one width on both sides holds the
-    truth too rarely: Wilson's (1927) has the mean's own standard error where the mean is, and another
-    elsewhere.
+    Near a bound the distribution of a mean is skewed, and a symmetric interval covers the truth too rarely.
+    Wilson's interval lets the standard error depend on the assumed mean.
     """
     least, largest = bounds
     if not (np.isfinite(least) and np.isfinite(largest) and least < found.difference < largest):
         return found.low, found.high
     width = largest - least
     p, half = (found.difference - least) / width, (found.high - found.difference) / width
-    # As if of p (1 - p) / n, the largest variance that such values can have: n is what the error says.
-    ratio = half**2 / (p * (1 - p))  # of Student's t squared to n
+    # p (1 - p) / n is the largest variance of a mean of n such values: n is chosen to match the error.
+    ratio = half**2 / (p * (1 - p))  # Student's t squared, divided by n
     middle, reach = (p + ratio / 2) / (1 + ratio), np.sqrt(half**2 + ratio**2 / 4) / (1 + ratio)
     return least + width * float(middle - reach), least + width * float(middle + reach)
 
@@ -147,29 +149,29 @@ def sampling_curve(
     level: float = 0.95,
     seed: int = 0,
 ) -> SamplingCurve:
-    """Return means over prompts with Student's intervals by the bootstrap over prompts; of rates Wilson's.
+    """Return means over prompts, with bootstrap intervals over prompts.
 
-    Rates that are all 0 or all 100 have no spread to draw from, and yet few prompts prove little: their
-    interval is that of Clopper and Pearson (1934), for as many successes in as many tries as there are
-    clusters.
+    Unbounded scores have Student's intervals, bounded ones Wilson's. If all prompts score at the same bound,
+    the bootstrap has no spread; the interval is then that of Clopper and Pearson (1934) for as many trials as
+    there are clusters.
 
     Args:
         per_prompt: `prompts x B`.
         budgets: `B`.
-        clusters: the cluster of each prompt; each is its own if None.
-        bounds: the least and the largest value there can be: intervals end there.
+        clusters: the cluster of each prompt; if None, every prompt is a cluster.
+        bounds: the smallest and the largest possible value; intervals stay between them.
         resamples: number of draws.
         level: nominal coverage, between 0 and 1.
         seed: the same seed gives the same intervals.
 
     Raises:
-        DataError: there is not one cluster a prompt, or all prompts are of one cluster.
+        DataError: the number of clusters is not that of prompts, or all prompts are in one cluster.
         ConfigError: `resamples` or `level` is out of range.
     """
     names = [str(i) for i in range(len(per_prompt))] if clusters is None else list(clusters)
     if len(names) != len(per_prompt):
         raise DataError(
-            f"There are {len(per_prompt)} prompts and {len(names)} clusters: give one cluster a prompt."
+            f"There are {len(per_prompt)} prompts and {len(names)} clusters: give one for each prompt."
         )
     mean = per_prompt.mean(axis=0)
     drawn = torch.from_numpy(prompt_weights(names, resamples, seed) @ per_prompt)

@@ -1,4 +1,4 @@
-"""pass@k: how often at least one of k sampled programs passes its tests."""
+"""pass@k: the probability that at least one of k sampled programs passes its tests."""
 
 from collections.abc import Sequence
 
@@ -11,28 +11,31 @@ from bara_pyro.metrics.over_prompts import Floats, SamplingCurve, sampling_curve
 
 
 def at_least_one(good: NDArray[np.int64], samples: int) -> Floats:
-    """Return the probability that n of N samples hold a good one, `prompts x N` for n = 1..N.
+    """Return the probability that n of N samples include a good one, `prompts x N` for n = 1..N.
 
-    It is 1 - C(N - c, n) / C(N, n), the binomials as a product of n factors: exact at 0 and at 1, and
-    nothing overflows.
+        1 - C(N - c, n) / C(N, n)
+
+    The ratio of binomials is a product of n factors, which is exact at 0 and 1 and cannot overflow.
 
     Args:
-        good: `prompts`, how many of the samples are good (c).
-        samples: N, the number of samples a prompt.
+        good: `prompts`, the number c of good samples for each prompt.
+        samples: the number N of samples for each prompt.
     """
     taken = np.arange(samples)
-    # Once no bad one is left the product is 0, and stays it whatever the factors after.
+    # When no bad sample is left, a factor is 0, so later (negative) factors do not matter.
     bad_left = samples - good[:, None] - taken
     return 1.0 - np.cumprod(bad_left / (samples - taken), axis=1, dtype=np.float64)
 
 
 def pass_at_k_per_problem(passed: ArrayLike, k: Sequence[int] | None = None) -> Floats:
-    """Return the unbiased estimate of pass@k of each problem in percent, `problems x K` (see `pass_at_k`).
+    """Return the unbiased estimate of pass@k for each problem in percent, `problems x K`.
+
+    Arguments and errors are those of `pass_at_k`.
 
     Examples:
         >>> from bara_pyro.metrics import pass_at_k_per_problem
-        >>> passed = [[1, 0, 0, 0], [1, 1, 0, 0]]  # one of four samples passes, and two
-        >>> pass_at_k_per_problem(passed, [1, 2]).round(4).tolist()  # 3 and 5 of 6 pairs do
+        >>> passed = [[1, 0, 0, 0], [1, 1, 0, 0]]  # one and two of four samples pass
+        >>> pass_at_k_per_problem(passed, [1, 2]).round(4).tolist()  # 3 and 5 of 6 pairs pass
         [[25.0, 50.0], [50.0, 83.3333]]
     """
     outcome = as_finite_array(passed, "passed", ("problems", "samples"))
@@ -40,21 +43,25 @@ def pass_at_k_per_problem(passed: ArrayLike, k: Sequence[int] | None = None) -> 
     if len(wrong):
         place = tuple(wrong[0].tolist())
         raise DataError(
-            f"passed{list(place)} is {outcome[place]:g}: give 1 where a sample passes and 0 elsewhere."
+            f"passed{list(place)} is {outcome[place]:g}: give 1 for a sample that passes and 0 for others."
         )
     samples = outcome.shape[1]
     return 100.0 * at_least_one(outcome.sum(axis=1).astype(np.int64), samples)[:, check_k(k, samples) - 1]
 
 
 def check_k(k: Sequence[int] | None, samples: int) -> NDArray[np.int64]:
-    """Return `k` as an array, 1..`samples` if None; `ConfigError`: it is empty or out of that range."""
+    """Return `k` as an array, or 1..`samples` if None.
+
+    Raises:
+        ConfigError: `k` is empty, or a value is not an integer in 1..`samples`.
+    """
     asked = np.arange(1, samples + 1) if k is None else np.asarray(k)
     if asked.ndim != 1 or not asked.size or asked.dtype.kind not in "iu":
         raise ConfigError(f"k is {k!r}: give a list of integers, [1, 10] for example.")
     outside = asked[(asked < 1) | (asked > samples)]
     if outside.size:
         raise ConfigError(
-            f"k is {outside[0]} and there are {samples} samples a problem: "
+            f"k is {outside[0]}, but each problem has {samples} samples: "
             f"choose k in 1..{samples}, or sample more."
         )
     return asked.astype(np.int64)
@@ -69,22 +76,26 @@ def pass_at_k(
     level: float = 0.95,
     seed: int = 0,
 ) -> SamplingCurve:
-    """Return the unbiased estimate of pass@k in percent: 1 - C(n - c, k) / C(n, k) of c that pass among n.
+    """Return the unbiased estimate of pass@k in percent, by problem and on average; higher is better.
+
+        100 * (1 - C(n - c, k) / C(n, k))
+
+    for a problem with n samples of which c pass.
 
     Source: Chen et al. 2021 (arXiv 2107.03374), equation 1.
 
     Args:
-        passed: `problems x samples`, 1 (or True) where the sampled program passes all tests.
-        k: the numbers of samples that are asked about, at most those there are; all of them if None.
-        clusters: the cluster of each problem; each is its own if None.
+        passed: `problems x samples`, 1 (or True) for a sampled program that passes all tests.
+        k: the values of k, at most the number of samples; if None, all of 1..`samples`.
+        clusters: the cluster of each problem; if None, every problem is a cluster.
         resamples: number of draws of problems for the intervals.
         level: nominal coverage, between 0 and 1.
         seed: the same seed gives the same intervals.
 
     Raises:
-        DataError: `passed` is empty, ragged, holds anything but 0 and 1, or all problems are of
-            one cluster.
-        ConfigError: a k is below 1 or above the number of samples; `resamples` or `level` is out of range.
+        DataError: `passed` is empty or ragged, has values other than 0 and 1, or all problems are in one
+            cluster.
+        ConfigError: a k is below 1 or above the number of samples, or `resamples` or `level` is out of range.
 
     Examples:
         >>> from bara_pyro.metrics import pass_at_k

@@ -1,4 +1,4 @@
-"""The reliability diagram's numbers: accuracy and confidence in bins of equal width."""
+"""The numbers behind a reliability diagram: accuracy and confidence in bins of equal width."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ DEFAULT_BINS = 15
 class ReliabilityBins:
     """Rows grouped by the confidence of their top label.
 
-    Bins are closed on the left and open on the right, the last one closed on both sides.
+    Bins include their left edge and exclude their right edge; the last bin includes both.
 
     Attributes:
         edges: float64, `n_bins + 1`, from 0 to 1.
-        counts: long, `n_bins`: rows in each bin.
-        accuracy: float64, `n_bins`, fraction in 0..1 that is right; NaN in an empty bin.
-        confidence: float64, `n_bins`, mean probability of the top label; NaN in an empty bin.
+        counts: long, `n_bins`: number of rows in each bin.
+        accuracy: float64, `n_bins`: fraction of right answers, 0..1; NaN in an empty bin.
+        confidence: float64, `n_bins`: mean probability of the top label, 0..1; NaN in an empty bin.
     """
 
     edges: Tensor
@@ -31,7 +31,7 @@ class ReliabilityBins:
 
     @property
     def ece(self) -> float:
-        """The expected calibration error (percent): the count-weighted mean gap |accuracy - confidence|."""
+        """The expected calibration error (percent): mean |accuracy - confidence|, weighted by counts."""
         gaps = (self.accuracy - self.confidence).abs().nan_to_num(nan=0.0)
         return 100.0 * float((gaps * self.counts).sum() / self.counts.sum())
 
@@ -42,7 +42,7 @@ def bin_edges(n_bins: int) -> Tensor:
 
 
 def on_edges(confidence: Tensor, n_bins: int) -> Tensor:
-    """Return confidences that are an edge but for rounding as that edge, which the bin on its right holds."""
+    """Return the confidences, with those that differ from a bin edge only by rounding moved onto the edge."""
     edge = bin_edges(n_bins)[(confidence * n_bins).round().long().clamp(0, n_bins)]
     return torch.where((confidence - edge).abs() < 10.0**-DECIMALS, edge, confidence)
 
@@ -54,7 +54,7 @@ def bin_index(confidence: Tensor, n_bins: int) -> Tensor:
 
 
 def bin_means(confidence: Tensor, outcome: Tensor, n_bins: int) -> ReliabilityBins:
-    """Group rows by confidence (float64, `n`) and average it and `outcome` (float64, `n`) in each bin."""
+    """Group rows by confidence (float64, `n`); average confidence and `outcome` (float64, `n`) per bin."""
     index = bin_index(confidence, n_bins)
     counts = torch.bincount(index, minlength=n_bins)
     zeros = torch.zeros(n_bins, dtype=torch.float64)
@@ -71,7 +71,7 @@ def reliability_bins(
 ) -> ReliabilityBins:
     """Return counts, accuracy and confidence in bins of equal width (Guo et al. 2017, figure 1).
 
-    Arguments and errors are those of `metrics.ece`, which the `ece` of the result equals.
+    Arguments and errors are those of `metrics.ece`. The `ece` of the result equals `metrics.ece`.
 
     Examples:
         >>> import torch

@@ -1,8 +1,13 @@
 """Scores of a classifier's predictive distribution: accuracy, calibration, likelihood.
 
-Each takes `log_probs` (`n x C`, natural log of the posterior-predictive probabilities, already averaged over
-draws) and `labels` (`n`), computes in float64 and is a mean over examples, never over batches. `DataError`:
-the input is empty, ragged or no log-probabilities.
+Every score takes
+
+- `log_probs`, `n x C`: the natural log of the posterior-predictive probabilities, averaged over draws;
+- `labels`, `n`: the index of the right class.
+
+It is computed in float64 as a mean over rows, not over batches. It raises `DataError` if the input is empty,
+ragged or not log-probabilities. In the formulas below, p_i(c) is the probability of class c in row i, y_i the
+label, and conf_i = max_c p_i(c) the confidence.
 """
 
 import math
@@ -28,7 +33,11 @@ BELOW_ONE = math.nextafter(1.0, 0.0)
 
 
 def accuracy(log_probs: Numbers, labels: Tensor | Sequence[int]) -> float:
-    """Return the percentage of rows whose most probable class is the label (first class among equals).
+    """Return the percentage of rows whose most probable class is the label; higher is better.
+
+        100 / n * sum_i [argmax_c p_i(c) = y_i]
+
+    The first of equally probable classes counts as the prediction.
 
     Examples:
         >>> import torch
@@ -42,9 +51,15 @@ def accuracy(log_probs: Numbers, labels: Tensor | Sequence[int]) -> float:
 
 
 def ece(log_probs: Numbers, labels: Tensor | Sequence[int], n_bins: int = DEFAULT_BINS) -> float:
-    """Return the expected calibration error in percent: top label, equal-width bins, L1 (Guo et al. 2017).
+    """Return the expected calibration error (ECE) in percent; 0 is best.
 
-    Bins are closed on the left, the last one on both sides.
+        100 * sum_b n_b / n * |acc_b - conf_b|
+
+    The rows are grouped by the confidence of their top label into `n_bins` bins of equal width. n_b is the
+    number of rows in bin b, acc_b the fraction of them that is right, and conf_b their mean confidence. Bins
+    include their left edge; the last bin includes both edges.
+
+    Source: Guo et al. 2017 (arXiv 1706.04599).
 
     Examples:
         >>> import torch
@@ -53,24 +68,26 @@ def ece(log_probs: Numbers, labels: Tensor | Sequence[int], n_bins: int = DEFAUL
         >>> round(ece(log_probs, [0] * 9 + [1]), 4), round(ece(log_probs, [0] * 7 + [1] * 3), 4)  # of 90 %
         (0.0, 20.0)
     """
-    # Imported here: it takes seconds, which no command but evaluation should pay.
+    # Imported here because the import takes seconds, and only evaluation needs it.
     from torchmetrics.functional.classification import binary_calibration_error
 
     confidence, correct = correctness(*check_predictions(log_probs, labels))
-    # torchmetrics' multiclass form casts to float32, and softmaxes its whole input when one probability is
-    # above 1 by a rounding error; the binary form on (confidence, correct) is the same sum and does neither.
-    # It puts a confidence of exactly 1 into a bin of its own, beyond the last one: hence the clamp.
+    # The multiclass form of torchmetrics casts to float32, and applies a softmax to the whole input if
+    # rounding puts one probability above 1. The binary form on (confidence, correct) computes the same sum
+    # without either. It puts a confidence of exactly 1 into a bin beyond the last one: hence the clamp.
     placed = on_edges(confidence, check_bins(n_bins)).clamp(max=BELOW_ONE)
     error = binary_calibration_error(placed, correct.long(), n_bins=n_bins, norm="l1")
     return 100.0 * float(error)
 
 
 def adaptive_ece(log_probs: Numbers, labels: Tensor | Sequence[int], n_bins: int = DEFAULT_BINS) -> float:
-    """Return the calibration error in percent over bins of equal mass (Nguyen and O'Connor 2015).
+    """Return the calibration error over bins of equal mass in percent; 0 is best.
 
-    Rows are sorted by confidence and cut into `n_bins` runs whose sizes differ by at most one. Rows of equal
-    confidence share their mean correctness, so that the order in which they come does not matter. With fewer
-    rows than bins, each row is its own bin.
+    The formula is that of `ece` with other bins: the rows are sorted by confidence and cut into `n_bins` runs
+    whose sizes differ by at most one. Rows of equal confidence share their mean correctness, so the order of
+    the rows does not matter. With fewer rows than bins, each row is a bin.
+
+    Source: Nguyen and O'Connor 2015 (arXiv 1508.05154).
 
     Examples:
         >>> import torch
@@ -86,20 +103,22 @@ def adaptive_ece(log_probs: Numbers, labels: Tensor | Sequence[int], n_bins: int
 
 
 def nll_per_example(log_probs: Tensor, labels: Tensor) -> Tensor:
-    """Return minus the log-probability of the label (nats, `n`) of checked inputs."""
+    """Return the negative log-probability of each label (nats, `n`), of checked inputs."""
     return -log_probs.gather(1, labels[:, None]).squeeze(1)
 
 
 def brier_per_example(log_probs: Tensor, labels: Tensor) -> Tensor:
-    """Return the squared distance to the one-hot label (0..2, `n`) of checked inputs."""
+    """Return the squared distance of each row to its one-hot label (0..2, `n`), of checked inputs."""
     target = torch.nn.functional.one_hot(labels, log_probs.shape[1])
     return (log_probs.exp() - target).square().sum(dim=1)
 
 
 def nll(log_probs: Numbers, labels: Tensor | Sequence[int]) -> float:
-    """Return the mean negative log-likelihood of the labels in nats.
+    """Return the mean negative log-likelihood of the labels in nats; lower is better.
 
-    Nothing is floored: probability 0 on one right answer makes it infinite.
+        -1 / n * sum_i log p_i(y_i)
+
+    Probabilities are not clipped: one right answer with probability 0 makes the score infinite.
 
     Examples:
         >>> import torch
@@ -112,7 +131,11 @@ def nll(log_probs: Numbers, labels: Tensor | Sequence[int]) -> float:
 
 
 def brier(log_probs: Numbers, labels: Tensor | Sequence[int]) -> float:
-    """Return the mean Brier score (Brier 1950), summed over classes: 0 is perfect, 2 the worst.
+    """Return the mean Brier score, summed over classes: 0 is best, 2 is worst.
+
+        1 / n * sum_i sum_c (p_i(c) - [c = y_i])^2
+
+    Source: Brier 1950, Monthly Weather Review 78, 1-3.
 
     Examples:
         >>> import torch
@@ -129,20 +152,22 @@ def evaluate(
     labels: Tensor | Sequence[int],
     truth: Numbers | None = None,
 ) -> dict[str, float]:
-    """Return every score of one system on one set of rows.
+    """Return every registered score of one system on one set of rows.
 
     Args:
         log_probs: `n x C`, natural log of the posterior-predictive probabilities.
         labels: `n`, index of the right class.
-        truth: `n x C`, true answer probabilities; a row of NaN is not known (`truth.stack_truth` makes them).
+        truth: `n x C`, true answer probabilities. A row of NaN marks an unknown truth
+            (`truth.stack_truth` builds such a tensor).
 
     Returns:
-        `n` (rows), `acc` (percent), `ece` (percent, 15 bins), `nll` (nats), `brier` (0..2), `aece` (percent,
-        15 equal-mass bins), `aurc` (percent); where a truth is known also `n_truth` (rows with one),
-        `kl_truth` (nats), `ece_truth` (percent) and `regret` (accuracy points).
+        The scores by name: `n` (number of rows), `acc` (percent), `ece` (percent, 15 bins), `nll` (nats),
+        `brier` (0..2), `aece` (percent, 15 bins of equal mass) and `aurc` (percent). If a truth is known also
+        `n_truth` (number of such rows), `kl_truth` (nats), `ece_truth` (percent) and `regret` (accuracy
+        points). Higher is better for `acc`, lower for all other scores.
 
     Raises:
-        DataError: when the input is empty, ragged or not log-probabilities.
+        DataError: the input is empty, ragged or not log-probabilities.
 
     Examples:
         >>> import torch
@@ -158,7 +183,7 @@ def evaluate(
         aece 35.0
         aurc 14.583
 
-        With the true probabilities, where they are known:
+        With the true probabilities:
 
         >>> truth = [[0.9, 0.1], [0.2, 0.8], [0.5, 0.5], [0.4, 0.6]]
         >>> found = evaluate(log_probs, [0, 1, 0, 1], truth)
@@ -176,12 +201,12 @@ def evaluate(
 
 
 def accuracy_per_row(log_probs: Tensor, labels: Tensor) -> Tensor:
-    """Return 100 where the label is the most probable class, 0 elsewhere, `n x 1`, of checked inputs."""
+    """Return 100 for each row whose most probable class is the label and 0 for others, `n x 1`."""
     return 100.0 * correctness(log_probs, labels)[1][:, None]
 
 
 def ece_per_row(log_probs: Tensor, labels: Tensor) -> Tensor:
-    """Return each row's signed gap (percent) in the column of its bin, `n x bins`, of checked inputs."""
+    """Return each row's correctness minus confidence (percent) in the column of its bin, `n x bins`."""
     confidence, correct = correctness(log_probs, labels)
     columns = torch.zeros(len(labels), DEFAULT_BINS, dtype=torch.float64)
     return columns.scatter(

@@ -1,4 +1,4 @@
-"""Selective prediction: how the error falls when the least certain rows are left unanswered.
+"""Selective prediction: the error rate when the least certain rows are left unanswered.
 
 Arguments and errors are those of `metrics.scores`.
 """
@@ -14,13 +14,16 @@ from bara_pyro.metrics.uncertainty import ood_auroc
 
 
 def risk_coverage(log_probs: Numbers, labels: Tensor | Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Return the risk-coverage curve (El-Yaniv and Wiener 2010) of the top label's confidence.
+    """Return the risk-coverage curve of the top label's confidence.
 
-    Rows of equal confidence are taken in random order, in expectation, so that the curve does not depend
-    on the order of the rows.
+    The k most confident rows are answered, for k = 1..n. Coverage is the share of rows that are answered,
+    risk the error rate among them; lower curves are better. Rows of equal confidence count by their mean
+    error, so the curve does not depend on the order of the rows.
+
+    Source: El-Yaniv and Wiener 2010, JMLR 11, 1605-1641.
 
     Returns:
-        Coverage (percent, `n`, rising to 100) and risk (percent of the covered rows that are wrong, `n`).
+        Coverage (percent, `n`, rising to 100) and risk (percent, `n`), both float64.
 
     Examples:
         >>> import torch
@@ -37,9 +40,13 @@ def risk_coverage(log_probs: Numbers, labels: Tensor | Sequence[int]) -> tuple[T
 
 
 def aurc(log_probs: Numbers, labels: Tensor | Sequence[int]) -> float:
-    """Return the area under the risk-coverage curve in percent: 0 is perfect, lower is better.
+    """Return the area under the risk-coverage curve (AURC) in percent; 0 is best.
 
-    It is the mean of the risk over the coverages 1/n, 2/n, ..., 1 (Geifman and El-Yaniv 2017).
+        1 / n * sum_k risk(k / n)
+
+    where risk(k / n) is the error rate among the k most confident rows (see `risk_coverage`).
+
+    Source: Geifman, Uziel and El-Yaniv 2019 (arXiv 1805.08206).
 
     Examples:
         >>> import torch
@@ -52,13 +59,16 @@ def aurc(log_probs: Numbers, labels: Tensor | Sequence[int]) -> float:
 
 
 def error_auroc(log_probs: Numbers, labels: Tensor | Sequence[int]) -> float:
-    """Return how well low confidence tells wrong answers from right ones (AUROC, percent).
+    """Return the AUROC in percent of low confidence as a detector of wrong answers.
 
-    It is the probability that a wrong answer has less confidence in its top label than a right one, ties
-    counting half (Hendrycks and Gimpel 2017): 50 is chance, 100 perfect.
+        100 * P(conf_wrong < conf_right) + 50 * P(conf_wrong = conf_right)
+
+    for the confidences of a random wrong and a random right answer: 50 is chance, 100 is perfect.
+
+    Source: Hendrycks and Gimpel 2017 (arXiv 1610.02136).
 
     Raises:
-        DataError: as of `metrics.scores`, or all answers are right, or all wrong: there is nothing to tell.
+        DataError: all answers are right or all are wrong, or the inputs fail the checks of `metrics.scores`.
 
     Examples:
         >>> import torch
@@ -71,5 +81,7 @@ def error_auroc(log_probs: Numbers, labels: Tensor | Sequence[int]) -> float:
     right = correct.bool()
     if right.all() or not right.any():
         all_of_them = "right" if right[0] else "wrong"
-        raise DataError(f"All {len(right)} answers are {all_of_them}: there is nothing to tell apart.")
+        raise DataError(
+            f"All {len(right)} answers are {all_of_them}: the AUROC needs right and wrong answers."
+        )
     return ood_auroc(-confidence[right], -confidence[~right])

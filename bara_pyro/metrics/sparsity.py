@@ -1,4 +1,4 @@
-"""How many entries of a gate or an activation are as good as off."""
+"""The share of entries of a gate or an activation that are close to 0."""
 
 from collections.abc import Sequence
 
@@ -9,15 +9,17 @@ from bara_pyro.errors import ConfigError, DataError
 
 
 def sparsity(z: Tensor | Sequence[float], tau: float = 0.1) -> float:
-    """Return the percentage of entries of `z` with `|z| < tau` (paper, section 'Layer-wise Sparsity').
+    """Return the percentage of entries of `z` with `|z| < tau`.
+
+    Source: the BaRA paper (arXiv 2606.29184), section "Layer-wise Sparsity".
 
     Args:
         z: any shape: Phi, theta or their product.
         tau: the threshold below which an entry counts as off; the paper uses 0.1.
 
     Raises:
-        DataError: when `z` is empty or holds NaN.
-        ConfigError: when `tau` is negative.
+        DataError: `z` is empty or contains NaN.
+        ConfigError: `tau` is negative.
 
     Examples:
         >>> from bara_pyro.metrics import sparsity
@@ -26,27 +28,27 @@ def sparsity(z: Tensor | Sequence[float], tau: float = 0.1) -> float:
     """
     values = torch.as_tensor(z).detach()
     if values.numel() == 0:
-        raise DataError(f"z is empty (shape {tuple(values.shape)}): it has no sparsity.")
+        raise DataError(f"z is empty (shape {tuple(values.shape)}): give at least one entry.")
     if torch.isnan(values).any():
-        raise DataError("z holds NaN: the gate failed there.")
+        raise DataError("z contains NaN: give finite gates.")
     if tau < 0:
-        raise ConfigError(f"tau is {tau}: give a threshold of at least 0.")
+        raise ConfigError(f"tau is {tau}: give a threshold of 0 or more.")
     return 100.0 * int((values.abs() < tau).sum()) / values.numel()
 
 
 def sparsity_by_module(gates: Tensor, tau: float = 0.1, ranks: Sequence[int] = ()) -> Tensor:
-    """Return the percentage of entries with `|z| < tau` of each of M modules, float64, `M`.
+    """Return the percentage of gates with `|z| < tau` in each of M modules, float64, `M`.
 
     Args:
         gates: `S x n x M x r`: draws, rows, modules, rank units.
         tau: see `sparsity`.
-        ranks: units that each of the modules has, the first of the r; empty: all. Those that are pruned away
-            are no gates.
+        ranks: the number of units that each module kept after pruning: its first units count, the others do
+            not. If empty, all units count.
 
     Examples:
         >>> import torch
         >>> from bara_pyro.metrics import sparsity_by_module
-        >>> gates = torch.tensor([[0.0, 0.0], [0.05, 1.0], [1.0, 1.0]])[None, None]  # of three modules
+        >>> gates = torch.tensor([[0.0, 0.0], [0.05, 1.0], [1.0, 1.0]])[None, None]  # three modules
         >>> sparsity_by_module(gates).tolist()
         [100.0, 50.0, 0.0]
         >>> sparsity_by_module(gates, ranks=(2, 1, 2)).tolist()
@@ -60,7 +62,11 @@ def sparsity_by_module(gates: Tensor, tau: float = 0.1, ranks: Sequence[int] = (
 
 
 def over_modules(percentages: Tensor, ranks: Sequence[int] = ()) -> float:
-    """Return the percentage over all units of M modules, each of which counts by the units that it has.
+    """Return the percentage over all units from those of M modules, weighted by their number of units.
+
+    Args:
+        percentages: `M`.
+        ranks: the number of units of each module; if empty, all modules count equally.
 
     Examples:
         >>> import torch

@@ -1,8 +1,12 @@
-"""Scores against the true answer distribution, for worlds that know `p(answer | question)`.
+"""Scores against the true answer distribution, for data sets that know `p(answer | question)`.
 
-Each takes `log_probs` (`n x C`, natural log of the posterior-predictive probabilities) and `truth` (`n x C`,
-true probabilities). A row whose truth is not known is a row of NaN; the scores are means over the other rows.
-Errors: see `check_truth`.
+Every score takes
+
+- `log_probs`, `n x C`: the natural log of the posterior-predictive probabilities;
+- `truth`, `n x C`: the true probabilities. A row of NaN marks an unknown truth and is left out of the mean.
+
+It raises `DataError` under the conditions that `check_truth` lists. In the formulas below, p_i(c) is the
+predicted and t_i(c) the true probability of class c in row i.
 """
 
 from collections.abc import Sequence
@@ -16,9 +20,10 @@ from bara_pyro.metrics.reliability import DEFAULT_BINS, bin_means
 
 
 def stack_truth(truths: Sequence[Sequence[float] | None], num_classes: int) -> Tensor:
-    """Return the truths of a list of rows as one tensor (float64, `n x C`), NaN where there is None.
+    """Return the true distributions of rows as one tensor (float64, `n x C`), with NaN for None.
 
-    `DataError`: a truth does not have `num_classes` entries.
+    Raises:
+        DataError: a truth does not have `num_classes` entries.
 
     Examples:
         >>> from bara_pyro.metrics import stack_truth
@@ -35,7 +40,8 @@ def stack_truth(truths: Sequence[Sequence[float] | None], num_classes: int) -> T
 def check_truth(log_probs: Numbers, truth: Numbers) -> tuple[Tensor, Tensor]:
     """Return `log_probs` and `truth` (float64, `m x C`) of the m rows whose truth is known.
 
-    `DataError`: the shapes differ, no truth is known, or a truth is not a distribution.
+    Raises:
+        DataError: the shapes differ, no truth is known, or a truth is not a distribution.
     """
     predicted = check_log_probs(log_probs)
     known, given = known_truth(truth, predicted.shape)
@@ -43,27 +49,32 @@ def check_truth(log_probs: Numbers, truth: Numbers) -> tuple[Tensor, Tensor]:
 
 
 def known_truth(truth: Numbers, shape: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Return of which of n rows the truth is known (bool, `n`), and the truths (float64, `n x C`).
+    """Return a mask of the rows whose truth is known (bool, `n`) and all truths (float64, `n x C`).
 
-    `DataError`: their shape is not that of the predictions, no truth is known, or one is not a distribution.
+    Raises:
+        DataError: `truth` is not of shape `shape`, no truth is known, or a truth is not a distribution.
     """
     given = as_float64(truth, "truth", 2)
     if tuple(given.shape) != tuple(shape):
-        raise DataError(f"truth has shape {tuple(given.shape)}, log_probs {tuple(shape)}: make them equal.")
+        raise DataError(
+            f"truth has shape {tuple(given.shape)} and log_probs {tuple(shape)}: give both the same shape."
+        )
     known = ~torch.isnan(given).all(dim=1)
     if not known.any():
-        raise DataError("No row has a known truth: leave out the scores against the truth.")
+        raise DataError("No row has a known truth: give the true probabilities of at least one row.")
     wrong = known & ~((given >= 0).all(dim=1) & ((given.sum(dim=1) - 1).abs() <= 1e-6))
     if wrong.any():
         row = int(wrong.nonzero()[0])
-        raise DataError(f"The truth of row {row} is not a distribution: {given[row].tolist()}.")
+        raise DataError(f"The truth of row {row} is {given[row].tolist()}: give probabilities that sum to 1.")
     return known, given
 
 
 def kl_from_truth(log_probs: Numbers, truth: Numbers) -> float:
-    """Return the mean of KL(truth || prediction) in nats: 0 only where the prediction is the truth.
+    """Return the mean KL divergence from the truth to the prediction in nats; 0 is best.
 
-    An answer that can be true and has probability 0 gives infinity.
+        1 / n * sum_i sum_c t_i(c) * log(t_i(c) / p_i(c))
+
+    It is infinite if a possible answer has a predicted probability of 0.
 
     Examples:
         >>> import torch
@@ -73,16 +84,17 @@ def kl_from_truth(log_probs: Numbers, truth: Numbers) -> float:
         0.3466
     """
     predicted, known = check_truth(log_probs, truth)
-    # 0 log 0 = 0 also where the prediction is 0, which a plain product would turn into NaN.
+    # 0 log 0 counts as 0; a plain product would be NaN if the prediction is also 0.
     cross = torch.where(known > 0, known * predicted, 0.0)
     return float((torch.special.xlogy(known, known) - cross).sum(dim=1).mean())
 
 
 def calibration_against_truth(log_probs: Numbers, truth: Numbers, n_bins: int = DEFAULT_BINS) -> float:
-    """Return the ECE in percent with each row's 0/1 correctness replaced by its expectation.
+    """Return the ECE in percent with each row's correctness replaced by its expectation; 0 is best.
 
-    The outcome of a row is the true probability of the label it predicts, so the score has none of the
-    noise of sampled labels that ECE counts as miscalibration. Same bins as `ece`.
+    A row counts by the true probability of the class that it predicts, instead of by 0 or 1. The score is
+    therefore free of the noise of sampled labels, which `ece` counts as miscalibration. Formula and bins are
+    those of `ece`.
 
     Examples:
         >>> import torch
@@ -97,10 +109,11 @@ def calibration_against_truth(log_probs: Numbers, truth: Numbers, n_bins: int = 
 
 
 def regret(log_probs: Numbers, truth: Numbers) -> float:
-    """Return the accuracy points lost to the Bayes classifier, in expectation under the truth.
+    """Return the expected accuracy lost against the Bayes classifier, in points; 0 is best.
 
-    The mean over rows of `max_c truth_c - truth_(predicted label)`, in percent: 0 for a system that always
-    names a most probable answer, however badly calibrated it is.
+        100 / n * sum_i (max_c t_i(c) - t_i(argmax_c p_i(c)))
+
+    It is 0 for every system that always predicts a most probable answer, whether or not it is calibrated.
 
     Examples:
         >>> import torch

@@ -1,7 +1,8 @@
-"""What the spread of the posterior draws says: predictive distribution, kinds of uncertainty, detection.
+"""Summaries of posterior draws: predictive distribution, decomposed uncertainty, out-of-distribution AUROC.
 
-Draws are `S x n x C`, natural log of the probabilities under each posterior draw; `DataError`: they are
-empty, ragged or no log-probabilities.
+`draws` has shape `S x n x C`: the natural log of the probabilities of S posterior draws, n rows and C
+classes. Every function raises `DataError` if they are empty, ragged or not log-probabilities. In the formulas
+below, p_s is the prediction of draw s for a row and H the entropy.
 """
 
 import math
@@ -21,8 +22,8 @@ class Uncertainty:
 
     Attributes:
         total: float64, `n`: entropy of the mean prediction.
-        aleatoric: float64, `n`: expected entropy of a draw's prediction.
-        epistemic: float64, `n`, not negative: mutual information between answer and latent variables.
+        aleatoric: float64, `n`: mean entropy of the draws' predictions.
+        epistemic: float64, `n`, at least 0: mutual information of the answer and the latent variables.
     """
 
     total: Tensor
@@ -31,7 +32,11 @@ class Uncertainty:
 
 
 def posterior_predictive(draws: Numbers) -> Tensor:
-    """Return the log of the mean over draws of the probabilities (not of the logits), float64, `n x C`.
+    """Return the log of the mean probabilities over draws, float64, `n x C`.
+
+        log(1 / S * sum_s p_s)
+
+    Probabilities are averaged, not logits.
 
     Examples:
         >>> import torch
@@ -45,14 +50,18 @@ def posterior_predictive(draws: Numbers) -> Tensor:
 
 
 def decompose(draws: Numbers) -> Uncertainty:
-    """Split the predictive uncertainty into aleatoric and epistemic (Depeweg et al. 2018).
+    """Split the predictive uncertainty of each row into an aleatoric and an epistemic part.
+
+        total = H(1/S sum_s p_s)        aleatoric = 1/S sum_s H(p_s)        epistemic = total - aleatoric
+
+    Source: Depeweg et al. 2018 (arXiv 1710.07283).
 
     Examples:
         >>> import torch
         >>> from bara_pyro.metrics import decompose
-        >>> agree, disagree = [[0.5, 0.5], [1.0, 0.0]], [[0.5, 0.5], [0.0, 1.0]]  # of two rows, two draws
-        >>> found = decompose(torch.tensor([agree, disagree]).log())
-        >>> found.total.round(decimals=4).tolist()  # log 2 of both, for another reason:
+        >>> draws = [[[0.5, 0.5], [1.0, 0.0]], [[0.5, 0.5], [0.0, 1.0]]]  # two draws of two rows
+        >>> found = decompose(torch.tensor(draws).log())
+        >>> found.total.round(decimals=4).tolist()  # log 2 in both rows, for different reasons:
         [0.6931, 0.6931]
         >>> found.aleatoric.round(decimals=4).tolist(), found.epistemic.round(decimals=4).tolist()
         ([0.6931, 0.0], [0.0, 0.6931])
@@ -60,19 +69,20 @@ def decompose(draws: Numbers) -> Uncertainty:
     probs = check_log_probs(draws, "draws", dims=3).exp()
     total = torch.special.entr(probs.mean(dim=0)).sum(dim=-1)
     aleatoric = torch.special.entr(probs).sum(dim=-1).mean(dim=0)
-    # Entropy is concave, so the difference is below 0 by rounding only.
+    # Entropy is concave, so only rounding can make the difference negative.
     return Uncertainty(total, aleatoric, (total - aleatoric).clamp(min=0.0))
 
 
 @dataclass(frozen=True)
 class NestedUncertainty:
-    """The uncertainty of each row in nats; `total` is the sum of the three others up to rounding.
+    """The uncertainty of each row in nats; `total` is the sum of the three other parts up to rounding.
 
     Attributes:
         total: float64, `n`: entropy of the mean prediction.
-        aleatoric: float64, `n`: expected entropy of a draw's prediction.
-        global_: float64, `n`: mutual information of answer and global latents (Phi).
-        local: float64, `n`: mutual information of answer and local latents (theta), given the global ones.
+        aleatoric: float64, `n`: mean entropy of the draws' predictions.
+        global_: float64, `n`: mutual information of the answer and the global latent variables (Phi).
+        local: float64, `n`: mutual information of the answer and the local latent variables (theta), given
+            the global ones.
     """
 
     total: Tensor
@@ -82,23 +92,24 @@ class NestedUncertainty:
 
 
 def decompose_nested(draws: Numbers, repeats: int) -> NestedUncertainty:
-    """Split the epistemic part further, into what global and what local latents contribute.
+    """Split the epistemic uncertainty of each row further, into the parts of global and local latents.
 
         I(y; Phi) = H(E[p]) - E_Phi[H(E_theta[p])]        I(y; theta | Phi) = E_Phi[H(E_theta[p])] - E[H(p)]
 
-    With L draws of theta for each Phi, their sampling error is counted with Phi's part: it shrinks with 1/L.
+    The means over theta use L draws for each Phi. Their sampling error is counted in Phi's part and shrinks
+    with 1/L.
 
     Args:
-        draws: `S x n x C`, natural log of the probabilities, of `core.prediction.predict(repeats=repeats)`.
-        repeats: the number L of successive draws that share their global latents; S is a multiple of it.
+        draws: `S x n x C`, natural log of the probabilities from `core.prediction.predict(repeats=repeats)`.
+        repeats: the number L of successive draws that share their global latents; S must be a multiple.
 
     Raises:
-        DataError: S is no multiple of `repeats`, or the draws are not log-probabilities.
+        DataError: S is not a multiple of `repeats`, or the draws are not log-probabilities.
 
     Examples:
         >>> import torch
         >>> from bara_pyro.metrics import decompose_nested
-        >>> probs = [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]  # two Phi, two draws of theta under each
+        >>> probs = [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]  # two Phi, two theta each
         >>> found = decompose_nested(torch.tensor(probs)[:, None].log(), repeats=2)
         >>> [round(float(part), 4) for part in (found.total, found.aleatoric, found.global_, found.local)]
         [0.6931, 0.0, 0.6931, 0.0]
@@ -106,7 +117,7 @@ def decompose_nested(draws: Numbers, repeats: int) -> NestedUncertainty:
     checked = check_log_probs(draws, "draws", dims=3)
     if repeats < 1 or len(checked) % repeats:
         raise DataError(
-            f"{len(checked)} draws cannot be cut into groups of {repeats}: draw a multiple of it."
+            f"{len(checked)} draws cannot be split into groups of {repeats}: draw a multiple of {repeats}."
         )
     whole = decompose(checked)
     groups = checked.exp().unflatten(0, (-1, repeats)).mean(dim=1)
@@ -116,31 +127,32 @@ def decompose_nested(draws: Numbers, repeats: int) -> NestedUncertainty:
 
 
 def ood_auroc(in_score: Tensor | Sequence[float], out_score: Tensor | Sequence[float]) -> float:
-    """Return how well a score tells out-of-distribution rows from in-distribution ones (AUROC, percent).
+    """Return the AUROC in percent of a score that should be higher on out-of-distribution rows.
 
-    It is the probability that a row from outside scores higher than one from inside, ties counting half:
-    50 is chance, 100 perfect.
+        100 * P(out > in) + 50 * P(out = in)
+
+    for a random out-of-distribution and a random in-distribution row: 50 is chance, 100 is perfect.
 
     Args:
         in_score: `n`, uncertainty of the in-distribution rows (entropy or mutual information, any unit).
-        out_score: `m`, the same of the out-of-distribution rows.
+        out_score: `m`, uncertainty of the out-of-distribution rows in the same unit.
 
     Raises:
-        DataError: when either is empty or holds NaN.
+        DataError: an input is empty or contains NaN.
 
     Examples:
         >>> from bara_pyro.metrics import ood_auroc
-        >>> round(ood_auroc([0.1, 0.2, 0.4], [0.3, 0.5]), 4)  # 5 of the 6 pairs are in order
+        >>> round(ood_auroc([0.1, 0.2, 0.4], [0.3, 0.5]), 4)  # 5 of 6 pairs are in order
         83.3333
     """
-    # Imported here: it takes seconds, which no command but evaluation should pay.
+    # Imported here because the import takes seconds, and only evaluation needs it.
     from torchmetrics.functional.classification import binary_auroc
 
     inside, outside = as_float64(in_score, "in_score", 1), as_float64(out_score, "out_score", 1)
     scores = torch.cat([inside, outside])
     if torch.isnan(scores).any():
         raise DataError("A score is NaN: the prediction failed there.")
-    # torchmetrics passes scores outside 0..1 through a sigmoid, which ties all large ones: give it ranks.
+    # torchmetrics applies a sigmoid to scores outside 0..1, which makes all large ones equal: pass ranks.
     levels, rank = torch.unique(scores, return_inverse=True)
     target = torch.cat([torch.zeros(len(inside)), torch.ones(len(outside))]).long()
     return 100.0 * float(binary_auroc(rank.double() / max(len(levels) - 1, 1), target))

@@ -167,7 +167,7 @@ def test_rows_with_fewer_answers() -> None:
 def test_draws_that_do_not_differ_are_refused(by: str) -> None:
     same = pool(0)[:1].expand(5, -1, -1)
     for log_probs in (same, pool(0)[:1]):
-        with pytest.raises(ConfigError, match=r"all 6 rows agree .* choose by entropy"):
+        with pytest.raises(ConfigError, match=r"agree in all 6 rows .* choose by entropy"):
             choose(log_probs, 2, by)  # type: ignore[arg-type]
     assert len(choose(same, 2, "entropy")) == 2
     assert joint_information(same).tolist() == pytest.approx([0.0] * 6, abs=1e-12)
@@ -176,7 +176,7 @@ def test_draws_that_do_not_differ_are_refused(by: str) -> None:
 @pytest.mark.parametrize("count", [0, 7])
 def test_counts_that_no_rows_are_there_for(count: int) -> None:
     for by in ("bald", "entropy", "random", "batch-bald"):
-        with pytest.raises(ConfigError, match=f"count is {count}, and there are 6 rows .* give 1 to 6"):
+        with pytest.raises(ConfigError, match=f"count is {count}, but there are 6 rows .* give 1 to 6"):
             choose(pool(0), count, by)
     with pytest.raises(ConfigError, match=f"count is {count}"):
         batch_bald(pool(0), count)

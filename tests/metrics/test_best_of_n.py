@@ -130,7 +130,7 @@ def test_unusable_references_and_settings() -> None:
         win_rate_per_prompt(rewards, [0.0, 0.0])
     with pytest.raises(DataError, match=r"references\[2\] is nan"):
         best_of_n_win_rate(rewards, [0.0, 0.0, math.nan])
-    with pytest.raises(DataError, match=r"prompts of 1 cluster\(s\)"):
+    with pytest.raises(DataError, match=r"prompts are in 1 cluster\(s\)"):
         best_of_n(rewards[:1])
     with pytest.raises(DataError, match="3 prompts and 2 clusters"):
         best_of_n(rewards, clusters=["a", "b"])

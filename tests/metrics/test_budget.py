@@ -144,8 +144,8 @@ def test_an_interval_that_is_open_above_still_has_its_lower_end() -> None:
     ("budgets", "curve", "sentence"),
     [
         ([1, 2], [1.0], "2 budgets and 1 scores"),
-        ([2, 1], [1.0, 2.0], r"budgets is \[2.0, 1.0\]: give positive numbers that rise"),
-        ([1, 1], [1.0, 2.0], "that rise"),
+        ([2, 1], [1.0, 2.0], r"budgets is \[2.0, 1.0\]: give positive, increasing numbers"),
+        ([1, 1], [1.0, 2.0], "increasing numbers"),
         ([0, 1], [1.0, 2.0], "positive"),
         ([1, 2], [1.0, math.nan], r"curve\[1\] is nan"),
         ([], [], "budgets is empty"),

@@ -99,14 +99,14 @@ def test_the_rank_is_not_off_by_rounding(rows: int, alpha: float, expected: int)
 def test_refusals() -> None:
     log_probs, labels = random_case(0, n=18)
     with pytest.raises(
-        ConfigError, match=r"alpha=0.05 says nothing with 18 .* give 0.0526 or more, or 19 rows"
+        ConfigError, match=r"alpha=0.05 is too small for 18 .* give alpha=0.0526 or more, or 19 rows"
     ):
         prediction_sets(log_probs, labels, alpha=0.05)
     with pytest.raises(ConfigError, match=r"alpha is 1\.5"):
         prediction_sets(log_probs, labels, alpha=1.5)
     with pytest.raises(ConfigError, match="'raps'"):
         prediction_sets(log_probs, labels, alpha=0.1, score="raps")  # type: ignore[arg-type]
-    with pytest.raises(DataError, match=r"sets is torch\.float64"):
+    with pytest.raises(DataError, match=r"sets is a torch\.float64"):
         coverage(log_probs, labels)
     with pytest.raises(DataError, match="No row has a known truth"):
         expected_coverage(torch.ones(2, 2, dtype=torch.bool), torch.full((2, 2), math.nan))
@@ -153,7 +153,7 @@ def test_the_rate_of_false_alarms_has_its_beta_distribution() -> None:
 
 
 def test_scores_that_detect_nothing_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"alpha=0.01 says nothing with 50 .* or 99 rows"):
+    with pytest.raises(ConfigError, match=r"alpha=0.01 is too small for 50 .* or 99 rows"):
         detector([0.1] * 50, alpha=0.01)
     with pytest.raises(DataError, match="score of row 1 is NaN"):
         detector([0.1, float("nan")], alpha=0.5)

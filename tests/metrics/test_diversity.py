@@ -107,7 +107,7 @@ def test_n_is_a_positive_integer(n) -> None:
     ("replies", "sentence"),
     [
         ([], "replies is empty"),
-        (["one text", "another"], r"replies\[0\] is 'one text': give a list of texts for every prompt"),
+        (["one text", "another"], r"replies\[0\] is 'one text': give a list of texts for each prompt"),
         ([["a", "b"], ["a", None]], r"replies\[1\] is \['a', None\]"),
     ],
 )
@@ -147,7 +147,7 @@ def test_cosine_distance_of_equal_opposite_and_orthogonal_replies() -> None:
 def test_unusable_embeddings() -> None:
     with pytest.raises(DataError, match=r"embeddings\[1, 0\] is all zeros"):
         mean_cosine_distance([[[1.0], [1.0]], [[0.0], [1.0]]])
-    with pytest.raises(DataError, match="There is 1 reply a prompt"):
+    with pytest.raises(DataError, match="Each prompt has 1 reply"):
         mean_cosine_distance(np.ones((3, 1, 2)))
     with pytest.raises(DataError, match="prompts x samples x dim"):
         mean_cosine_distance(np.ones((3, 2)))

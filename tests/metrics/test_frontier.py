@@ -145,7 +145,7 @@ def test_no_interval_where_a_draw_has_no_common_diversity() -> None:
 
 def test_unusable_input() -> None:
     good = [[1.0, 2.0]]
-    with pytest.raises(DataError, match="second has 3 columns: give two, score and diversity"):
+    with pytest.raises(DataError, match="second has 3 columns: give two columns, score and diversity"):
         at_equal_diversity(good, [[1.0, 2.0, 3.0]])
     with pytest.raises(DataError, match=r"first has shape \(2,\)"):
         at_equal_diversity([1.0, 2.0], good)

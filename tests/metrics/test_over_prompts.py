@@ -64,7 +64,7 @@ def test_an_interval_between_two_bounds_is_wilsons_of_as_many_prompts_as_the_err
 
 def test_too_little_to_draw_from() -> None:
     for clusters in ([], ["a"], ["a", "a"]):
-        with pytest.raises(DataError, match=f"prompts of {len(set(clusters))} cluster"):
+        with pytest.raises(DataError, match=f"prompts are in {len(set(clusters))} cluster"):
             prompt_weights(clusters)
     with pytest.raises(ConfigError, match="resamples is 1"):
         prompt_weights(["a", "b"], 1)

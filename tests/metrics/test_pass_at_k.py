@@ -68,7 +68,7 @@ def test_intervals_are_over_problems_and_their_clusters() -> None:
 def test_more_than_there_are_samples_is_refused(k: list[int]) -> None:
     wrong = next(value for value in k if not 1 <= value <= 4)
     with pytest.raises(
-        ConfigError, match=rf"k is {wrong} and there are 4 samples a problem: choose k in 1\.\.4"
+        ConfigError, match=rf"k is {wrong}, but each problem has 4 samples: choose k in 1\.\.4"
     ):
         pass_at_k(np.ones((3, 4)), k)
 
@@ -80,7 +80,7 @@ def test_k_is_a_list_of_integers(k) -> None:
 
 
 def test_unusable_outcomes() -> None:
-    with pytest.raises(DataError, match=r"passed\[1, 0\] is 0\.5: give 1 where a sample passes"):
+    with pytest.raises(DataError, match=r"passed\[1, 0\] is 0\.5: give 1 for a sample that passes"):
         pass_at_k([[1, 0], [0.5, 1]])
     with pytest.raises(DataError, match=r"passed\[0, 1\] is -1"):
         pass_at_k_per_problem([[0, -1]])

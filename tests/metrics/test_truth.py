@@ -61,9 +61,9 @@ def test_evaluate_adds_them_only_where_a_truth_is_known():
     ("truth", "words"),
     [
         ([[0.5, 0.5], [0.5, 0.5]], "shape"),
-        ([[0.5, 0.5], [0.5, 0.6], [1.0, 0.0]], "row 1 is not a distribution"),
-        ([[0.5, 0.5], [math.nan, 1.0], [1.0, 0.0]], "row 1 is not a distribution"),
-        ([[0.5, 0.5], [-0.5, 1.5], [1.0, 0.0]], "row 1 is not a distribution"),
+        ([[0.5, 0.5], [0.5, 0.6], [1.0, 0.0]], "truth of row 1 is"),
+        ([[0.5, 0.5], [math.nan, 1.0], [1.0, 0.0]], "truth of row 1 is"),
+        ([[0.5, 0.5], [-0.5, 1.5], [1.0, 0.0]], "truth of row 1 is"),
         ([[math.nan, math.nan]] * 3, "No row"),
     ],
 )

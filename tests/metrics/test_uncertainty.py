@@ -130,5 +130,5 @@ def test_nested_parts_by_loops(repeats: int) -> None:
 
 
 def test_nested_parts_need_whole_groups() -> None:
-    with pytest.raises(DataError, match="10 draws cannot be cut into groups of 3"):
+    with pytest.raises(DataError, match="10 draws cannot be split into groups of 3"):
         decompose_nested(torch.full((10, 1, 2), 0.5).log(), 3)

@@ -151,7 +151,7 @@ def test_what_is_refused(bert: Path, tmp_path: Path) -> None:
         encoder_distance([["yes"], ["yes", "no"]], bert)
     with pytest.raises(DataError, match="no prompts"):
         encoder_distance([], bert)
-    with pytest.raises(DataError, match="1 reply a prompt"):
+    with pytest.raises(DataError, match="Each prompt has 1 reply"):
         encoder_distance([["yes"]], bert)
 
 
