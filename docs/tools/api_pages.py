@@ -11,19 +11,20 @@ from docs.tools.method_list import table
 
 NAMES = """# bara_pyro
 
-What `import bara_pyro as bp` offers: a run in the words of the command line, and its parts from loading to
-inference. A name is loaded when it is first used, so that the import is quick. The other pages hold what lies
-below. Every function has an example, which is run by the tests. How a name changes or goes:
-[what a version promises](../release.md#what-a-version-promises).
+This page lists what `import bara_pyro as bp` offers: whole runs, as on the command line, and their parts
+from loading to inference. The import is quick, because a name is loaded when it is first used. Every function
+has an example that the tests run. When a name may change:
+[what a version promises](../contributing.md#what-a-version-promises).
 """
 MODELS = """# Models
 
-The generative programs: what is learnt, what is drawn, and how it changes a frozen layer. One file each in
-`models/`, with its formulas at the top.
+This page documents the generative models: what is learned, what is drawn, and how it changes a frozen layer.
+Each is one file in `models/`, with its formulas at the top.
 """
 GUIDES = """# Guides
 
-The variational families: what the posterior of a program's latents may look like. One file each in `guides/`.
+This page documents the variational families: the distributions that the posterior of a model's latents may
+have. Each is one file in `guides/`.
 """
 
 
