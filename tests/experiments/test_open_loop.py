@@ -1,0 +1,50 @@
+"""The scripts that show the SVI loop: each runs in a short form and writes what it says."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments import ablation, nuts, svi
+
+
+def run(module, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
+    monkeypatch.setattr(sys, "argv", [module.__name__, *arguments])
+    module.main()
+
+
+@pytest.mark.parametrize("loop", ["stock", pytest.param("ours", marks=pytest.mark.slow)])
+def test_svi_learns_and_writes_draws(
+    loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--steps", "200", "--test-rows", "20", "--lr", "3e-3", "--samples", "2", "--batch-size", "4"]
+    run(svi, monkeypatch, "--loop", loop, "--out", str(tmp_path), *options)
+    said = capsys.readouterr().out
+    first, second = (float(loss) for loss in re.findall(r"negative ELBO ([\d.]+) nats", said))
+    assert second < first
+    counts = [int(rows) for rows in re.findall(r"^from 0\.\d +(\d+)", said, flags=re.MULTILINE)]
+    assert sum(counts) == 20
+    assert {path.name for path in tmp_path.iterdir()} == {"draws.nc", "gates.png"}
+
+
+@pytest.mark.slow
+def test_ablation_scores_every_combination(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(ablation, monkeypatch, "--steps", "2", "--priors", "gamma", "halfcauchy", "--guides", "weibull")
+    found = re.findall(r"^(phi\S*) +(\w+) +weibull +[\d.]+ ", capsys.readouterr().out, flags=re.MULTILINE)
+    latents, priors = ("phi*theta", "phi"), ("gamma", "halfcauchy")
+    assert found == [(latent, prior) for latent in latents for prior in priors]
+
+
+@pytest.mark.slow
+def test_nuts_and_the_guide_agree_roughly(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(nuts, monkeypatch, "--rows", "1", "--r", "1", "--samples", "200", "--steps", "300")
+    found = re.findall(r"([\d.]+) ± ([\d.]+) +([\d.]+) ± ([\d.]+)", capsys.readouterr().out)
+    assert len(found) == 2
+    for mean, deviation, fitted_mean, fitted_deviation in (map(float, row) for row in found):
+        assert 1 / 3 < fitted_mean / mean < 3
+        assert 1 / 3 < fitted_deviation / deviation < 3
