@@ -8,19 +8,20 @@ y = W0 x + s B ((Phi * theta) * (A x))      gate form (Definition 1 of the paper
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial, reduce
 from operator import mul
 from typing import Literal, NamedTuple, Unpack
 
 import torch
 from pyro.distributions import TorchDistribution
+from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor
 from torch.nn import functional as F
 
 from bara_pyro.core.adapter import Adapter
 from bara_pyro.core.latents import Gates, Latents, Site
-from bara_pyro.core.priors import make_prior
+from bara_pyro.core.priors import check_gate_prior, make_prior
 from bara_pyro.core.program import AdaptedLM, AdapterOptions
 from bara_pyro.core.sampling import by_module, local_sample, sample_per_module, tempered
 from bara_pyro.data.types import Batch
@@ -31,6 +32,7 @@ from bara_pyro.models.lora import down_projection, up_projection
 from bara_pyro.types import Fields
 
 Form = Literal["additive", "gate"]
+Prior = str | Fields | TorchDistribution | Callable[[], TorchDistribution]
 Latent = Literal["phi*theta", "phi", "theta"]
 PHI, THETA = "phi", "theta"
 
@@ -86,8 +88,10 @@ class BaRA(AdaptedLM):
             change has mean 0 under the prior, and units have both signs. As printed every token is given
             the same vector at first, about `s B (E[Phi] * E[theta])`, and learning starts with that.
         latent: "phi*theta" (the paper), "phi" or "theta" (the ablations of its Table on decomposition).
-        phi_prior, theta_prior: name of a prior, or name and hyper-parameters, for example
-            `{"name": "gamma", "concentration": 1.0, "rate": 1.0}` (the paper's).
+        phi_prior, theta_prior: the prior of an entry: a name; a name with hyper-parameters, for example
+            `{"name": "gamma", "concentration": 1.0, "rate": 1.0}` (the paper's); a distribution such as
+            `dist.Gamma(0.5, 1.0)`; or a function without arguments that returns a distribution. The function
+            is called in every run of the program, so its hyper-parameters can be learnt or sampled.
         beta_phi, beta_theta: weights of the KL terms; both 1 is the exact ELBO. By default the KL of theta, a
             sum over modules, rows and tokens, is tempered to 1e-5 (the paper tempers both and does not say by
             how much): at 1 it outweighs the answers by far, and nothing is learnt.
@@ -104,6 +108,9 @@ class BaRA(AdaptedLM):
         (9, 8)
         >>> sorted(model.latents.sites)[:2]
         ['phi', 'theta/lm_head']
+        >>> import pyro.distributions as dist
+        >>> bp.models.BaRA(backbone, num_data=640, phi_prior=dist.Gamma(0.5, 1.0)).phi_prior
+        Gamma(concentration: 0.5, rate: 1.0)
     """
 
     adapters: Mapping[str, BaRAAdapter]
@@ -117,8 +124,8 @@ class BaRA(AdaptedLM):
         form: Form = "additive",
         centred: bool = False,
         latent: Latent = "phi*theta",
-        phi_prior: str | Fields = "gamma",
-        theta_prior: str | Fields = "gamma",
+        phi_prior: Prior = "gamma",
+        theta_prior: Prior = "gamma",
         beta_phi: float = 1.0,
         beta_theta: float = 1e-5,
         **adapter: Unpack[AdapterOptions],
@@ -137,10 +144,19 @@ class BaRA(AdaptedLM):
         self.form = form
         self.centre = centre
         self.latent = latent
-        self.phi_prior = _prior(phi_prior, backbone.device)
-        self.theta_prior = _prior(theta_prior, backbone.device)
+        self._priors = {PHI: _prior(phi_prior, backbone.device), THETA: _prior(theta_prior, backbone.device)}
         self.beta_phi = beta_phi
         self.beta_theta = beta_theta
+
+    @property
+    def phi_prior(self) -> TorchDistribution:
+        """The prior of an entry of Phi."""
+        return _current(self._priors[PHI])
+
+    @property
+    def theta_prior(self) -> TorchDistribution:
+        """The prior of an entry of theta."""
+        return _current(self._priors[THETA])
 
     @cached_property
     def latents(self) -> Latents:
@@ -175,18 +191,32 @@ class BaRA(AdaptedLM):
         return [Gate(own, prior, self.beta_theta, phi) for own in by_module(phi)]
 
 
-def centre_of(prior: str | Fields) -> float:
+def centre_of(prior: Prior) -> float:
     """Return the mean of a prior; a `ConfigError` where it has none."""
-    mean = float(_prior(prior, torch.device("cpu")).mean)
-    if not math.isfinite(mean):
+    mean = _current(_prior(prior, torch.device("cpu"))).mean
+    if not mean.isfinite().all() or mean.numel() > 1:
         raise ConfigError(f"The prior {prior!r} has no mean to centre theta at: choose another theta_prior.")
-    return mean
+    return float(mean)
 
 
-def _prior(prior: str | Fields, device: torch.device) -> TorchDistribution:
-    if not isinstance(prior, str) and not (isinstance(prior, Mapping) and "name" in prior):
-        raise ConfigError(
-            f"A prior is a name or its settings, not {prior!r}: give 'gamma', or "
-            "{'name': 'gamma', 'rate': 2}; one of your own by bp.register_prior."
-        )
-    return make_prior(**({"name": prior} if isinstance(prior, str) else prior), device=device)
+def _prior(prior: Prior, device: torch.device) -> TorchDistribution | Callable[[], TorchDistribution]:
+    """Return a prior as a distribution, or the function that returns it."""
+    if isinstance(prior, str) or (isinstance(prior, Mapping) and "name" in prior):
+        return make_prior(**({"name": prior} if isinstance(prior, str) else prior), device=device)
+    if isinstance(prior, TorchDistributionMixin):
+        check_gate_prior(prior, repr(prior), device)
+        return prior
+    if callable(prior):
+        return prior
+    raise ConfigError(
+        f"A prior is a name, its settings, a distribution or a function that returns one, not {prior!r}: "
+        "give 'gamma', or {'name': 'gamma', 'rate': 2}, or dist.Gamma(1.0, 2.0)."
+    )
+
+
+def _current(prior: TorchDistribution | Callable[[], TorchDistribution]) -> TorchDistribution:
+    """Return the distribution that a prior is in this run."""
+    found = prior if isinstance(prior, TorchDistributionMixin) else prior()
+    if not isinstance(found, TorchDistributionMixin):
+        raise ConfigError(f"The function of a prior returned {found!r}: return a distribution of Pyro.")
+    return found

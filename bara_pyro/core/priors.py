@@ -91,19 +91,29 @@ def make_prior(name: str, *, device: torch.device | str | None = None, **hyper: 
             said = values.get(key, held.tolist())
             owner = "" if key in values else f"'s {type(prior).__name__}"
             raise ConfigError(f"Prior {name!r}{owner} needs {needed} {key}, not {said!r}.")
+    check_gate_prior(prior, repr(name), device)
+    prior._validate_args = False  # checked here once, rather than by every expand and log_prob of training
+    return prior
+
+
+def check_gate_prior(prior: TorchDistribution, name: str, device: torch.device | str | None = None) -> None:
+    """Refuse a distribution that cannot be the prior of gates, with a `ConfigError`.
+
+    Args:
+        prior: the distribution; all its entries are checked.
+        name: what the error calls it.
+        device: where its parameters live.
+    """
     outside = [t for t in GATES if not _inside(prior, torch.tensor(t, device=device))]
     if outside:
         raise ConfigError(
-            f"The prior {name!r} has no density at {outside[0]:g}, where a gate may be: give one of all "
-            "t > 0."
+            f"The prior {name} has no density at {outside[0]:g}, where a gate may be: give one of all t > 0."
         )
     if _has_density(prior, torch.tensor(-1.0, device=device)):
         raise ConfigError(
-            f"The prior {name!r} has a density at -1, and no gate is negative: give one of t > 0 alone, as "
+            f"The prior {name} has a density at -1, and no gate is negative: give one of t > 0 alone, as "
             "halfnormal is."
         )
-    prior._validate_args = False  # checked here once, rather than by every expand and log_prob of training
-    return prior
 
 
 def _inside(prior: TorchDistribution, t: Tensor) -> bool:
@@ -122,7 +132,7 @@ def _has_density(prior: TorchDistribution, t: Tensor) -> bool:
     """Whether a distribution has a density at t, known or not to its support."""
     if t.is_meta or not _inside(prior, t):
         return False
-    return bool(prior.log_prob(t) > -math.inf)
+    return bool((prior.log_prob(t) > -math.inf).any())
 
 
 @register_prior("gamma")

@@ -1,0 +1,83 @@
+"""Priors given as distributions or functions: the same as by name, with hyper-parameters that learn."""
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from core_cases import bara_pair, make_batch
+from pyro import poutine
+from torch.testing import assert_close
+
+from bara_pyro.core.elbo import MeanFieldELBO
+from bara_pyro.errors import ConfigError
+
+
+def loss(**options):
+    """The loss of a program and its guide with the noise of seed 0."""
+    pair = bara_pair(seed=0, **options)
+    torch.manual_seed(0)
+    return MeanFieldELBO().terms(*pair, make_batch())
+
+
+def test_a_distribution_is_the_prior_of_its_name() -> None:
+    named = {"name": "gamma", "concentration": 0.5, "rate": 2.0}
+    expected = loss(phi_prior=named, theta_prior="lognormal").loss
+    given = dist.Gamma(torch.tensor(0.5), 2.0)
+    assert_close(loss(phi_prior=given, theta_prior=dist.LogNormal(0.0, 1.0)).loss, expected)
+    assert_close(loss(phi_prior=lambda: given, theta_prior="lognormal").loss, expected)
+
+
+def test_every_module_may_have_a_prior_of_its_own() -> None:
+    modules = len(bara_pair()[0].targets)
+    whole = [loss(phi_prior=dist.Gamma(1.0, rate)).kl["phi"] for rate in (1.0, 2.0)]
+    rates = torch.ones(modules, 1)
+    rates[0] = 2.0
+    mixed = loss(phi_prior=dist.Gamma(1.0, rates)).kl["phi"]
+    assert_close(modules * (mixed - whole[0]), whole[1] - whole[0])  # every module starts with one posterior
+
+
+def test_hyper_parameters_have_the_gradient_of_the_closed_form() -> None:
+    """d KL / d a = psi(a) - log(b) - E[log Phi], and E[log Phi] = log(scale) - gamma / k of a Weibull."""
+    a, b = (torch.tensor(value, requires_grad=True) for value in (0.7, 1.3))
+    model, guide = bara_pair(latent="phi", phi_prior=lambda: dist.Gamma(a, b))
+    MeanFieldELBO().terms(model, guide, make_batch()).loss.backward()
+    q = guide.get_posterior("phi", model.phi_prior)
+    with torch.no_grad():
+        mean, kappa = q.base_dist.mean.double(), q.base_dist.kappa.double()
+        log_mean = mean.log() - torch.lgamma(1 + kappa) - 0.5772156649015329 * kappa
+        expected_a = (torch.digamma(a) - b.log() - log_mean).sum()
+        expected_b = (mean - a / b).sum()
+    assert_close(a.grad.double(), expected_a, rtol=1e-5, atol=1e-5)
+    assert_close(b.grad.double(), expected_b, rtol=1e-5, atol=1e-5)
+
+
+def test_a_hyper_prior_may_be_sampled_around_the_program() -> None:
+    drawn = {}
+    model, _ = bara_pair(latent="phi", phi_prior=lambda: dist.Gamma(drawn["a"], 1.0))
+
+    def program(batch):
+        drawn["a"] = pyro.sample("a", dist.Gamma(2.0, 1.0))
+        return model(batch)
+
+    trace = poutine.trace(poutine.condition(program, {"a": torch.tensor(3.0)})).get_trace(make_batch())
+    trace.compute_log_prob()
+    phi = trace.nodes["phi"]
+    assert_close(phi["log_prob_sum"], torch.distributions.Gamma(3.0, 1.0).log_prob(phi["value"]).sum())
+
+
+@pytest.mark.parametrize(
+    ("prior", "words"),
+    [
+        (dist.Normal(0.0, 1.0), "density at -1"),
+        (dist.Beta(1.0, 1.0), "no density at 1000"),
+        (3.0, "not 3.0"),
+    ],
+)
+def test_what_is_no_prior_of_gates_is_refused(prior: object, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        bara_pair(theta_prior=prior)
+
+
+def test_a_function_that_returns_no_distribution_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"returned 3\.0"):
+        loss(phi_prior=lambda: 3.0)
