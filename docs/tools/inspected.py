@@ -1,10 +1,10 @@
-"""The figures of the page on diagnostics, of a run that was looked into.
+"""The figures of a run that `bara inspect` looked into, for the pages on posterior and Pyro.
 
     bara train --task micro-wgs --method bara-gate --steps 300 --out runs/inspected
     bara inspect runs/inspected
     python -m docs.tools.inspected --run runs/inspected
 
-Which figures, and what is said of each to those who cannot see it, stands on docs/diagnostics.md itself.
+The pages name the figures and describe each for readers who cannot see it.
 """
 
 import re
@@ -23,14 +23,15 @@ SHOWN = re.compile(r"!\[(?P<alt>[^\]]+)\]\((?P<file>inspect/(?P<name>\w+)\.svg)\
 
 
 def main() -> None:
-    """Draw what the page shows."""
+    """Draw what the pages show."""
     parser = command_line(__doc__)
     parser.add_argument("--run", metavar="DIR", type=Path, default=Path("runs/inspected"),
         help="folder of a run that `bara inspect` looked into; default: %(default)s")  # fmt: skip
     report = parser.parse_args().run / FOLDER
     found = Inspection.model_validate(read_json(report / NUMBERS))
     drawn = figures(found, sections(found, report))
-    for match in SHOWN.finditer((DOCS / "diagnostics.md").read_text(encoding="utf-8")):
+    text = "".join((DOCS / page).read_text(encoding="utf-8") for page in ("posterior.md", "swap.md"))
+    for match in SHOWN.finditer(text):
         say(f"Written: {save(drawn[match['name']], DOCS / match['file'], match['alt'])}")
 
 

@@ -17,7 +17,7 @@ DOCS = Path(__file__).parents[2] / "docs"
     ("text", "path", "expected"),
     [
         ("[a](generation.md#b)", "data.md", "[a](generation.md#b)"),
-        ("[a](../diagnostics.md)", "results/sbc.md", "[a](../diagnostics.md)"),
+        ("[a](../posterior.md)", "results/sbc.md", "[a](../posterior.md)"),
         ("[a](https://arxiv.org/abs/1804.06788)", "data.md", "[a](https://arxiv.org/abs/1804.06788)"),
         ("[a](#b) ![c](figures/sbc.png)", "data.md", "[a](#b) ![c](figures/sbc.png)"),
         (
