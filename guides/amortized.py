@@ -9,6 +9,7 @@ level into a distribution.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -19,7 +20,9 @@ from torch.nn import functional as F
 from bara_pyro.core.distributions import KAPPA_MAX, KAPPA_MIN, MEAN_MIN, bound_kappa, bound_mean, bound_shape
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.modules import Module, by_name
+from bara_pyro.core.posterior import PosteriorMedian, quantile
 from bara_pyro.core.program import AdaptedLM
+from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, check_choice
 
 NORM_MIN = 1e-6  # smallest norm that an input is divided by: one of zeros stays one
@@ -174,6 +177,41 @@ class AmortizedGuide(SiteGuide):
     def local_parameters(self) -> list[nn.Parameter]:
         """Return the amortiser's weights, to which `bara_pyro.core.optimizers.adamw` gives another rate."""
         return [self._raw[name].weight for name in self._raw if name in self._local]
+
+    def median(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the posterior median of every latent by site, as Pyro's automatic guides do."""
+        return {name: values[0] for name, values in self.quantiles([0.5], batch).items()}
+
+    def quantiles(self, quantiles: Sequence[float], batch: Batch) -> dict[str, Tensor]:
+        """Return posterior quantiles of every latent by site, as Pyro's automatic guides do.
+
+        q(theta | x) depends on the input of its layer: it is taken with the latents of the layers below at
+        their medians.
+
+        Args:
+            quantiles: Q levels between 0 and 1.
+            batch: B rows of T tokens.
+
+        Returns:
+            Site -> `Q x modules x r` for Phi; `Q x B x T x r` for theta of a layer, T = 1 at the output
+            embedding.
+
+        Raises:
+            ConfigError: a level is out of range, or the family has no quantile function.
+
+        Examples:
+            >>> import bara_pyro as bp
+            >>> run = bp.train(task="micro-wgs", method="bara-gate", steps=2, limit=8, out="runs/first")
+            >>> batch = run.split("test").batch(range(3), run.answer_ids)
+            >>> found = run.guide.quantiles([0.05, 0.5, 0.95], batch)["phi"]
+            >>> found.shape, bool((found[0] < found[2]).all())
+            (torch.Size([3, 9, 8]), True)
+        """
+        medians = PosteriorMedian(self)
+        with torch.no_grad(), medians:
+            self.model.forward(batch.unlabelled())
+            found = medians.found.items()
+            return {name: torch.stack([quantile(fn, level) for level in quantiles]) for name, fn in found}
 
     def family(self, mean: Tensor, kappa: Tensor) -> TorchDistribution:
         """Return the distribution of the given mean and noise level, batch shape that of `mean`."""

@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 
 import torch
-from pyro.distributions import Independent, TorchDistribution
+from pyro.distributions import Delta, Gamma, Independent, TorchDistribution
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
+from scipy.special import gammaincinv
 from torch import Tensor
 
 from bara_pyro.core.guide import SiteGuide
@@ -56,6 +57,42 @@ class PosteriorMean(Posterior):
                 f"The posterior of {name!r}, a {distribution}, has no mean, which S = 0 asks for: ask for "
                 "draws (--samples 10), or give its class a `mean`."
             ) from error
+
+
+class PosteriorMedian(Posterior):
+    """Set every latent to its posterior median, and keep the posteriors in `found`."""
+
+    def __init__(self, guide: SiteGuide) -> None:
+        super().__init__(guide)
+        self.found: dict[str, TorchDistribution] = {}
+
+    def value(self, name: str, fn: TorchDistribution) -> Tensor:
+        """Return the median of the site's posterior."""
+        self.found[name] = fn
+        return quantile(fn, 0.5)
+
+
+def quantile(fn: TorchDistribution, level: float) -> Tensor:
+    """Return the quantile of every entry of a distribution, of the shape of a draw.
+
+    Raises:
+        ConfigError: the level is not between 0 and 1, or the distribution has no quantile function.
+    """
+    if not 0 < level < 1:
+        raise ConfigError(f"The quantile {level} must lie between 0 and 1.")
+    while isinstance(fn, Independent):
+        fn = fn.base_dist
+    if isinstance(fn, Delta):
+        return fn.v
+    if isinstance(fn, Gamma):  # torch has no inverse of the incomplete gamma function
+        standard = gammaincinv(fn.concentration.double().cpu().numpy(), level)
+        return torch.as_tensor(standard, dtype=fn.rate.dtype, device=fn.rate.device) / fn.rate
+    try:
+        return fn.icdf(torch.full(fn.batch_shape, level, device=fn.mean.device))
+    except NotImplementedError as error:
+        raise ConfigError(
+            f"A {type(fn).__name__} has no quantile function: give its class an `icdf`, or use draws."
+        ) from error
 
 
 def check_guide(guide: object, model: AdaptedLM) -> None:
