@@ -20,23 +20,27 @@ CAPTION = (
 # Results, the path to the comparison there, and 1, or -1 if it is LoRA minus the gate form.
 Place = tuple[str, tuple[str, ...], int]
 PLACES: dict[str, Place] = {
-    "microworld, both tuned": ("in_distribution", ("lora", "bara-gate", "average"), 1),
-    "microworld, shifted rows, both tuned": ("out_of_distribution", ("lora", "bara-gate", "average"), 1),
-    "new worlds, default BaRA, tuned LoRA": ("verdict", ("nll",), 1),
-    "new worlds, both by default": ("verdict", ("lora",), -1),
-    "SmolLM2, both tuned": ("real_tuned", ("lora", "bara-gate", "ag_news"), 1),
-    "SmolLM2, uncalibrated BaRA, tuned LoRA": ("real_contrast", ("temperature", "bara-gate", "average"), 1),
-    "SmolLM2, calibrated BaRA, tuned LoRA": (
+    "microworld:\nboth tuned": ("in_distribution", ("lora", "bara-gate", "average"), 1),
+    "microworld, shifted rows:\nboth tuned": ("out_of_distribution", ("lora", "bara-gate", "average"), 1),
+    "new worlds:\ndefault BaRA, tuned LoRA": ("verdict", ("nll",), 1),
+    "new worlds:\nboth by default": ("verdict", ("lora",), -1),
+    "SmolLM2:\nboth tuned": ("real_tuned", ("lora", "bara-gate", "ag_news"), 1),
+    "SmolLM2:\nuncalibrated BaRA, tuned LoRA": ("real_contrast", ("temperature", "bara-gate", "average"), 1),
+    "SmolLM2:\ncalibrated BaRA, tuned LoRA": (
         "real_contrast_calibrated",
         ("temperature", "bara-gate", "average"),
         1,
     ),
-    "SmolLM2, calibrated BaRA, uncalibrated LoRA": (
+    "SmolLM2:\ncalibrated BaRA, plain LoRA": (
         "real_contrast_default",
         ("lora", "bara-gate", "average"),
         1,
     ),
-    "SmolLM2, both calibrated": ("real_contrast_default", ("LoRA with rehearsal", "bara-gate", "average"), 1),
+    "SmolLM2:\nboth calibrated": (
+        "real_contrast_default",
+        ("LoRA with rehearsal", "bara-gate", "average"),
+        1,
+    ),
 }
 
 
@@ -66,14 +70,14 @@ def contrasts(render: Renderer) -> dict[str, Mapping[str, Any]]:
 
 def contrast_figure(found: Mapping[str, Mapping[str, Any]]) -> Figure:
     """Draw the contrasts with their intervals, the first one on top."""
-    figure = new_figure(PAGE, 0.32 * len(found) + 1.1)
+    figure = new_figure(PAGE, 0.42 * len(found) + 1.0)
     axes = figure.add_subplot()
     for place, (label, entry) in enumerate(found.items()):
         middle = entry["difference"]
         sides = [[middle - entry["low"]], [entry["high"] - middle]]
         face = "white" if entry["low"] <= 0 <= entry["high"] else INK
         axes.errorbar(middle, place, xerr=sides, fmt="o", color=INK, markerfacecolor=face, capsize=3,
-                      label=label)  # fmt: skip
+                      label=label.replace("\n", " "))  # fmt: skip
     axes.axvline(0, color=INK, linewidth=0.9, linestyle="--")
     dress(axes, "NLL minus LoRA's (nats)")
     axes.set_yticks(range(len(found)), [*found], fontsize=NORMAL, color=INK)
