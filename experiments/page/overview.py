@@ -56,11 +56,11 @@ def overview(render: Renderer, lines: Sequence[tuple[str, str, str]], figures: P
 
 def contrasts(render: Renderer) -> dict[str, Mapping[str, Any]]:
     """Return what is compared -> `difference`, `low` and `high` in nats, of the studies that are stored."""
-    found = {}
+    found: dict[str, Mapping[str, Any]] = {}
     for label, (name, where, sign) in PLACES.items():
         if name not in render.studies:
             continue
-        view = render.view(name)
+        view: Any = render.view(name)
         with suppress(DataError, KeyError):  # arms that were not run
             entry = view[where[0]] if len(where) == 1 else view.versus(*where)["nll"]
             low, high = sorted((sign * entry["low"], sign * entry["high"]))

@@ -90,7 +90,7 @@ def task_table(study: Study, metric: str) -> Table:
         runs = study.arms[arm]
         read = score(_largest(runs), metric)
         rows.append(
-            {"name": display(arm)} | {task: over_seeds(runs.get(task, {}), read) for task in study.tasks}
+            {"name": display(arm), **{task: over_seeds(runs.get(task, {}), read) for task in study.tasks}}
         )
     c = SCORES[metric]
     columns = [replace(c, key=task, heading=task, unit="") for task in study.tasks]
@@ -200,7 +200,7 @@ def difference(entry: Entry, metric: str) -> str:
     return f"{interval_cell(found, digits)}{verdict}"
 
 
-def interval_cell(found: Entry, digits: int) -> str:
+def interval_cell(found: Mapping[str, Any], digits: int) -> str:
     """Return value [interval].
 
     >>> interval_cell({"difference": -0.0157, "low": -0.02, "high": 0.0001}, 3)
