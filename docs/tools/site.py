@@ -26,6 +26,7 @@ from bara_pyro.report.svg import inlined
 from docs.tools.api_pages import api_pages
 from docs.tools.method_list import method_list
 from docs.tools.notebook_pages import notebook_pages
+from docs.tools.reference_pages import reference_pages
 from experiments.engine.arguments import command_line, start
 
 ROOT = Path(__file__).parents[2]
@@ -82,6 +83,7 @@ def write_sources(folder: Path) -> None:
     for name, content in {
         "method_list.md": method_list(),
         **api_pages(),
+        **reference_pages(),
         **look(),
         **notebook_pages(),
     }.items():
