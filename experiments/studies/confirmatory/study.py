@@ -67,4 +67,5 @@ STUDY = arm_study(
         },
     },
     shifted=SHIFTED,
+    read_by="verdict",
 )

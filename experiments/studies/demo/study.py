@@ -5,29 +5,33 @@ python -m experiments demo --run runs/demo
 
 from pathlib import Path
 
+import torch
 from matplotlib.figure import Figure
 
 from bara_pyro.cli.demo import METHODS, TRUTH
 from bara_pyro.cli.scores import score_table
 from bara_pyro.cli.terminal import say
+from bara_pyro.metrics import ReliabilityBins
+from bara_pyro.metrics.reliability import bin_edges
+from bara_pyro.report import reliability_diagram
 from bara_pyro.runs.evaluate import truth_predictions
 from bara_pyro.runs.folder import load_system
 from bara_pyro.untrusted.files import read_json
 from experiments.engine.arguments import command_line
 from experiments.engine.record import StoredBins, load_predictions, reliability_numbers
 from experiments.engine.results import Results, results_option
-from experiments.page.figures import pooled_bins, reliability_panels
 from experiments.page.parts import Part, Picture
 from experiments.page.spec import entry_study
 
 SAMPLES = 10
+SHOWN = {f"LoRA {SAMPLES}": "LoRA", f"BaRA gate {SAMPLES}": "BaRA"}  # key of the results -> title
 
 
 def parts(results: Results) -> list[Part]:
-    """Return the table that the demonstration printed, and a reliability diagram of each method."""
+    """Return the table that the demonstration printed, and a reliability diagram of two methods."""
     caption = (
-        f"How often answers of a confidence are right, {SAMPLES} draws of the posterior averaged. Bars below "
-        "the diagonal: surer than right."
+        "How often an answer is correct, for each level of confidence. Bars below the diagonal: the model "
+        f"is overconfident. BaRA's probabilities are averages over {SAMPLES} posterior draws."
     )
     return [
         score_table(list(results.entries.values())),
@@ -36,14 +40,19 @@ def parts(results: Results) -> list[Part]:
 
 
 def reliability(results: Results) -> Figure:
-    """Draw the reliability diagram of each method and of the true probabilities."""
-    drawn = [entry for entry in results.entries.values() if "reliability" in entry]
-    return reliability_panels(
-        {
-            f"{entry['method']}\nECE {float(entry['ece']):.1f} %": pooled_bins([entry["reliability"]])
-            for entry in drawn
-        }
+    """Draw the reliability diagrams of LoRA and of BaRA's gate form."""
+    return reliability_diagram(
+        {title: stored_bins(results.entries[key]["reliability"]) for key, title in SHOWN.items()}
     )
+
+
+def stored_bins(stored: StoredBins) -> ReliabilityBins:
+    """Return the bins that were stored; NaN stands for the accuracy and confidence of an empty bin."""
+    counts, accuracy, confidence = (
+        torch.tensor([float("nan") if value is None else value for value in stored[key]], dtype=torch.float64)
+        for key in ("counts", "accuracy", "confidence")
+    )
+    return ReliabilityBins(bin_edges(len(counts)), counts, accuracy, confidence)
 
 
 def bins_of(run: Path) -> dict[str, StoredBins]:
