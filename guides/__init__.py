@@ -1,4 +1,4 @@
-"""Variational families, one a file; `bara_pyro.guides.WeibullGuide` loads its file when it is first used."""
+"""Guides of all methods, one family per file; a file is imported when its guide is first used."""
 
 from bara_pyro.lazy import lazy
 

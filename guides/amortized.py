@@ -1,11 +1,11 @@
-"""The shared half of every BaRA guide: from raw parameters to a mean and a noise level.
+"""Base of the guides for gates: map raw parameters to a mean and a noise level.
 
     q(Phi)        mean = softplus(e_m),            kappa = softplus(e_kappa + c)
     q(theta | x)  mean = activation(A_m z),        kappa = softplus(A_kappa z + c), at most max_kappa
 
-(Eq. 16 and 17 of the paper, with the mean parameterisation; `kappa` is 1/k of the Weibull distribution.) `z`
-is the layer's input x, or x divided by its root mean square. A family is a subclass that turns mean and noise
-level into a distribution.
+These are Eq. 16 and 17 of the paper, parameterised by the mean; `kappa` is 1/k of the Weibull distribution.
+`z` is the layer's input x, or x divided by its root mean square. A family is a subclass that turns mean and
+noise level into a distribution.
 """
 
 import math
@@ -25,8 +25,8 @@ from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, check_choice
 
-NORM_MIN = 1e-6  # smallest norm that an input is divided by: one of zeros stays one
-# Of the noise level that training starts from: the largest, up to so many rows, and the smallest.
+NORM_MIN = 1e-6  # smallest norm that an input is divided by, so that an input of zeros stays 0
+# Initial noise level: the largest value, the number of rows up to which it is used, and the smallest value.
 MOST_START, MOST_START_ROWS, LEAST_START = 0.5, 2560, 0.1
 
 Shape = Literal["kappa", "k"]
@@ -43,32 +43,37 @@ class _Raw(Module):
 
 
 class AmortizedGuide(SiteGuide):
-    """Mean-field posterior, free for global sites and linear in the layer's input for local ones.
+    """Mean-field posterior: free parameters for global sites, linear in the layer's input for local sites.
+
+    Subclasses define `family`.
 
     Args:
-        model: the program.
-        shape: "kappa": `kappa = softplus(raw)`; "k": the text of the paper, `kappa = 1 / softplus(raw)`.
-        shape_width: of theta: "vector": a noise level an entry; "scalar": one for all r entries of a gate.
-        init_kappa: noise level that training starts from; ln 2 = softplus(0) in the paper's Algorithm 1. By
-            default it follows from the program's number of training rows, see `start_kappa`.
-        max_kappa: largest noise level. 1, that of the prior Gamma(1, b), costs nothing in the bound under
-            that prior and keeps out the heavy tails that make training at high rates collapse
-            (docs/decisions.md, record 5); `KAPPA_MAX` for sparser priors and for the text of the paper.
-        random_kappa: start A_kappa orthogonal together with A_m, as Algorithm 1 does, so that the noise level
-            of a token is random at first; otherwise A_kappa starts at 0, every token at `init_kappa`.
-        normalize_input: divide x by its root mean square. Rows of A_m are orthonormal, so that gates then
-            start with the same distribution whatever the size of a backbone's activations. By default where
-            the gates modulate something else that knows the size (the gate form); Algorithm 1 never does.
-        activation: of theta's mean: "softplus", "relu", or "topk" (softplus, all but the `top_k` largest
-            entries put to the smallest mean).
-        top_k: number of gates left open by "topk".
+        model: the program; its latents must be gates, r per module.
+        shape: "kappa": `kappa = softplus(raw)`; "k", as in the paper's text: `kappa = 1 / softplus(raw)`.
+        shape_width: for theta, "vector": one noise level per entry; "scalar": one for all r entries of a
+            gate.
+        init_kappa: initial noise level. The default depends on the number of training rows, see
+            `start_kappa`; the paper's Algorithm 1 uses ln 2 = softplus(0).
+        max_kappa: largest noise level. The default 1 is the noise level of the prior Gamma(1, b). Under that
+            prior it costs nothing in the bound, and it excludes the heavy tails that make training at high
+            learning rates collapse (docs/decisions.md, record 5). Use `KAPPA_MAX` for sparser priors and to
+            follow the text of the paper.
+        random_kappa: initialise A_kappa orthogonally together with A_m, as Algorithm 1 does; the initial
+            noise level of a token is then random. Otherwise A_kappa starts at 0 and every token at
+            `init_kappa`.
+        normalize_input: divide x by its root mean square. The rows of A_m are orthonormal, so the initial
+            distribution of the gates then does not depend on the size of the activations. Default: True in
+            the gate form, where the gates multiply `A x`, which keeps the size; else False, as Algorithm 1.
+        activation: activation of theta's mean: "softplus", "relu", or "topk" (softplus, with all entries
+            except the `top_k` largest set to the smallest mean).
+        top_k: number of gates that "topk" leaves open.
 
     Raises:
-        ConfigError: an unknown name, or a number out of range.
+        ConfigError: an unknown name, a number out of range, or latents that are not gates.
     """
 
-    noisy = True  # False for a family without a noise level: it gets no parameters for one
-    # Parameters of a family's own, `modules x r`; their modules need each other.
+    noisy = True  # False for a family without a noise level, which then has no parameters for it
+    # Names of a family's additional parameters, `modules x r`, which pruning cuts unit by unit.
     by_unit: tuple[str, ...] = ()
 
     def __init__(
@@ -88,8 +93,8 @@ class AmortizedGuide(SiteGuide):
         latents = model.latents
         if own := [name for name, site in latents.global_sites.items() if site.shape[-1:] != (latents.r,)]:
             raise ConfigError(
-                f"A {type(self).__name__} is of gates, r a module, and {own[0]!r} of this "
-                f"{type(model).__name__} is none: choose a guide of its latents."
+                f"A {type(self).__name__} is for gates, r per module, and {own[0]!r} of this "
+                f"{type(model).__name__} is not a gate: choose a guide for its latents."
             )
         check_choice("shape", shape, Shape)
         check_choice("shape_width", shape_width, Width)
@@ -99,7 +104,7 @@ class AmortizedGuide(SiteGuide):
         if not KAPPA_MIN <= init_kappa <= max_kappa <= KAPPA_MAX:
             raise ConfigError(
                 f"init_kappa={init_kappa} and max_kappa={max_kappa} must lie in [{KAPPA_MIN}, {KAPPA_MAX}], "
-                "the first not above the second."
+                "and init_kappa must not exceed max_kappa."
             )
         if activation == "topk" and not 1 <= top_k <= latents.r:
             raise ConfigError(f"top_k={top_k} must lie between 1 and the rank {latents.r}.")
@@ -111,11 +116,13 @@ class AmortizedGuide(SiteGuide):
         self.r = latents.r
         offset = _softplus_inverse(init_kappa if shape == "kappa" else 1 / init_kappa)
         start = torch.cat([torch.zeros(latents.r), torch.full((latents.r,), offset)])
-        self.register_buffer("start", start, persistent=False)  # of the raw values; c in the equations above
-        self.sizes: dict[str, tuple[int, int]] = {}  # of a site: means and noise levels
+        self.register_buffer(
+            "start", start, persistent=False
+        )  # added to the raw values; c in the equations above
+        self.sizes: dict[str, tuple[int, int]] = {}  # site -> number of means, number of noise levels
         sites: dict[str, _Raw] = {}
         for name, site in latents.global_sites.items():
-            # Always a noise level an entry: what "scalar" saves is width times as many weights of A_kappa.
+            # One noise level per entry even with "scalar", which is there to save weights of A_kappa only.
             self.sizes[name] = (latents.r, latents.r if self.noisy else 0)
             sites[name] = _Raw(torch.zeros(*site.shape[:-1], sum(self.sizes[name])))
         for name, site in latents.local_sites.items():
@@ -131,7 +138,7 @@ class AmortizedGuide(SiteGuide):
         self.to(model.backbone.device)
 
     def get_posterior(self, name: str, prior: TorchDistribution) -> TorchDistribution:
-        """Return the site's posterior; a global site is expanded by its plate."""
+        """Return the site's posterior; the plate of a global site expands it."""
         weight = self._raw[name].weight
         if name not in self._local:
             return self.posterior(weight, self.r)
@@ -140,42 +147,43 @@ class AmortizedGuide(SiteGuide):
         return self._of_raw(raw, rank, local=True).to_event(1)
 
     def posterior(self, weight: Tensor, rank: int, x: Tensor | None = None) -> TorchDistribution:
-        """Return the posterior that unconstrained parameters stand for: means first, then noise levels.
+        """Return the posterior for given unconstrained parameters: means first, then noise levels.
 
         Args:
-            weight: `... x (rank + levels)` of a global site, `(rank + levels) x in_features` of a local one.
-            rank: of the module.
-            x: float32, `... x in_features`: the layer's input, of a local site.
+            weight: `... x (rank + levels)` for a global site, `(rank + levels) x in_features` for a local
+                one.
+            rank: rank of the module.
+            x: the layer's input, float32, `... x in_features`, for a local site; None for a global one.
         """
         local = x is not None
         raw = weight + self._start(rank, weight.shape[-1]) if x is None else self._amortised(weight, rank, x)
         return self._of_raw(raw, rank, local).to_event(1)
 
     def shifted(self, raw: Tensor, name: str) -> Tensor:
-        """Return the raw parameters of a local site, `... x (rank + levels)`; here as the product is."""
+        """Return the raw parameters of a local site, `... x (rank + levels)`; subclasses may shift them."""
         return raw
 
     def _start(self, rank: int, size: int) -> Tensor:
         return self.start[self.r - rank : self.r - rank + size]
 
     def _amortised(self, weight: Tensor, rank: int, x: Tensor) -> Tensor:
-        """Return the raw parameters that a weight makes of an input, `... x (rank + levels)`."""
+        """Return the raw parameters for an input, `... x (rank + levels)`."""
         start = self._start(rank, len(weight))
         if not self.normalize_input:
             return F.linear(x, weight, start)
-        # The few outputs are divided, not the wide input, of which autograd would keep a copy a layer.
+        # Divide the few outputs, not the wide input: autograd would keep a copy of the input per layer.
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(NORM_MIN)
         return F.linear(x, weight) * (x.shape[-1] ** 0.5 / norm) + start
 
     def _of_raw(self, raw: Tensor, rank: int, local: bool) -> TorchDistribution:
-        # One softplus for both halves: on small models every operation counts.
+        # One softplus for both parts: on small models the number of operations matters.
         mean, level = F.softplus(raw).split((rank, raw.shape[-1] - rank), dim=-1)
         rectified = local and self.activation == "relu"
         mean = bound_mean(raw[..., :rank]) if rectified else self._mean(mean, local)
         return self.family(mean, self._kappa(level, mean.shape) if self.noisy else mean)
 
     def local_parameters(self) -> list[nn.Parameter]:
-        """Return the amortiser's weights, to which `bara_pyro.core.optimizers.adamw` gives another rate."""
+        """Return the amortiser's weights; `bara_pyro.core.optimizers.adamw` may lower their learning rate."""
         return [self._raw[name].weight for name in self._raw if name in self._local]
 
     def median(self, batch: Batch) -> dict[str, Tensor]:
@@ -214,7 +222,7 @@ class AmortizedGuide(SiteGuide):
             return {name: torch.stack([quantile(fn, level) for level in quantiles]) for name, fn in found}
 
     def family(self, mean: Tensor, kappa: Tensor) -> TorchDistribution:
-        """Return the distribution of the given mean and noise level, batch shape that of `mean`."""
+        """Return the distribution with the given mean and noise level; its batch shape is that of `mean`."""
         raise NotImplementedError
 
     def _mean(self, level: Tensor, local: bool) -> Tensor:
@@ -228,16 +236,16 @@ class AmortizedGuide(SiteGuide):
     def _kappa(self, level: Tensor, shape: torch.Size) -> Tensor:
         if self.shape == "kappa":
             kappa = bound_kappa(level, self.max_kappa)
-        else:  # bounded before it is divided by: near 0 the gradient of 1 / k would overflow
+        else:  # bounded before the division: near 0 the gradient of 1 / k would overflow
             kappa = bound_shape(level, self.max_kappa).reciprocal()
         return kappa if kappa.shape == shape else kappa.expand(shape)
 
 
 def start_kappa(rows: int) -> float:
-    """Return the noise level that training starts from where nobody gives one.
+    """Return the default initial noise level for a number of training rows.
 
-    0.5 up to 2,560 training rows, from there on as the width of a posterior shrinks, by the root of their
-    number, and not below 0.1: docs/decisions.md, record 6.
+    It is 0.5 up to 2,560 rows. Beyond, it falls with the square root of the number of rows, as the width of a
+    posterior does, down to 0.1 (docs/decisions.md, record 6).
 
     >>> start_kappa(80), start_kappa(2560), start_kappa(10240), start_kappa(10**6)
     (0.5, 0.5, 0.25, 0.1)

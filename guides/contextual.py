@@ -1,4 +1,4 @@
-"""C-LoRA's amortised posterior: a small network a module, from `A x` to mean and scale of E."""
+"""C-LoRA's amortised posterior: one small network per module maps `A x` to mean and scale of E."""
 
 import math
 
@@ -12,15 +12,15 @@ from bara_pyro.core.modules import Module, by_name
 from bara_pyro.errors import ConfigError
 from bara_pyro.models.clora import CLoRA
 
-SIGMA_MIN = 1e-6  # the square of a sigmoid underflows, and a scale of 0 has no divergence
+SIGMA_MIN = 1e-6  # the square of a sigmoid can underflow to 0, where the KL is infinite
 
 
 class ContextNetwork(Module):
-    """Linear, ReLU, linear, both with biases and torch's initial values.
+    """Two linear layers with biases and a ReLU between them, with torch's initial values.
 
     Args:
-        width: of the input.
-        hidden: of the layer between.
+        width: width of the input.
+        hidden: width of the hidden layer.
         outputs: number of outputs.
         offset: added to the biases of the second half of the outputs.
     """
@@ -45,11 +45,11 @@ class ContextualGuide(SiteGuide):
     Args:
         model: the program.
         hidden: width of the networks.
-        init_scale: posterior scale that training starts near; 0.25, that of the published code, is what a
-            network without an offset gives.
+        init_scale: approximate initial posterior scale, in (0, 1). The default 0.25 is that of the published
+            code, whose networks have no offset.
 
     Raises:
-        ConfigError: a number out of range.
+        ConfigError: a number is out of range.
     """
 
     program = CLoRA
@@ -57,7 +57,7 @@ class ContextualGuide(SiteGuide):
     def __init__(self, model: CLoRA, *, hidden: int = 64, init_scale: float = 0.25) -> None:
         super().__init__(model)
         if hidden < 1 or not 0 < init_scale < 1:
-            raise ConfigError(f"hidden={hidden} must be at least 1 and init_scale={init_scale} in (0, 1).")
+            raise ConfigError(f"hidden={hidden} must be at least 1, init_scale={init_scale} in (0, 1).")
         root = math.sqrt(init_scale)
         offset = math.log(root / (1 - root))  # sigmoid(offset)^2 = init_scale
         networks = {
@@ -70,7 +70,7 @@ class ContextualGuide(SiteGuide):
 
     def get_posterior(self, name: str, prior: TorchDistribution) -> TorchDistribution:
         """Return the posterior of one module's E at every token."""
-        # forward, not __call__, which would enter Pyro's module context: see `bara_pyro.core.adapter`.
+        # `forward` instead of a call, which would enter Pyro's module context: see `bara_pyro.core.adapter`.
         mean, raw = self._networks[name].forward(self.input).chunk(2, dim=-1)
         return Normal(mean, raw.sigmoid().square() + SIGMA_MIN, validate_args=False).to_event(1)
 

@@ -1,17 +1,17 @@
-"""Weibull posteriors in which theta sees the draw of Phi: q(Phi) q(theta | Phi, x).
+"""Weibull posteriors in which theta depends on the draw of Phi: q(Phi) q(theta | Phi, x).
 
-The answers see the product of both, so that in the posterior a theta is the larger the smaller its Phi is. A
-guide of independent factors cannot say so and is too narrow where the bound is exact
-(docs/results/reference_posterior.md). Here the amortiser is given one number more a rank unit,
+The answers depend only on the product of Phi and theta, so in the posterior theta is large where Phi is
+small. A guide with independent factors cannot represent this and is too narrow where the bound is exact
+(docs/results/reference_posterior.md). This guide adds one parameter per rank unit,
 
     mean(theta | Phi, x) = softplus(A_m z + c log Phi),
 
-with learnt c that starts at 0, the guide of independent factors. Its KL stays analytic, given Phi, because
-theta's prior does not know Phi:
+where the learned c starts at 0, the guide with independent factors. Given Phi, the KL stays analytic, because
+theta's prior does not depend on Phi:
 
-    KL(q || p) = KL(q(Phi) || p(Phi)) + E_q(Phi) KL(q(theta | Phi, x) || p(theta)),
+    KL(q || p) = KL(q(Phi) || p(Phi)) + E_q(Phi) KL(q(theta | Phi, x) || p(theta)).
 
-and of the expectation SVI has the draw of Phi that it makes anyway.
+SVI estimates the expectation from the draw of Phi that it makes anyway.
 """
 
 from typing import Any
@@ -28,14 +28,14 @@ from bara_pyro.models.bara import PHI
 
 @register_guide("weibull-coupled")
 class CoupledWeibullGuide(WeibullGuide):
-    """`WeibullGuide` whose theta sees the draw of Phi.
+    """`WeibullGuide` in which theta depends on the draw of Phi.
 
     Args:
-        model: the program. Where it has Phi or theta alone there is nothing to couple.
-        **options: of `AmortizedGuide`.
+        model: the program. If it has only Phi or only theta, this is a plain `WeibullGuide`.
+        **options: options of `AmortizedGuide`.
 
     Attributes:
-        coupling: c, `modules x r`; of fewer units for a module of a smaller rank.
+        coupling: c, `modules x r`; a module of smaller rank uses only its first entries.
     """
 
     by_unit = ("coupling",)
@@ -47,12 +47,12 @@ class CoupledWeibullGuide(WeibullGuide):
         self.coupling = nn.Parameter(torch.zeros(len(self._places), self.r, device=self.start.device))
 
     def shifted(self, raw: Tensor, name: str) -> Tensor:
-        """Return the raw parameters, those of the means moved by `c log Phi`."""
+        """Return the raw parameters, with `c log Phi` added to those of the means."""
         if not self._places:
             return raw
         phi = self.shared
         if phi is None:
-            raise LookupError(f"Phi was not given to {name}: see bara_pyro.core.sampling.local_sample.")
+            raise LookupError(f"{name} was sampled without Phi: pass it as `shared` to local_sample.")
         rank, levels = self.sizes[name]
         place = self._places[name]
         shift = (self.coupling[place] * phi[..., place, :].log())[..., :rank]  # [draws x 1 x] rank

@@ -1,4 +1,4 @@
-"""The guide of a deep ensemble: nothing to fit, and a predictive that is the mixture of its members."""
+"""Guide of a deep ensemble: it has no parameters, and its predictive is the mixture of the members."""
 
 import math
 from typing import Literal
@@ -16,17 +16,17 @@ Average = Literal["probabilities", "logits"]
 
 
 class EnsembleGuide(SiteGuide):
-    """The uniform posterior of the member index, which the program enumerates: a guide without parameters.
+    """Uniform posterior over the member index, which the program enumerates; no parameters.
 
     Args:
         model: the program.
-        average: how the members are combined where draws are asked for (S >= 1), whatever their number.
-            "probabilities": `p(y | x) = 1/M sum_m p_m(y | x)`, the predictive of the model. "logits":
-            `softmax(mean_m logits_m)`, what the code of BLoB and of the ScalaBL paper evaluates; it is more
-            confident than a mixture, and no average of predictions.
+        average: how predictions with draws (any S >= 1) combine the members. "probabilities":
+            `p(y | x) = 1/M sum_m p_m(y | x)`, the predictive of the model. "logits":
+            `softmax(mean_m logits_m)`, as the code of BLoB and of the ScalaBL paper does; it is more
+            confident than the mixture and is not an average of predictions.
 
     Raises:
-        ConfigError: an unknown average, or mean logits of a program that has none, as of replies.
+        ConfigError: an unknown average, or "logits" for a program without a closed set of answers.
     """
 
     stochastic = False
@@ -44,9 +44,9 @@ class EnsembleGuide(SiteGuide):
     def predictive(self, batch: Batch, samples: int, seed: int) -> Tensor:
         """Return the members' log-probabilities, `M x B x C`, or those of their mean logits, `1 x B x C`.
 
-        The second for S = 0, where one set of logits is asked for, and with `average="logits"`. A mean of
-        log-probabilities is a mean of logits: they differ by a constant a member and row. Of replies there
-        are no such logits, only what each member gives the whole reply, `M x B`: S = 0 is the mixture.
+        Mean logits are used for S = 0 and with `average="logits"`. Averaging log-probabilities is the same as
+        averaging logits, since they differ by a constant per member and row. Replies have no such logits,
+        only each member's log-probability of the whole reply, `M x B`; for them S = 0 is the mixture.
         """
         members = point_log_probs(self.model, self, batch, every_token=False)
         if not isinstance(self.model.likelihood, ClosedSet):

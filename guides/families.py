@@ -1,4 +1,4 @@
-"""The posterior families of the gates by name: subclasses of `AmortizedGuide`, one a file beside this one."""
+"""Registry of the gates' posterior families: subclasses of `AmortizedGuide`, by name."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -11,21 +11,21 @@ Family = TypeVar("Family", bound=type[AmortizedGuide])
 FAMILIES: Registry[type[AmortizedGuide]] = Registry(
     "guide", "bara_pyro.guides", ("bara_pyro.guides.*",), of=type
 )
-"""Those of this package, and those that installed packages offer as entry points."""
+"""Posterior families of this package, and those that installed packages provide as entry points."""
 
 
 def register_guide(name: str) -> Callable[[Family], Family]:
     """Register the decorated class as the posterior family `name`, for `--set method.guide=name`.
 
     Raises:
-        ConfigError: there is no name, or it is taken.
+        ConfigError: the decorator is used without a name, or the name is taken.
 
     Examples:
         >>> import bara_pyro as bp
         >>> import pyro.distributions as dist
         >>> @bp.guides.register_guide("exponential")
         ... class ExponentialGuide(bp.guides.AmortizedGuide):
-        ...     noisy = False  # as uncertain as it is large: no noise level is learnt
+        ...     noisy = False  # its mean fixes its spread: there is no noise level to learn
         ...     def family(self, mean, kappa):
         ...         return dist.Exponential(1 / mean)
         >>> method = {"name": "bara", "guide": "exponential"}

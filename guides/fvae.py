@@ -1,8 +1,8 @@
-"""The encoders of FVAE-LoRA: amortised Gaussian posteriors of z1 and z2, one encoder each a module.
+"""Encoders of FVAE-LoRA: amortised Gaussian posteriors of z1 and z2, one encoder per site.
 
     q(z | x) = Normal(mean, diag(exp(logvar)))      [mean, logvar] = heads(ReLU(W x + b)),  |logvar| <= 20
 
-The heads start at 0, so that q starts at Normal(0, I) whatever x is: at the prior of z1.
+The heads start at 0, so q starts at Normal(0, I), the prior of z1, for every x.
 """
 
 import torch
@@ -18,7 +18,7 @@ MAX_LOGVAR = 20.0
 
 
 class FVAEGuide(SiteGuide):
-    """Independent Gaussians given the layer's input.
+    """Independent Gaussian posteriors of z1 and z2, given the layer's input.
 
     Args:
         model: the program.
@@ -52,5 +52,5 @@ class FVAEGuide(SiteGuide):
         return Normal(mean, scale, validate_args=False).to_event(1)
 
     def local_parameters(self) -> list[nn.Parameter]:
-        """Return the encoders' weights, whose rate `train.local_lr_scale` sets."""
+        """Return the encoders' weights; `train.local_lr_scale` scales their learning rate."""
         return list(self.parameters())

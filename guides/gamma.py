@@ -1,4 +1,4 @@
-"""Gamma posteriors: conjugate in form, implicitly reparameterised, analytic KL to Gamma priors."""
+"""Gamma posteriors: implicitly reparameterised, with an analytic KL to Gamma priors."""
 
 from pyro.distributions import Gamma
 from torch import Tensor
@@ -9,10 +9,10 @@ from bara_pyro.guides.families import register_guide
 
 @register_guide("gamma")
 class GammaGuide(AmortizedGuide):
-    """`Gamma(concentration = 1 / kappa^2)` of the given mean.
+    """`Gamma(concentration = 1 / kappa^2)` with the given mean.
 
-    The standard deviation is `kappa * mean`, as it is to first order for the Weibull family (exactly at
-    kappa = 1, the exponential distribution), so that a noise level means about the same in every family.
+    The standard deviation is `kappa * mean`. The same holds to first order for the Weibull family, and
+    exactly at kappa = 1, the exponential distribution, so `kappa` means about the same in every family.
     """
 
     def family(self, mean: Tensor, kappa: Tensor) -> Gamma:

@@ -1,4 +1,4 @@
-"""The Gaussian posterior of Laplace-LoRA as it is stored: a Kronecker eigendecomposition a matrix."""
+"""Storage of Laplace-LoRA's Gaussian posterior: one Kronecker eigendecomposition per weight matrix."""
 
 from dataclasses import dataclass
 from typing import cast
@@ -12,11 +12,11 @@ from bara_pyro.core.modules import frozen, module_key
 
 @dataclass
 class Factors:
-    """The two factors of one matrix's curvature, float64, symmetric: `output (x) input`.
+    """Kronecker factors of one matrix's curvature, `output (x) input`: float64, symmetric.
 
     Attributes:
-        output: `sum E[g g^T]`, `out x out`.
-        input: `mean of a a^T`, `in x in`.
+        output: `sum E[g g^T]`, `out x out`, g the gradient at the matrix's output.
+        input: `mean of a a^T`, `in x in`, a the matrix's input.
     """
 
     output: Tensor
@@ -42,23 +42,23 @@ class Block(nn.Module):
             getattr(self, f"{side}_vectors").copy_(vectors)
 
     def eigenvalues(self) -> Tensor:
-        """Return those of the block, `out x in`."""
+        """Return the eigenvalues of the block, `out x in`."""
         return self.output_values[:, None] * self.input_values
 
 
 class KroneckerPosterior(nn.Module):
-    """Prior precision and eigendecompositions of all blocks, zeros until they are set.
+    """Prior precision and eigendecompositions of all blocks; zeros until they are set.
 
-    A plain module of frozen parameters, so that Pyro does not take it for something to train.
+    A plain torch module of frozen parameters, so that Pyro does not register them for training.
 
     Args:
         sizes: site -> `out x in` of its block.
         answers: number of answers.
-        device: where to put it.
+        device: device of the parameters.
 
     Attributes:
-        precision: lambda, float64.
-        answers: token ids that the head's B has curvature for.
+        precision: lambda, the prior precision, float64.
+        answers: token ids of the answers; the answer head's B has curvature only for their rows.
     """
 
     def __init__(self, sizes: dict[str, tuple[int, int]], answers: int, device: torch.device) -> None:
@@ -72,7 +72,7 @@ class KroneckerPosterior(nn.Module):
         return cast(Block, self.blocks[module_key(site)])
 
     def distribution(self, site: str, size: tuple[int, ...]) -> KroneckerNormal:
-        """Return a matrix's distribution; of the head's B only the answers' rows have a block."""
+        """Return a matrix's distribution; in the answer head's B only the answers' rows have a block."""
         block = self.block(site)
         factors = (block.output_vectors, block.output_values, block.input_vectors, block.input_values)
         rows = self.answers if len(block.output_values) != size[0] else None

@@ -1,8 +1,8 @@
 r"""Laplace-LoRA (Yang et al., ICLR 2024, arXiv 2308.13111): a Gaussian around trained LoRA weights.
 
-prior       A, B ~ Normal(0, 1 / lambda), one lambda for all
-posterior   A, B ~ Normal(trained weights, Sigma), Sigma^-1 = F + lambda I, F of `bara_pyro.methods.kfac`
-predictive  logits ~ Normal(f(x), J Sigma J^T), J the derivative in the weights (the linearised model)
+prior       A, B ~ Normal(0, 1 / lambda), one lambda for all weights
+posterior   A, B ~ Normal(trained weights, Sigma), Sigma^-1 = F + lambda I, F from `bara_pyro.methods.kfac`
+predictive  logits ~ Normal(f(x), J Sigma J^T), J the Jacobian in the weights (the linearised model)
 """
 
 import math
@@ -28,25 +28,24 @@ Predictive = Literal["glm", "probit", "sampled"]
 
 
 class LaplaceGuide(PointGuide):
-    """A point while the weights are trained, the Laplace approximation around it once that is fitted.
+    """Point mass during training; the Laplace approximation around it once fitted.
 
-    `bara_pyro.methods.laplace.fit_laplace` fits it.
-
-    In the answer head only the rows of B that belong to answers have curvature; the others keep their prior.
+    `bara_pyro.methods.laplace.fit_laplace` fits it. In the answer head only the rows of B that belong to
+    answers have curvature; the other rows keep their prior.
 
     Args:
         model: `GaussianLoRA(random="AB")`.
-        subset: "all" matrices, or those of the "last" layer, the answer head; the rest stay a point.
+        subset: "all" matrices, or only those of the "last" layer, the answer head; the rest stay a point.
         mode: "glm": the linearised predictive, softmax averaged over `logit_samples` draws of the logits
-            (antithetic pairs, seeded by row). "probit": an approximation of it without draws, MacKay's
-            for two answers, for more from the same for each pair of them.
-            "sampled": draws of the weights through the network, which lie further from the mean than the
-            curvature tells: on the microworld accuracy falls from 75 to 49 % (Immer et al., 2021, say why).
-        logit_samples: at least so many draws of the logits a row.
-        max_gigabytes: most memory that factors and eigenvectors may take.
+            (antithetic pairs, seeded by row). "probit": a closed-form approximation of "glm": MacKay's for
+            two answers, and for more answers MacKay's applied to each pair. "sampled": draws of the weights
+            through the network. They underfit, as Immer et al. (2021) explain: on the microworld accuracy
+            falls from 75 to 49 %.
+        logit_samples: minimum number of logit draws per row.
+        max_gigabytes: largest size of factors and eigenvectors, in GB.
 
     Raises:
-        ConfigError: a model or a setting that does not fit.
+        ConfigError: the model is not `GaussianLoRA(random="AB")` without flipout, or a setting is invalid.
     """
 
     def __init__(
@@ -65,46 +64,49 @@ class LaplaceGuide(PointGuide):
         if model.weights != ("lora_A", "lora_B") or model.flipout or logit_samples < 1:
             raise ConfigError(
                 f"The Laplace approximation needs random='AB' without flipout, and logit_samples="
-                f"{logit_samples} of 1 or more."
+                f"{logit_samples} must be at least 1."
             )
         self.mode = mode
         self.logit_samples = logit_samples
         self.max_gigabytes = max_gigabytes
         self.adapters = tuple(a for a in model.adapters.values() if subset == "all" or a.target.is_head)
-        # A forward whose graph is kept holds what every layer computes, where others hold one layer's.
+        # The linearisation keeps the graph: the activations of all layers at once instead of one layer's.
         layers = getattr(model.backbone.lm.config.get_text_config(), "num_hidden_layers", 4)
         self.copies = 4 if model.backbone.checkpointing else max(4, int(layers))
         if not self.adapters:
             raise ConfigError(
                 "subset='last' needs an adapter at the output embedding: add it to target_modules."
             )
-        # Empty until there is a posterior. In a tuple: Pyro does not look into it.
+        # Empty until a posterior is fitted or loaded; a tuple, because Pyro does not look into tuples.
         self._posterior: tuple[KroneckerPosterior, ...] = ()
 
     def distribution(self, name: str) -> TorchDistribution:
-        """Return the posterior of a deviation; a point before the fit and outside the subset."""
+        """Return the posterior of a deviation; a point mass before the fit and outside the subset."""
         fit = self._posterior[0] if self._posterior else None
         if fit is None or module_key(name) not in fit.blocks:
             return super().distribution(name)
         return fit.distribution(name, self.model.latents.global_sites[name].shape)
 
     def check_size(self, answers: int) -> None:
-        """Refuse factors that are too large.
+        """Refuse Kronecker factors that need too much memory.
+
+        Args:
+            answers: number of answers of the task.
 
         Raises:
-            ConfigError: they take more than `max_gigabytes`; the message names the way out.
+            ConfigError: they take more than `max_gigabytes`.
         """
         # A factor is held in float64, its eigenvectors in float32.
         sides = [side for size in self._sizes(answers).values() for side in size]
         need = sum(side**2 for side in sides) * 12 / 1e9
         if need > self.max_gigabytes:
             raise ConfigError(
-                f"The Kronecker factors would take {need:.1f} GB, more than max_gigabytes="
-                f"{self.max_gigabytes:g}: choose subset=last or narrower target_modules."
+                f"The Kronecker factors need {need:.1f} GB, more than max_gigabytes="
+                f"{self.max_gigabytes:g}: choose subset=last or fewer target_modules."
             )
 
     def _sizes(self, answers: int) -> dict[str, tuple[int, int]]:
-        """Return `out x in` of every matrix that gets a block."""
+        """Return site -> `out x in` for every matrix that gets a block."""
         sizes = {}
         for a in self.adapters:
             rows = answers if a.target.is_head else a.target.out_features
@@ -113,7 +115,7 @@ class LaplaceGuide(PointGuide):
         return sizes
 
     def prepare(self, saved: dict[str, Tensor]) -> None:
-        """Make room for a posterior that was saved."""
+        """Allocate the parameters of a saved posterior, before they are loaded."""
         answers = saved.get("posterior.answers")
         if answers is not None:
             self._allocate(len(answers))
@@ -127,11 +129,11 @@ class LaplaceGuide(PointGuide):
 
     @torch.no_grad()
     def set_posterior(self, factors: dict[str, Factors], answers: Tensor) -> Tensor:
-        """Take over the curvature of the likelihood; the precision of the prior stays to be set.
+        """Store the curvature of the likelihood; call `set_precision` afterwards.
 
         Args:
-            factors: site -> factors; emptied on the way, for they are large.
-            answers: token ids that the head's B has curvature for.
+            factors: site -> factors; emptied while it is read, to free memory.
+            answers: token ids of the answers, the rows of the head's B that have curvature.
 
         Returns:
             The eigenvalues of the curvature, float64.
@@ -145,23 +147,24 @@ class LaplaceGuide(PointGuide):
 
     @torch.no_grad()
     def set_precision(self, precision: float) -> None:
-        """Set the precision of the prior."""
+        """Set the precision lambda of the prior."""
         self._fitted().precision.fill_(precision)
 
     def _fitted(self) -> KroneckerPosterior:
         if not self._posterior:
-            raise ConfigError("There is no Laplace approximation yet: train with the method laplace first.")
+            raise ConfigError(
+                "This guide has no Laplace approximation yet: train with the method laplace first."
+            )
         return self._posterior[0]
 
     def linearised(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return mean and covariance of the logits in the linearised model, float64, `B x C`, `B x C x C`.
+        """Return mean and covariance of the logits in the linearised model, float64, `B x C` and `B x C x C`.
 
-        Logits are centred: their mean over the answers, which no probability depends on, is taken out. The
-        batch may have other answers than the rows of the fit: in the answer head their rows of B have the
-        prior.
+        Logits are centred: their mean over the answers, on which no probability depends, is subtracted. The
+        batch may have answers that the fit did not see; their rows of B in the answer head have the prior.
 
         Raises:
-            ConfigError: there is no posterior yet.
+            ConfigError: no posterior has been fitted.
         """
         fit = self._fitted()
         same = fit.answers == batch.answer_ids.unsqueeze(-1)
@@ -178,8 +181,8 @@ class LaplaceGuide(PointGuide):
         for direction in centring:
             for site, g in point.gradients(direction).items():
                 block = fit.block(site)
-                # Of the weights in the basis in which their posterior is diagonal; turned into it once the
-                # tokens are added up, because there are more of them than the rank.
+                # The Jacobian in the basis in which the posterior is diagonal. Rotate after the sum over
+                # tokens, because there are more tokens than ranks.
                 jacobian = g.mT @ point.inputs[site]
                 if site in heads:
                     unknown.append(jacobian[:, ~known])
@@ -198,21 +201,22 @@ class LaplaceGuide(PointGuide):
 
     @property
     def stochastic_once_fitted(self) -> bool:
-        """Whether weights will be drawn: linearised, draws are of logits."""
+        """Whether weights will be drawn; the linearised modes draw logits."""
         return self.mode == "sampled"
 
     @property
     def joint(self) -> bool:
-        """Whether weights are drawn: linearised, each row has draws of its own logits."""
+        """Whether all rows share a draw: they do if weights are drawn, but not in the linearised modes."""
         return self.mode == "sampled"
 
     def predictive(self, batch: Batch, samples: int, seed: int) -> Tensor | None:
-        """Return log-probabilities under the linearised posterior, `S x B x C`; None where weights are drawn.
+        """Return log-probabilities under the linearised posterior, `S x B x C`; None if weights are drawn.
 
-        S = 0 asks for the trained weights. For S >= 1 the average over the S draws is that over all draws of
-        the logits, whatever S is: these are put in the order of the probability that they give to the answer
-        of the trained weights, cut into S groups of one size, and each group is averaged. The spread between
-        groups is thus epistemic uncertainty, a little less than all of it.
+        S = 0 returns None as well: the prediction of the trained weights. For S >= 1 the draws of the logits
+        are sorted by the probability that they give to the answer of the trained weights and cut into S
+        groups of equal size; each returned draw is the average of one group. The average over the S draws is
+        thus the average over all logit draws, for every S. The spread between groups is epistemic
+        uncertainty, slightly underestimated.
         """
         if not (samples and self._posterior) or self.mode == "sampled":
             return None
@@ -224,7 +228,7 @@ class LaplaceGuide(PointGuide):
     def _groups(
         self, mean: Tensor, covariance: Tensor, ids: tuple[str, ...], samples: int, seed: int
     ) -> Iterator[Tensor]:
-        """Yield, row by row, the log of the groups' mean probabilities, `S x C`."""
+        """Yield for each row the log of the groups' mean probabilities, `S x C`."""
         values, vectors = torch.linalg.eigh(covariance)
         roots = vectors * values.clamp_min(0.0).sqrt().unsqueeze(-2) @ vectors.mT
         pairs = math.ceil(self.logit_samples / (2 * samples)) * samples
@@ -238,9 +242,9 @@ class LaplaceGuide(PointGuide):
 
 
 def _probit(mean: Tensor, covariance: Tensor) -> Tensor:
-    """Return log E softmax of Gaussian logits, nearly: `B x C` of `B x C` and `B x C x C`.
+    """Approximate log E softmax of Gaussian logits: `B x C`, from mean `B x C` and covariance `B x C x C`.
 
-    1 / p_k = sum_j exp(z_j - z_k), each difference shrunk as MacKay (1992) shrinks that of two answers.
+    1 / p_k = sum_j exp(z_j - z_k), with each difference shrunk as in MacKay's (1992) rule for two answers.
     """
     difference = mean.unsqueeze(-2) - mean.unsqueeze(-1)  # entry k, j: z_j - z_k
     own = covariance.diagonal(dim1=-2, dim2=-1)

@@ -1,4 +1,4 @@
-"""One forward of a LoRA whose graph is kept, and the answers' derivatives at every matrix of it."""
+"""Derivatives of the answers' log-probabilities at every LoRA matrix, for Laplace-LoRA."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,16 +16,16 @@ from bara_pyro.models.gaussian_lora import GaussianAdapter, GaussianLoRA
 
 
 class Linearisation:
-    """One forward at the mean weights, its graph kept: the answers' derivatives at every matrix.
+    """One forward pass at the mean weights that keeps its graph, for derivatives at every matrix.
 
     Args:
         model: LoRA with both factors latent.
         guide: its guide, whose mean is 0.
-        adapters: those to look at.
+        adapters: adapters whose matrices are differentiated.
         batch: B rows.
 
     Attributes:
-        log_probs: `B x C`.
+        log_probs: the answers' log-probabilities, `B x C`.
         inputs: site -> inputs of its matrix, `B x T x in`, 0 on padding (T = 1 at the answer head).
     """
 
@@ -33,14 +33,14 @@ class Linearisation:
         self, model: GaussianLoRA, guide: SiteGuide, adapters: Sequence[GaussianAdapter], batch: Batch
     ) -> None:
         if batch.labels is None:
-            # Any label will do: an answer that is not observed would be drawn.
+            # Any label will do; without labels the program would draw an answer.
             batch = replace(batch, labels=torch.zeros_like(batch.input_ids[:, 0]))
         with PROGRAM, torch.enable_grad(), PosteriorMean(guide), tapped(adapters) as seen:
             self.log_probs: Tensor = model.forward(batch)
         self._adapters = adapters
         self._mask = batch.attention_mask
         self._answers = batch.answer_ids
-        # Of the whole vocabulary, only the answers are read.
+        # With full_vocab the head's output covers the vocabulary, of which only the answers are used.
         self._cut = model.full_vocab
         self._outputs = [seen[a.target.path][1] for a in adapters]
         self.inputs: dict[str, Tensor] = {}
@@ -53,10 +53,10 @@ class Linearisation:
         """Return the gradients of `sum_c direction_c log p_c` at the output of every matrix.
 
         Args:
-            direction: `C` or `B x C`; where it sums to 0 this is the derivative of the logits, too.
+            direction: `C` or `B x C`; if it sums to 0, this is also the derivative of the logits.
 
         Returns:
-            site -> `B x T x out`, 0 on padding; B of the answer head has C outputs, one an answer.
+            site -> `B x T x out`, 0 on padding; B of the answer head has C outputs, one per answer.
         """
         grads = torch.autograd.grad(
             self.log_probs,

@@ -1,4 +1,4 @@
-"""Log-normal posteriors: the cheapest to sample, heavy right tail, analytic KL to Gamma priors."""
+"""Log-normal posteriors: cheapest to sample, with a heavy right tail and an analytic KL to Gamma priors."""
 
 from pyro.distributions import LogNormal
 from torch import Tensor
@@ -9,7 +9,7 @@ from bara_pyro.guides.families import register_guide
 
 @register_guide("lognormal")
 class LogNormalGuide(AmortizedGuide):
-    """`LogNormal` of the given mean whose coefficient of variation is `kappa`."""
+    """`LogNormal` with the given mean and coefficient of variation `kappa`."""
 
     def family(self, mean: Tensor, kappa: Tensor) -> LogNormal:
         """Return `LogNormal(log mean - s^2 / 2, s)` with `s^2 = log(1 + kappa^2)`."""

@@ -1,4 +1,4 @@
-"""Gaussian posteriors over LoRA weights, independent from weight to weight."""
+"""Independent Gaussian posteriors of LoRA weights."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -13,13 +13,13 @@ from bara_pyro.core.modules import Module, by_name, module_key
 from bara_pyro.errors import ConfigError
 from bara_pyro.models.gaussian_lora import GaussianLoRA
 
-SCALE_MIN = 1e-12  # G may cross 0, where the distribution would have no density
+SCALE_MIN = 1e-12  # G may cross 0, where sigma = 0 has no density
 
 
 class DeviationGuide(SiteGuide):
-    """Base of the guides of `GaussianLoRA`: each deviation's distribution is centred at 0, signs as they are.
+    """Base of the guides for `GaussianLoRA`: deviations have mean 0, flipout signs keep their prior.
 
-    The means belong to the model (`lora_A`, `lora_B`); a subclass defines `distribution`.
+    The means belong to the model (`lora_A`, `lora_B`). Subclasses define `distribution`.
     """
 
     model: GaussianLoRA
@@ -43,12 +43,14 @@ class Scale(Module):
 
 
 def scales(raw: dict[str, Tensor], *, trainable: bool = True) -> Mapping[str, Scale]:
-    """Return one `Scale` a site."""
+    """Return one `Scale` per site."""
     return by_name({name: Scale(value, trainable) for name, value in raw.items()})
 
 
 def _inverse_softplus(x: Tensor) -> Tensor:
-    return torch.where(x > 20, x, x.expm1().log())  # above, the two are one in float32, and expm1 overflows
+    return torch.where(
+        x > 20, x, x.expm1().log()
+    )  # above 20 both agree in float32, and expm1 overflows later
 
 
 class NormalGuide(DeviationGuide):
@@ -56,9 +58,10 @@ class NormalGuide(DeviationGuide):
 
     Args:
         model: the program.
-        init_scale: G starts uniform on `[init_scale / sqrt(2), init_scale]` (so sigma in
-            `[init_scale^2 / 2, init_scale^2]`) as in BLoB's code; with "softplus", sigma starts there too.
-        transform: "square" or "softplus".
+        init_scale: with "square", G starts uniform on `[init_scale / sqrt(2), init_scale]` as in BLoB's code,
+            so sigma starts in `[init_scale^2 / 2, init_scale^2]`. With "softplus" sigma starts in the same
+            range.
+        transform: "square" or "softplus", from G to sigma.
 
     Raises:
         ConfigError: an unknown transform, or a scale that is not positive.
@@ -68,7 +71,8 @@ class NormalGuide(DeviationGuide):
         super().__init__(model)
         if transform not in ("square", "softplus") or init_scale <= 0:
             raise ConfigError(
-                f"transform={transform!r} must be 'square' or 'softplus', init_scale={init_scale} positive."
+                f"transform={transform!r} must be 'square' or 'softplus', and init_scale={init_scale} must "
+                "be positive."
             )
         self.transform = transform
         raw = {}

@@ -7,9 +7,10 @@ from bara_pyro.guides.normal import DeviationGuide
 
 
 class PointGuide(DeviationGuide):
-    """All deviations 0.
+    """Point mass at deviation 0, the mean weights.
 
-    The "KL" is `-log p(lora_A, lora_B)`, so that the ELBO is the log joint density and training gives MAP.
+    The "KL" is `-log p(lora_A, lora_B)`, so the ELBO is the log joint density and training gives the MAP
+    estimate.
     """
 
     stochastic = False

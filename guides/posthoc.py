@@ -1,4 +1,4 @@
-"""Gaussian posteriors whose scales are set after training, or beside it, and never by a gradient."""
+"""Gaussian posteriors whose scales are set by a method (TFB, IVON) and not by gradients."""
 
 import torch
 from pyro.distributions import Normal, TorchDistribution
@@ -10,11 +10,11 @@ from bara_pyro.models.posthoc import PosthocLoRA
 
 
 class PosthocGuide(DeviationGuide):
-    """`Normal(0, scale)` for every deviation, with frozen scales; a point until the model is marked fitted.
+    """`Normal(0, scale)` for every deviation, with frozen scales; nothing is random before `mark_fitted`.
 
     Args:
         model: the program.
-        by_row: one scale a row of the weight (TFB) rather than one an entry (IVON).
+        by_row: one scale per row of the weight (TFB) instead of one per entry (IVON).
     """
 
     model: PosthocLoRA
@@ -30,12 +30,12 @@ class PosthocGuide(DeviationGuide):
 
     @property
     def stochastic(self) -> bool:
-        """Whether there is a posterior to draw from yet."""
+        """Whether the posterior has been fitted, so that draws differ."""
         return self.model.fitted
 
     @property
     def stochastic_once_fitted(self) -> bool:
-        """There is a posterior then."""
+        """True: after the fit weights are drawn."""
         return True
 
     def scale(self, site: str) -> Tensor:
@@ -44,7 +44,7 @@ class PosthocGuide(DeviationGuide):
 
     def distribution(self, name: str) -> TorchDistribution:
         """Return the posterior of a deviation."""
-        # A scale of 0 (a weight that nothing depends on) has no density.
+        # A scale of 0 has no density; it occurs for a weight on which no output depends.
         scale = self.scale(name).clamp_min(torch.finfo(torch.float32).tiny)
         scale = scale.expand(self.model.latents.global_sites[name].shape)
         return Normal(torch.zeros_like(scale), scale, validate_args=False).to_event(2)

@@ -1,4 +1,4 @@
-"""The posterior that is the prior: for noise that is part of the model and not inferred."""
+"""Guide that keeps the prior, for noise that is part of the model and is not inferred."""
 
 from pyro.distributions import TorchDistribution
 
@@ -6,11 +6,11 @@ from bara_pyro.core.guide import SiteGuide
 
 
 class PriorGuide(SiteGuide):
-    """Every latent keeps its prior; no parameters.
+    """Guide without parameters: every latent keeps its prior.
 
-    The KL is 0 and no site enters it, so that the ELBO is the expected log-likelihood under the noise.
+    The KL is 0, so the ELBO is the expected log-likelihood under the noise.
     """
 
     def get_posterior(self, name: str, prior: TorchDistribution) -> TorchDistribution:
-        """Return the prior itself, by which the ELBO recognises that there is no KL."""
+        """Return the prior object itself; the ELBO recognises it and leaves the KL out."""
         return prior

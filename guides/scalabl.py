@@ -1,4 +1,4 @@
-"""ScalaBL's posterior of the singular values, and its divergence from the prior in both orders."""
+"""ScalaBL's posterior of the singular values, with KL(q || p) or the reversed KL of the public code."""
 
 import torch
 import torch.distributions as td
@@ -12,15 +12,16 @@ from bara_pyro.models.scalabl import ScalaBL
 
 
 class ReversedNormal(Normal):
-    """A normal posterior whose divergence from a normal prior is KL(prior || posterior), in nats.
+    """Normal posterior whose registered divergence from a normal prior is KL(prior || posterior), in nats.
 
-    What the public ScalaBL code minimises. It is no part of a bound on the evidence: where KL(q || p) has
-    slope `sigma^2 - 1` in `log sigma` (prior Normal(0, 1)), this has `1 - (1 + mean^2) / sigma^2`, hundreds
-    of times as steep at the usual start, and drives sigma to `sqrt(1 + mean^2)`.
+    The public ScalaBL code minimises this divergence. It does not give a bound on the evidence. For the prior
+    Normal(0, 1), KL(q || p) has slope `sigma^2 - 1` in `log sigma`; this divergence has slope
+    `1 - (1 + mean^2) / sigma^2`, which is hundreds of times steeper at the usual initial values and drives
+    sigma to `sqrt(1 + mean^2)`.
     """
 
 
-# For torch's own Normal, of which Pyro's is a subclass: else that would fall back to torch's KL(q || p).
+# Registered for torch's Normal, the parent of Pyro's: otherwise torch's rule for KL(q || p) would be used.
 @register_kl(ReversedNormal, td.Normal)
 def kl_reversed(q: ReversedNormal, p: td.Normal) -> Tensor:
     """Return KL(p || q) in nats, of the batch shape."""
@@ -28,16 +29,16 @@ def kl_reversed(q: ReversedNormal, p: td.Normal) -> Tensor:
 
 
 class ScalaBLGuide(SiteGuide):
-    """`Normal(exp(log_s), exp(log_sigma))` for every singular value: positive means, draws of either sign.
+    """`Normal(exp(log_s), exp(log_sigma))` for every singular value: means are positive, draws need not be.
 
     Args:
         model: the program.
         init_scale: sigma starts uniform on `[init_scale / sqrt(2), init_scale]`; the means start at the
             singular values of LoRA's initial A.
-        kl: "q||p", the divergence of the ELBO, or "p||q", that of the public code.
+        kl: "q||p", the KL of the ELBO, or "p||q", the reversed KL of the public code.
 
     Raises:
-        ConfigError: an unknown order, or a scale that is not positive.
+        ConfigError: `kl` is unknown, or `init_scale` is not positive.
     """
 
     program = ScalaBL
@@ -53,5 +54,5 @@ class ScalaBLGuide(SiteGuide):
         self.to(model.backbone.device)
 
     def get_posterior(self, name: str, prior: TorchDistribution) -> TorchDistribution:
-        """Return the posterior of all modules' singular values, batch `modules`, event `r`."""
+        """Return the posterior of all modules' singular values: batch shape `modules`, event shape `r`."""
         return self.family(self.log_s.exp(), self.log_sigma.exp(), validate_args=False).to_event(1)

@@ -1,4 +1,4 @@
-"""The posterior of a Bayesian last layer: for every answer a Gaussian with a covariance of its own."""
+"""Posterior of a Bayesian last layer: one Gaussian with full covariance per answer."""
 
 import math
 
@@ -12,22 +12,22 @@ from bara_pyro.errors import ConfigError
 from bara_pyro.models.vbll import VBLL
 
 FLOAT = 4  # bytes
-COPIES = 4  # of a parameter in training: itself, its gradient, Adam's two moments
-FACTORS = 2  # square matrices an answer while a step runs: the factor and its gradient
+COPIES = 4  # per parameter in training: itself, its gradient, Adam's two moments
+FACTORS = 2  # square matrices per answer during a step: the factor and its gradient
 
 
 class VBLLGuide(SiteGuide):
     """`q(W) = prod_k Normal(m_k, L_k L_k^T)`, L_k lower triangular with a positive diagonal.
 
-    It starts at the prior: m_k = 0, L_k = prior_scale I. What is kept of L_k are the `d (d + 1) / 2` entries
-    that it has.
+    It starts at the prior: m_k = 0, L_k = prior_scale I. Only the `d (d + 1) / 2` entries of the triangle L_k
+    are stored.
 
     Args:
         model: the program.
-        max_gigabytes: most memory that the covariances may take in training.
+        max_gigabytes: largest size of the covariances in training, in GB.
 
     Raises:
-        ConfigError: they take more.
+        ConfigError: the covariances need more than `max_gigabytes`.
     """
 
     model: VBLL
@@ -40,7 +40,7 @@ class VBLLGuide(SiteGuide):
         need = FLOAT * rows * (COPIES * (below + width) + FACTORS * width**2) / 1e9
         if need > max_gigabytes:
             raise ConfigError(
-                f"The covariances of {rows} answers over {width} numbers take {need:.1f} GB in training, "
+                f"The covariances of {rows} answers of width {width} take {need:.1f} GB in training, "
                 f"more than max_gigabytes={max_gigabytes:g}: lower method.answers."
             )
         self.mean = nn.Parameter(torch.zeros(rows, width, device=device))
@@ -58,5 +58,5 @@ class VBLLGuide(SiteGuide):
         return flat.unflatten(-1, (width, width)) + torch.diag_embed(self.log_scale.exp())
 
     def get_posterior(self, name: str, prior: TorchDistribution) -> TorchDistribution:
-        """Return the posterior of the rows, batch `K`, event `d`."""
+        """Return the posterior of the rows: batch shape `K`, event shape `d`."""
         return DenseNormal(self.mean, scale_tril=self.scale_tril(), validate_args=False)

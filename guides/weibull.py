@@ -1,4 +1,4 @@
-"""Weibull posteriors, the paper's family (Eq. 16 and 17): analytic KL to every Gamma prior."""
+"""Weibull posteriors, the paper's family (Eq. 16 and 17), with an analytic KL to every Gamma prior."""
 
 from torch import Tensor
 
@@ -9,7 +9,7 @@ from bara_pyro.guides.families import register_guide
 
 @register_guide("weibull")
 class WeibullGuide(AmortizedGuide):
-    """`Weibull(k = 1 / kappa)` of the given mean.
+    """`Weibull(k = 1 / kappa)` with the given mean.
 
     Examples:
         >>> import bara_pyro as bp

@@ -1,4 +1,4 @@
-"""Generative programs, one a file; `bara_pyro.models.BaRA` loads its own file when it is first used."""
+"""Pyro models of all methods, one per file; a file is imported when its model is first used."""
 
 from bara_pyro.lazy import lazy
 

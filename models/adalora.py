@@ -7,11 +7,11 @@ columns of B towards orthonormality:
 
 p(A, B) ~ exp(-N g R(A, B)),        R = mean over all A and B of |A A^T - I|_F, |B^T B - I|_F
 
-It is an unnormalised prior that grows with the number N of training examples, so that the negative ELBO
-divided by N, which is what is minimised, is the published `mean cross-entropy + g R`.
+This unnormalised prior grows with the number N of training examples. The negative ELBO divided by N, which
+training minimises, is therefore the published `mean cross-entropy + g R`.
 
-Ranks are allocated during training by `bara_pyro.methods.allocation`: an entry of E that is 0 is a rank
-that a module does without.
+`bara_pyro.methods.allocation` allocates ranks during training: an entry of E that is 0 switches off one rank
+of its module.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ INIT_SCALE = 0.02
 
 
 class AdaLoRAAdapter(Adapter):
-    """The change of one layer: `lora_A`, `r x in`; `lora_E`, `r x 1`; `lora_B`, `out x r`."""
+    """Update of one layer, `s B diag(E) A x`: `lora_A`, `r x in`; `lora_E`, `r x 1`; `lora_B`, `out x r`."""
 
     def __init__(self, target: Target, r: int, scaling: float) -> None:
         super().__init__(target, r, scaling)
@@ -51,7 +51,7 @@ class AdaLoRAAdapter(Adapter):
         return F.linear(x, self.lora_A) * (self.lora_E.squeeze(-1) * self.scaling)
 
     def expand(self, units: Tensor, latents: None, rows: Tensor | None = None) -> Tensor:
-        """Return B times what the units pass on."""
+        """Return `B units`; the scaling `s` is already part of the units."""
         return F.linear(units, chosen_rows(self.lora_B, rows))
 
     def distance(self) -> Tensor:
@@ -62,16 +62,16 @@ class AdaLoRAAdapter(Adapter):
 
 
 class AdaLoRA(AdaptedLM):
-    """The AdaLoRA program.
+    """AdaLoRA as a Pyro model.
 
     Args:
-        backbone, num_data, **adapter: see `bara_pyro.core.program.AdaptedLM`; r is the mean rank of a module
-            that allocation ends with.
-        init_r: rank that every module starts with; 1.5 r if None.
-        orth_weight: weight g of the factor; 0 leaves it out.
+        backbone, num_data, **adapter: see `bara_pyro.core.program.AdaptedLM`; r is the mean rank per module
+            at the end of the allocation.
+        init_r: rank of every module at the start; 1.5 r if None.
+        orth_weight: weight g of the orthogonality factor; 0 removes it.
 
     Raises:
-        ConfigError: `init_r` is below `r`, or the weight is negative.
+        ConfigError: `init_r` is below `r`, or `orth_weight` is negative.
     """
 
     adapters: Mapping[str, AdaLoRAAdapter]
@@ -89,8 +89,8 @@ class AdaLoRA(AdaptedLM):
         init_r = round(1.5 * r) if init_r is None else init_r
         if init_r < r or orth_weight < 0:
             raise ConfigError(
-                f"init_r={init_r} must be at least the rank r={r} that allocation ends with, and "
-                f"orth_weight={orth_weight} not negative."
+                f"init_r={init_r} must be at least r={r}, the rank after allocation, and "
+                f"orth_weight={orth_weight} must not be negative."
             )
         super().__init__(backbone, num_data, AdaLoRAAdapter, **(adapter | {"r": init_r}))
         self.target_r = r
@@ -98,11 +98,11 @@ class AdaLoRA(AdaptedLM):
 
     @cached_property
     def latents(self) -> Latents:
-        """None; the factor `orthogonality`."""
+        """No latent sites; one auxiliary site, the factor `orthogonality`."""
         return Latents(self.r, auxiliary={ORTHOGONALITY: Site(ORTHOGONALITY)})
 
     def global_latents(self, batch: Batch) -> Sequence[None]:
-        """Weight the adapters by how far they are from orthogonal."""
+        """Add the orthogonality factor of all adapters."""
         if self.orth_weight:
             with poutine.scale(scale=self.num_data * self.orth_weight):
                 pyro.factor(ORTHOGONALITY, -self.orthogonality())
@@ -110,10 +110,10 @@ class AdaLoRA(AdaptedLM):
 
     def orthogonality(self) -> Tensor:
         """Return R, the mean distance from orthogonality of all A and B, a scalar."""
-        # Not in autocast's half precision: A A^T is compared with 1.
+        # Half precision under autocast is too coarse to compare A A^T with the identity.
         with torch.autocast(self.backbone.device.type, enabled=False):
             return torch.stack([a.distance() for a in self.adapters.values()]).mean() / 2
 
     def ranks(self) -> dict[str, int]:
-        """Return the number of singular values that are not 0, by the path of the module."""
+        """Return module path -> number of non-zero singular values."""
         return {a.target.path: int(a.lora_E.count_nonzero()) for a in self.adapters.values()}

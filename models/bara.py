@@ -1,7 +1,7 @@
 r"""BaRA (arXiv 2606.29184): a sparse Bayesian gate in place of LoRA's fixed rank.
 
-Phi    ~ p_Phi      one r-vector a module: what can be adapted
-theta  ~ p_theta    one r-vector a module, row and token: how much of it this token uses
+Phi    ~ p_Phi      one r-vector per module: which rank units are available
+theta  ~ p_theta    one r-vector per module, row and token: how much this token uses each unit
 y = W0 x + s B (Phi * theta)                additive form (Eq. 13 of the paper, Algorithm 1)
 y = W0 x + s B (Phi * (theta - E[theta]))   additive form, centred (ours: `centred`)
 y = W0 x + s B ((Phi * theta) * (A x))      gate form (Definition 1 of the paper)
@@ -38,13 +38,13 @@ PHI, THETA = "phi", "theta"
 
 
 class Gate(NamedTuple):
-    """What one layer's gate is made of.
+    """The parts of one layer's gate.
 
     Attributes:
-        phi: its draw of Phi, `[draws x 1 x] 1 x r`; None where there is none.
-        prior: of an entry of theta; None where there is none.
+        phi: this module's draw of Phi, `[draws x 1 x] 1 x r`; None for a program without Phi.
+        prior: prior of one entry of theta; None for a program without theta.
         beta: weight of theta's KL.
-        shared: the draw of Phi of all modules, `[draws x 1 x] modules x r`, for the guide of theta.
+        shared: draw of Phi for all modules, `[draws x 1 x] modules x r`, which the guide of theta may use.
     """
 
     phi: Tensor | None
@@ -54,7 +54,7 @@ class Gate(NamedTuple):
 
 
 class BaRAAdapter(Adapter):
-    """The change of one layer; samples its `theta` where the decomposition has one."""
+    """Update of one layer; samples the layer's `theta`, if the program has theta."""
 
     def __init__(self, target: Target, r: int, scaling: float, form: Form, centre: float = 0.0) -> None:
         super().__init__(target, r, scaling)
@@ -65,7 +65,7 @@ class BaRAAdapter(Adapter):
         self.lora_B = up_projection(r, target.out_features)
 
     def shrink(self, x: Tensor, latents: Gate) -> Tensor:
-        """Return what the gates let through."""
+        """Return the gate, in the gate form multiplied by `A x`."""
         phi, prior, beta, shared = latents
         parts = [] if phi is None else [phi[..., : self.r]]
         if prior is not None:
@@ -79,25 +79,25 @@ class BaRAAdapter(Adapter):
 
 
 class BaRA(AdaptedLM):
-    """The BaRA program.
+    """BaRA as a Pyro model.
 
     Args:
         backbone, num_data, **adapter: see `bara_pyro.core.program.AdaptedLM`.
         form: "additive" or "gate".
-        centred: of the additive form: theta enters as its deviation from the mean of its prior, so that the
-            change has mean 0 under the prior, and units have both signs. As printed every token is given
-            the same vector at first, about `s B (E[Phi] * E[theta])`, and learning starts with that.
-        latent: "phi*theta" (the paper), "phi" or "theta" (the ablations of its Table on decomposition).
-        phi_prior, theta_prior: the prior of an entry: a name; a name with hyper-parameters, for example
+        centred: additive form only: subtract the prior mean from theta. The update then has mean 0 under the
+            prior, and its units take both signs. Without it, as in the paper, every token first receives
+            about the same vector, `s B (E[Phi] * E[theta])`.
+        latent: "phi*theta" (the paper), or the paper's ablations "phi" and "theta".
+        phi_prior, theta_prior: prior of one entry: a name; a name with hyperparameters, for example
             `{"name": "gamma", "concentration": 1.0, "rate": 1.0}` (the paper's); a distribution such as
             `dist.Gamma(0.5, 1.0)`; or a function without arguments that returns a distribution. The function
-            is called in every run of the program, so its hyper-parameters can be learnt or sampled.
-        beta_phi, beta_theta: weights of the KL terms; both 1 is the exact ELBO. By default the KL of theta, a
-            sum over modules, rows and tokens, is tempered to 1e-5 (the paper tempers both and does not say by
-            how much): at 1 it outweighs the answers by far, and nothing is learnt.
+            is called in every run of the program, so its hyperparameters can be learned or sampled.
+        beta_phi, beta_theta: weights of the KL terms; both 1 give the exact ELBO. The KL of theta is a sum
+            over modules, rows and tokens; at weight 1 it outweighs the answers and nothing is learned. The
+            default is 1e-5. The paper tempers both terms without giving the weights.
 
     Raises:
-        ConfigError: unknown form, latent or prior, a negative weight, or nothing to be centred.
+        ConfigError: unknown form, latent or prior; a negative weight; or `centred` without an additive theta.
 
     Examples:
         >>> import bara_pyro as bp
@@ -136,8 +136,8 @@ class BaRA(AdaptedLM):
             raise ConfigError(f"beta_phi={beta_phi} and beta_theta={beta_theta} must not be negative.")
         if centred and (form == "gate" or latent == "phi"):
             raise ConfigError(
-                f"centred is for theta of the additive form, and form={form!r} with latent={latent!r} has "
-                "none: leave it out."
+                f"centred needs the theta of the additive form, which form={form!r} with latent={latent!r} "
+                "does not have: leave it out."
             )
         centre = centre_of(theta_prior) if centred else 0.0
         super().__init__(backbone, num_data, partial(BaRAAdapter, form=form, centre=centre), **adapter)
@@ -150,17 +150,17 @@ class BaRA(AdaptedLM):
 
     @property
     def phi_prior(self) -> TorchDistribution:
-        """The prior of an entry of Phi."""
+        """The prior of one entry of Phi."""
         return _current(self._priors[PHI])
 
     @property
     def theta_prior(self) -> TorchDistribution:
-        """The prior of an entry of theta."""
+        """The prior of one entry of theta."""
         return _current(self._priors[THETA])
 
     @cached_property
     def latents(self) -> Latents:
-        """`phi`, `modules x r`, and one `theta/<path>` a module."""
+        """The sites `phi`, `modules x r`, and one `theta/<path>` per module."""
         sites = {}
         if self.latent != "theta":
             sites[PHI] = Site(PHI, (len(self.targets), self.r))
@@ -172,7 +172,7 @@ class BaRA(AdaptedLM):
 
     @cached_property
     def gates(self) -> Gates:
-        """Phi and theta, as far as there are such."""
+        """The gates Phi and theta, as far as `latent` includes them."""
         return Gates(
             modules=tuple(target.path for target in self.targets),
             r=self.r,
@@ -183,7 +183,7 @@ class BaRA(AdaptedLM):
         )
 
     def global_latents(self, batch: Batch) -> Sequence[Gate]:
-        """Sample `phi`."""
+        """Sample `phi`; return the parts of each module's gate."""
         prior = None if self.latent == "phi" else self.theta_prior
         if self.latent == "theta":
             return [Gate(None, prior, self.beta_theta, None)] * len(self.targets)
@@ -192,15 +192,21 @@ class BaRA(AdaptedLM):
 
 
 def centre_of(prior: Prior) -> float:
-    """Return the mean of a prior; a `ConfigError` where it has none."""
+    """Return the mean of a prior.
+
+    Raises:
+        ConfigError: the prior has no finite mean.
+    """
     mean = _current(_prior(prior, torch.device("cpu"))).mean
     if not mean.isfinite().all() or mean.numel() > 1:
-        raise ConfigError(f"The prior {prior!r} has no mean to centre theta at: choose another theta_prior.")
+        raise ConfigError(
+            f"Centring theta needs a prior with a mean, not {prior!r}: choose another theta_prior."
+        )
     return float(mean)
 
 
 def _prior(prior: Prior, device: torch.device) -> TorchDistribution | Callable[[], TorchDistribution]:
-    """Return a prior as a distribution, or the function that returns it."""
+    """Return the prior as a distribution, or the function that returns it."""
     if isinstance(prior, str) or (isinstance(prior, Mapping) and "name" in prior):
         return make_prior(**({"name": prior} if isinstance(prior, str) else prior), device=device)
     if isinstance(prior, TorchDistributionMixin):
@@ -215,8 +221,8 @@ def _prior(prior: Prior, device: torch.device) -> TorchDistribution | Callable[[
 
 
 def _current(prior: TorchDistribution | Callable[[], TorchDistribution]) -> TorchDistribution:
-    """Return the distribution that a prior is in this run."""
+    """Return the prior's distribution for this run of the program."""
     found = prior if isinstance(prior, TorchDistributionMixin) else prior()
     if not isinstance(found, TorchDistributionMixin):
-        raise ConfigError(f"The function of a prior returned {found!r}: return a distribution of Pyro.")
+        raise ConfigError(f"The prior function returned {found!r}: return a Pyro distribution.")
     return found

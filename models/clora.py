@@ -1,11 +1,10 @@
-r"""C-LoRA (Rahmati et al., NeurIPS 2025): a random `r x r` matrix a token between LoRA's factors.
+r"""C-LoRA (Rahmati et al., NeurIPS 2025): a random `r x r` matrix per token between LoRA's factors.
 
-E  ~ Normal(0, prior_scale)        r x r, one a module, row and token, independent entries
+E  ~ Normal(0, prior_scale)        r x r, one per module, row and token, independent entries
 y = W0 x + s B E A x
 
-The public code multiplies E's noise by random signs a token, as flipout does. Its noise is drawn for each
-token anyway and a Gaussian is symmetric, so that the signs leave its distribution
-as it is: there are none here.
+The public code also multiplies E's noise by random signs per token, as flipout does. This program leaves the
+signs out: E is drawn per token and its Gaussian is symmetric, so they do not change its distribution.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,14 +28,14 @@ E = "E"
 
 
 class Prior(NamedTuple):
-    """What a layer's E comes from: the distribution of one entry, and the weight of its KL."""
+    """Prior of one entry of E, and the weight `beta` of its KL."""
 
     distribution: TorchDistribution
     beta: float
 
 
 class CLoRAAdapter(LowRankAdapter):
-    """The change of one layer; samples its E, flattened row by row to `r * r`, whose guide sees `A x`."""
+    """Update of one layer; samples E, flattened row by row to `r * r`. The guide of E sees `A x`."""
 
     def shrink(self, x: Tensor, latents: Prior) -> Tensor:
         """Return `E A x`."""
@@ -48,16 +47,16 @@ class CLoRAAdapter(LowRankAdapter):
 
 
 class CLoRA(AdaptedLM):
-    """The C-LoRA program.
+    """C-LoRA as a Pyro model.
 
     Args:
         backbone, num_data, **adapter: see `bara_pyro.core.program.AdaptedLM`.
-        prior_scale: standard deviation of E's entries.
-        beta: weight of the KL of E, which is a sum over modules, rows and real tokens: far more than the
-            answers; 1 is the exact ELBO.
+        prior_scale: standard deviation of the entries of E.
+        beta: weight of the KL of E; 1 is the exact ELBO. The KL is a sum over modules, rows and real tokens,
+            which at weight 1 far outweighs the answers.
 
     Raises:
-        ConfigError: a number out of range.
+        ConfigError: `prior_scale` is not positive, or `beta` is negative.
     """
 
     adapters: Mapping[str, CLoRAAdapter]
@@ -73,14 +72,16 @@ class CLoRA(AdaptedLM):
         **adapter: Unpack[AdapterOptions],
     ) -> None:
         if prior_scale <= 0 or beta < 0:
-            raise ConfigError(f"prior_scale={prior_scale} must be positive and beta={beta} not negative.")
+            raise ConfigError(
+                f"prior_scale={prior_scale} must be positive and beta={beta} must not be negative."
+            )
         super().__init__(backbone, num_data, CLoRAAdapter, **adapter)
         self.prior_scale = prior_scale
         self.beta = beta
 
     @cached_property
     def latents(self) -> Latents:
-        """One `E/<path>` a module; its guide sees `A x`, of width r."""
+        """One site `E/<path>` per module; its guide sees `A x`, of width r."""
         sites = {
             a.target.site(E): Site(E, (a.r**2,), a.target.path, local=True, width=a.r)
             for a in self.adapters.values()
@@ -88,7 +89,7 @@ class CLoRA(AdaptedLM):
         return Latents(self.r, sites, modulating=True)
 
     def global_latents(self, batch: Batch) -> Sequence[Prior]:
-        """Make the prior once for all layers; there is nothing to sample."""
+        """Return the prior that all layers share; nothing is sampled here."""
         scale = torch.tensor(self.prior_scale, device=self.backbone.device)
         prior = Prior(Normal(torch.zeros_like(scale), scale, validate_args=False), self.beta)
         return [prior] * len(self.targets)

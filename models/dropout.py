@@ -1,18 +1,19 @@
 r"""MC-dropout LoRA (Gal and Ghahramani, 2016): the input of A under a random mask, also when predicting.
 
-keep ~ Bernoulli(1 - p)     one entry a module, row, token and input feature
+keep ~ Bernoulli(1 - p)     one entry per module, row, token and input feature
 y    = W0 x + s B A (keep / (1 - p) * x)
 
-The mask is a latent variable whose posterior is its prior, `guides.prior.PriorGuide`: A and B are parameters.
-What is trained is `E log p(y | keep)`, which by Jensen's inequality is a lower bound on the log-likelihood of
-the mixture over masks that the predictive averages: the exact ELBO of this program, whose KL is 0.
+The mask is a latent variable whose posterior is its prior (`guides.prior.PriorGuide`); A and B are
+parameters. Training maximises `E log p(y | keep)`, the exact ELBO of this program, whose KL is 0. By Jensen's
+inequality it is a lower bound on the log-likelihood of the mixture over masks that the predictive averages.
 
-How far it is variational inference. Gal and Ghahramani read `A diag(keep)` as a draw from `q(A)` and weight
-decay as the KL to a Gaussian prior. Here neither half holds: the compared papers set the decay to 0 (a flat
-prior and no KL), and dropout draws a mask for every token, so that no single draw of A explains a question.
-The noise level p is not learned. The spread of the predictive is that of the noise trained with, scaled by
-what A and B make of it; no part of it shrinks with the number of training rows. Source: PEFT's
-`lora_dropout`, kept on at test time as in the public code of BLoB and ScalaBL.
+This is variational inference only in part. Gal and Ghahramani read `A diag(keep)` as a draw from `q(A)` and
+weight decay as the KL to a Gaussian prior. Neither holds here: the compared papers set the decay to 0 (a flat
+prior and no KL), and dropout draws a mask for every token, so no single draw of A explains a whole question.
+The noise level p is not learned. The spread of the predictive comes from the noise used in training, scaled
+by A and B, and does not shrink with the number of training rows.
+
+Source: PEFT's `lora_dropout`, kept on at test time as in the public code of BLoB and ScalaBL.
 """
 
 from collections.abc import Mapping
@@ -36,7 +37,7 @@ KEEP = "keep"
 
 
 class DropoutAdapter(LowRankAdapter):
-    """The change of one layer; samples its mask."""
+    """Update of one layer; samples the mask of its input."""
 
     def __init__(self, target: Target, r: int, scaling: float, p: float) -> None:
         super().__init__(target, r, scaling)
@@ -49,14 +50,14 @@ class DropoutAdapter(LowRankAdapter):
         return F.linear(x * keep, self.lora_A)
 
     def expand(self, units: Tensor, latents: None, rows: Tensor | None = None) -> Tensor:
-        """Return `s B units / (1 - p)`: divided here, which is one pass less over the wide input."""
+        """Return `s B units / (1 - p)`; dividing here saves a pass over the wide input."""
         return F.linear(units, chosen_rows(self.lora_B, rows) * (self.scaling / self.kept))
 
 
 class DropoutLoRA(AdaptedLM):
     """LoRA with dropout on the input of every A.
 
-    At the mean of the mask, which S = 0 stands for, it is LoRA without dropout.
+    At the mean of the mask (S = 0) it equals LoRA without dropout.
 
     Args:
         backbone, num_data, **adapter: see `bara_pyro.core.program.AdaptedLM`.
@@ -79,7 +80,7 @@ class DropoutLoRA(AdaptedLM):
 
     @cached_property
     def latents(self) -> Latents:
-        """`keep/<path>`, of event shape `in_features`."""
+        """One site `keep/<path>` per module, of event shape `in_features`."""
         sites = {
             t.site(KEEP): Site(KEEP, (t.in_features,), t.path, local=True, width=t.in_features)
             for t in self.targets

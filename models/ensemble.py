@@ -1,12 +1,12 @@
-r"""A deep ensemble of LoRAs (Lakshminarayanan et al., NeurIPS 2017), as BLoB and ScalaBL compare with it.
+r"""A deep ensemble of LoRAs (Lakshminarayanan et al., NeurIPS 2017), a baseline of BLoB and ScalaBL.
 
 m ~ Uniform{1 .. M}                  one for all rows
 y = W0 x + s B_m A_m x
 
-The index m is the only latent variable and its posterior is held at the prior: every member explains all the
-data, there is no KL, and the bound is the mean of the members' log-likelihoods. The plate "members" is the
-exact enumeration of m, so the program has no site for it: one forward pass runs all members, with a site `y`
-of shape `M x B`.
+The index m is the only latent variable, and its posterior is fixed to the prior: every member is trained on
+all the data, the KL is 0, and the bound is the mean of the members' log-likelihoods. The plate "members"
+enumerates m exactly, so the program has no site for it: one forward pass runs all members, with a site `y` of
+shape `M x B`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,9 +28,9 @@ from bara_pyro.models.lora import down_projection
 
 
 class EnsembleAdapter(Adapter):
-    """The change of one layer in every member: `lora_A`, `M x r x in`, and `lora_B`, `M x out x r`.
+    """Update of one layer in every member: `lora_A`, `M x r x in`, and `lora_B`, `M x out x r`.
 
-    `latents` are None, where every member is run on all rows, or a member for each row, long, `B`.
+    `latents` is None to run every member on all rows, or holds one member index per row, long, `B`.
     """
 
     def __init__(self, target: Target, r: int, scaling: float, members: int) -> None:
@@ -39,7 +39,7 @@ class EnsembleAdapter(Adapter):
         self.lora_B = nn.Parameter(torch.zeros(members, target.out_features, r))
 
     def shrink(self, x: Tensor, latents: Tensor | None) -> Tensor:
-        """Return `A_m x` of x, `[draws x] M x B x T x in_features`, or `B x 1 x T x in_features`."""
+        """Return `A_m x` for x of shape `[draws x] M x B x T x in_features` or `B x 1 x T x in_features`."""
         return _by_member(x, _of(self.lora_A, latents).mT)
 
     def expand(self, units: Tensor, latents: Tensor | None, rows: Tensor | None = None) -> Tensor:
@@ -48,28 +48,28 @@ class EnsembleAdapter(Adapter):
 
 
 def _of(weights: Tensor, members: Tensor | None) -> Tensor:
-    """Return the weights of some members, one after the other; of all if None."""
+    """Return the weights of the given members; those of all members if None."""
     return weights if members is None else weights[members]
 
 
 def _by_member(x: Tensor, weights: Tensor) -> Tensor:
-    """Multiply what is `.. x M x B x T x in` by a weight a member, `M x in x out`, in one product each."""
+    """Multiply x, `.. x M x B x T x in`, by one weight per member, `M x in x out`: one product per member."""
     return (x.flatten(-3, -2) @ weights).unflatten(-2, x.shape[-3:-1])
 
 
 class Ensemble(AdaptedLM):
-    """M LoRAs in one program, independent of each other.
+    """M independent LoRAs in one Pyro model.
 
-    A forward pass has M times the rows of the batch, and takes that much memory: `train.accumulate` cuts a
-    step into pieces.
+    A forward pass runs M times the rows of the batch and needs M times the memory; `train.accumulate` splits
+    a step into smaller pieces.
 
     Args:
         backbone, num_data, **adapter: see `bara_pyro.core.program.AdaptedLM`.
-        members: number M of members. Their initial values are drawn one member after the other: member m is
-            the same in every larger ensemble of the same seed, and the first is the LoRA of that seed.
+        members: number M of members. Initial values are drawn member by member, so member m is the same in
+            every larger ensemble of the same seed, and the first member equals the LoRA of that seed.
 
     Raises:
-        ConfigError: there is no member.
+        ConfigError: `members` is below 1.
     """
 
     adapters: Mapping[str, EnsembleAdapter]
@@ -88,7 +88,7 @@ class Ensemble(AdaptedLM):
 
     @contextmanager
     def outside(self) -> Iterator[None]:
-        """Run every member: a forward pass returns the answers' log-probabilities, `[draws x] M x B x C`."""
-        # Scaled by the probability of each member: the likelihood's term is the mean over the members.
+        """Run every member: a forward pass returns log-probabilities of answers, `[draws x] M x B x C`."""
+        # Scaled by each member's probability, so that the likelihood term is the mean over the members.
         with poutine.scale(scale=1 / self.members), pyro.plate("members", self.members, dim=-3):
             yield

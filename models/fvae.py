@@ -1,24 +1,25 @@
 r"""FVAE-LoRA (Kumar et al., NeurIPS 2025, arXiv 2510.19640): LoRA's A replaced by an encoder.
 
-One pair of latents a module, row and token, seen from the layer's input x:
+One pair of latents per module, row and token; x is the layer's input:
 
-z1 ~ Normal(0, I)        what the task uses             y = W0 x + s B z1,   s = alpha / (r + 1e-5)
+z1 ~ Normal(0, I)        the part used by the task      y = W0 x + s B z1,   s = alpha / (r + 1e-5)
 z2 ~ Normal(m, I)        the rest of x, m = 1.5
 x  ~ Normal(dec([z1, z2]), diag(c)^2)                   an auxiliary likelihood of the layer's input
 
-The posteriors q(z1 | x), q(z2 | x) are those of `guides.fvae`. Only z1 reaches the answer: without labels,
-when predicting, z2 and the reconstruction are nobody's ancestors, and are left out of the program.
+The posteriors q(z1 | x), q(z2 | x) are those of `guides.fvae`. Only z1 reaches the answer. In prediction,
+without labels, nothing depends on z2 and the reconstruction, so the program leaves them out.
 
-B starts at Normal(0, 0.02^2), not at 0, as published: training does not start at the backbone, whose layers
-draws of z1 disturb from the first step. The posterior means start at 0, so that S = 0 does start there.
+As published, B starts at Normal(0, 0.02^2) rather than at 0: draws of z1 disturb the layers from the first
+step, so training does not start at the backbone. The posterior means start at 0, so the model at the
+posterior mean (S = 0) does start there.
 
-Sizes a module, for r latents, an encoder of h units and a decoder of K layers of w units:
+Parameters per module, for r latents, an encoder of h units and a decoder of K layers of w units:
     B                  out r
     encoders           2 (d h + h + 2 (h r + r))
-    decoder            2 r w + w + (K - 1)(w^2 + w) + w d + d, and d for c where it is learned
+    decoder            2 r w + w + (K - 1)(w^2 + w) + w d + d, and d for c if it is learned
 docs/methods.md compares them with the published counts.
 
-Left out of the published code: its dropout of 0.1 in encoders and decoder during training.
+The published code also applies dropout of 0.1 in encoders and decoder during training; this program does not.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,23 +47,22 @@ from bara_pyro.lm.targets import Target
 Z1, Z2 = "z1", "z2"
 RECONSTRUCTION, GAMMA = "reconstruction", "gamma"
 INIT_SCALE = 0.02  # of B, as published
-BETA = 1e-5  # of the autoencoders, sums over modules and tokens that outweigh the answers by far
+BETA = 1e-5  # of the autoencoders' terms: sums over modules and tokens, which at 1 far outweigh the answers
 EPSILON = 1e-5  # added to the rank and to the decoder's scale, as published
 
 
 @dataclass(frozen=True)
 class Weights:
-    """What each part of the objective counts, against the negative log-likelihood of the answer.
+    """Weights of the parts of the objective, relative to the negative log-likelihood of the answer.
 
     Attributes:
-        kl_z1, kl_z2: of KL(q(z) || p(z)).
-        reconstruction: of `-log p(x | z1, z2)`.
-        spread, pull: of the published factor `Gamma`: `-mean(z1^2)` and `mean((z2 - m)^2)`, means over the r
-            entries.
-        averaged: whether a part is averaged over modules, rows and tokens (the published code) rather than
-            summed over them.
-        padding: whether padding tokens count.
-        detach: whether no gradient reaches the layers below by way of the x that is reconstructed.
+        kl_z1, kl_z2: weights of KL(q(z) || p(z)).
+        reconstruction: weight of `-log p(x | z1, z2)`.
+        spread, pull: weights of the two parts of the published factor `Gamma`: `-mean(z1^2)` and
+            `mean((z2 - m)^2)`, means over the r entries.
+        averaged: average each part over modules, rows and tokens (the published code) instead of summing.
+        padding: count padding tokens as well.
+        detach: stop the gradient of the reconstruction from reaching the layers below through its target x.
     """
 
     kl_z1: float = BETA
@@ -76,12 +76,12 @@ class Weights:
 
 
 class Pass(NamedTuple):
-    """What an adapter is given for one pass.
+    """Inputs of an adapter for one forward pass.
 
     Attributes:
         prior_z1, prior_z2: priors of one entry.
         training: whether the answer is observed.
-        share: what one token counts.
+        share: weight of one token.
     """
 
     prior_z1: TorchDistribution
@@ -91,7 +91,7 @@ class Pass(NamedTuple):
 
 
 class MLP(Module):
-    """Linear layers with ReLU between them; `widths` from the input's to the output's."""
+    """Linear layers with ReLU between them; `widths` lists the sizes from input to output."""
 
     def __init__(self, widths: Sequence[int], device: torch.device | None = None) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class MLP(Module):
 
     @property
     def heads(self) -> nn.Linear:
-        """The last layer."""
+        """The last linear layer."""
         return self._layers[-1]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -112,7 +112,7 @@ class MLP(Module):
 
 
 class FVAEAdapter(Adapter):
-    """The change of one layer; samples z1, and in training z2 and the layer's input."""
+    """Update of one layer; samples z1, in training also z2 and the reconstruction of the layer's input."""
 
     def __init__(
         self, target: Target, r: int, scaling: float, weights: Weights, decoder: MLP, learn_scale: bool
@@ -140,7 +140,7 @@ class FVAEAdapter(Adapter):
         w, share = self.weights, latents.share
         z2 = self._draw(Z2, latents.prior_z2, x, share * w.kl_z2)
         mean = self.decoder.forward(torch.cat([z1, z2], dim=-1))
-        # The size of c: where an entry crosses 0 the published code has no density.
+        # The absolute value of c: the published code has no density once an entry crosses 0.
         scale = mean.new_ones(()) if self.decoder_scale is None else self.decoder_scale.abs() + EPSILON
         with tempered(share * w.reconstruction):
             distribution = Normal(mean, scale, validate_args=False).to_event(1)
@@ -152,27 +152,27 @@ class FVAEAdapter(Adapter):
 
 
 class FVAE(AdaptedLM):
-    """The FVAE-LoRA program.
+    """FVAE-LoRA as a Pyro model.
 
-    With `Weights(beta, beta, beta)` the objective is, x being taken as it comes out of the layers below,
+    With `Weights(beta, beta, beta)` the objective, given each layer's input x from the layers below, is
 
         E log p(y | z1) + beta sum_{modules, tokens} [ E log p(x | z1, z2) - KL(q1 || p1) - KL(q2 || p2) ]
 
-    in nats. At `beta` 1 it is the ELBO of the answer and of every layer's input as observations: a bound on
-    `log p(y, inputs)`, not on `log p(y)`, and at the inputs of this pass. Above the lowest adapted layer
-    these move with the draws below; they are data by decree, as in any autoencoder of activations. Other
-    weights give the published objective (`bara_pyro.methods.fvae`).
+    in nats. At `beta` 1 it is the ELBO with the answer and every layer's input as observations: a bound on
+    `log p(y, inputs)`, not on `log p(y)`. Above the lowest adapted layer the inputs change with the draws in
+    the layers below; they are treated as data, as in any autoencoder of activations. Other weights give the
+    published objective (`bara_pyro.methods.fvae`).
 
     Args:
         backbone, num_data, **adapter: see `bara_pyro.core.program.AdaptedLM`.
-        weights: of the parts of the objective; by default all `BETA`.
-        z2_mean: m, mean of z2's prior.
+        weights: weights of the parts of the objective; all `BETA` by default.
+        z2_mean: mean m of z2's prior.
         decoder_layers: number K of hidden layers of the decoder.
-        decoder_width: their units w.
-        learn_scale: learn c, which starts at 1, or keep it there.
+        decoder_width: units w per hidden layer.
+        learn_scale: learn c, which starts at 1; otherwise c stays at 1.
 
     Raises:
-        ConfigError: a size is not positive, or a weight negative.
+        ConfigError: a size is not positive, or a weight is negative.
     """
 
     adapters: Mapping[str, FVAEAdapter]
@@ -201,7 +201,7 @@ class FVAE(AdaptedLM):
 
         def make_adapter(target: Target, r: int, scaling: float) -> FVAEAdapter:
             widths = [2 * r, *[decoder_width] * decoder_layers, target.in_features]
-            # Elsewhere the initial values are drawn on the CPU, so that they do not depend on the device.
+            # Initial values are drawn on the CPU, so that they do not depend on the device; "meta" has none.
             decoder = MLP(widths, device if device.type == "meta" else None)
             return FVAEAdapter(target, r, scaling * r / (r + EPSILON), weights, decoder, learn_scale)
 
@@ -213,7 +213,7 @@ class FVAE(AdaptedLM):
 
     @cached_property
     def latents(self) -> Latents:
-        """`z1/<path>` and `z2/<path>`; the reconstruction and the published factor."""
+        """The sites `z1/<path>` and `z2/<path>`; auxiliary: the reconstruction and the published factor."""
         sites, auxiliary = {}, {}
         for t in self.targets:
             for family in (Z1, Z2):
@@ -223,13 +223,13 @@ class FVAE(AdaptedLM):
         return Latents(self.r, sites, auxiliary)
 
     def counted(self, batch: Batch) -> Tensor:
-        """Return the tokens that count in the objective: the real ones, or all."""
+        """Return the tokens that count in the objective, `B x T`: all if `padding`, else the real ones."""
         return torch.ones_like(batch.attention_mask) if self.weights.padding else batch.attention_mask
 
     def global_latents(self, batch: Batch) -> Sequence[Pass]:
-        """Return what the adapters need in this pass; nothing is sampled. Without labels there is no z2."""
+        """Return the adapters' inputs for this pass; nothing is sampled. Without labels z2 is left out."""
         share = head_share = 1.0
-        if self.weights.averaged:  # over tokens, of which the output embedding sees those that are asked
+        if self.weights.averaged:  # over tokens; the output embedding sees only the scored positions
             of_a_row = len(batch) / len(self.targets)
             share = of_a_row / int(self.counted(batch).sum())
             head_share = of_a_row / batch.positions

@@ -1,12 +1,11 @@
 r"""LoRA with Gaussian weights: the program of MAP, BLoB, Laplace-LoRA, IVON-LoRA and TFB.
 
-A ~ Normal(0, prior_scale), and B too if asked
+A ~ Normal(0, prior_scale), optionally B as well
 y = W0 x + s B A x
 
-Each weight is written as `lora_A + deviation`: the parameter `lora_A` is the posterior's mean, the latent
-site the deviation from it, of prior Normal(-lora_A, prior_scale). The model is the same (a change of
-variable), every guide is centred at 0, and what a run saves as `lora_A` and `lora_B` is the mean, an
-ordinary LoRA.
+Each weight is written as `lora_A + deviation`. The parameter `lora_A` is the posterior mean; the latent site
+is the deviation, with prior Normal(-lora_A, prior_scale). This change of variable leaves the model the same.
+Every guide is then centred at 0, and the saved `lora_A` and `lora_B` are the mean, an ordinary LoRA.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,18 +33,18 @@ SIGNS = "signs"
 
 
 class Deviations(NamedTuple):
-    """One module's draw: deviations from the means, `[draws x 1 x 1 x] rows x columns`; None: not latent."""
+    """One module's deviations from the means, `[draws x 1 x 1 x] rows x columns`; None if not latent."""
 
     lora_A: Tensor | None
     lora_B: Tensor | None
 
 
 class GaussianAdapter(LowRankAdapter):
-    """The change of one layer under one draw of its weights.
+    """Update of one layer under one draw of its weights.
 
-    With `flipout` every token sees A's deviation under its own random signs, `(t u^T) * deviation`: for one
-    token the same distribution, since a Gaussian is symmetric, and gradients of tokens that are less alike
-    (Wen et al., 2018, Section 2).
+    With `flipout` the deviation of A gets random signs for every token, `(t u^T) * deviation`. For a single
+    token the distribution is unchanged, since a Gaussian is symmetric; gradients of different tokens are less
+    correlated (Wen et al., 2018, Section 2).
     """
 
     def __init__(self, target: Target, r: int, scaling: float, flipout: bool) -> None:
@@ -75,7 +74,7 @@ class GaussianAdapter(LowRankAdapter):
 
 
 def apply(x: Tensor, weight: Tensor) -> Tensor:
-    """Return `weight x` for one weight (`out x in`) or one a draw (`draws x 1 x 1 x out x in`)."""
+    """Return `weight x` for one weight (`out x in`) or one per draw (`draws x 1 x 1 x out x in`)."""
     if weight.dim() == 2:
         return F.linear(x, weight)
     flat = x.flatten(1, -2) @ weight.squeeze(-3).squeeze(-3).mT  # draws x (B T) x out
@@ -83,17 +82,17 @@ def apply(x: Tensor, weight: Tensor) -> Tensor:
 
 
 class GaussianLoRA(AdaptedLM):
-    """LoRA whose factors have Gaussian priors.
+    """LoRA with Gaussian priors on its factors, as a Pyro model.
 
     Args:
         backbone, num_data, **adapter: see `bara_pyro.core.program.AdaptedLM`.
         random: which factors are latent: "A", "B" or "AB".
         prior_scale: standard deviation of the prior.
         beta: weight of the KL; 1 is the exact ELBO, 0 a flat prior.
-        flipout: see `GaussianAdapter`; A only.
+        flipout: random signs per token for the deviation of A; see `GaussianAdapter`.
 
     Raises:
-        ConfigError: a number out of range.
+        ConfigError: `random` is unknown, `prior_scale` is not positive, or `beta` is negative.
     """
 
     adapters: Mapping[str, GaussianAdapter]
@@ -112,8 +111,8 @@ class GaussianLoRA(AdaptedLM):
     ) -> None:
         if random not in ("A", "B", "AB") or prior_scale <= 0 or beta < 0:
             raise ConfigError(
-                f"random={random!r} must be 'A', 'B' or 'AB', prior_scale={prior_scale} positive and "
-                f"beta={beta} not negative."
+                f"random={random!r} must be 'A', 'B' or 'AB', prior_scale={prior_scale} must be positive and "
+                f"beta={beta} must not be negative."
             )
         flipout = flipout and "A" in random
         super().__init__(backbone, num_data, partial(GaussianAdapter, flipout=flipout), **adapter)
@@ -124,7 +123,7 @@ class GaussianLoRA(AdaptedLM):
 
     @cached_property
     def latents(self) -> Latents:
-        """`lora_A/<path>`, `r x in`, and `lora_B/<path>`, `out x r`; the signs of flipout are local."""
+        """The sites `lora_A/<path>`, `r x in`, and `lora_B/<path>`, `out x r`; flipout's signs are local."""
         sites = {}
         for a in self.adapters.values():
             for weight in self.weights:
@@ -155,9 +154,9 @@ class GaussianLoRA(AdaptedLM):
 
 @contextmanager
 def unflipped(model: AdaptedLM) -> Iterator[None]:
-    """Have draws of the weights be one for all tokens, which flipout turns by random signs for each.
+    """Switch flipout off while the block runs, so that all tokens see the same draw of the weights.
 
-    Of what rows share this is the same posterior. Other programs are left as they are.
+    The posterior of the weights stays the same. Programs without flipout are not changed.
     """
     if not (isinstance(model, GaussianLoRA) and model.flipout):
         yield

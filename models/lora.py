@@ -1,4 +1,4 @@
-"""LoRA (Hu et al., ICLR 2022): y = W0 x + s B A x, no latent variable. The yardstick."""
+"""LoRA (Hu et al., ICLR 2022): y = W0 x + s B A x, without latent variables. The baseline."""
 
 import math
 from collections.abc import Mapping
@@ -22,12 +22,12 @@ def down_projection(r: int, in_features: int) -> nn.Parameter:
 
 
 def up_projection(r: int, out_features: int) -> nn.Parameter:
-    """Return LoRA's initial B, `out_features x r`: zeros, so that training starts at the backbone."""
+    """Return LoRA's initial B, `out_features x r`: zeros, so that training starts at the frozen model."""
     return nn.Parameter(torch.zeros(out_features, r, dtype=torch.float32))
 
 
 class LowRankAdapter(Adapter):
-    """An adapter that has LoRA's two factors, `lora_A` (`r x in`) and `lora_B` (`out x r`)."""
+    """Adapter with LoRA's two factors, `lora_A` (`r x in`) and `lora_B` (`out x r`)."""
 
     def __init__(self, target: Target, r: int, scaling: float) -> None:
         super().__init__(target, r, scaling)
@@ -36,7 +36,7 @@ class LowRankAdapter(Adapter):
 
 
 class LoRAAdapter(LowRankAdapter):
-    """The change s B A x of one layer."""
+    """Update of one layer, `s B A x`."""
 
     def shrink(self, x: Tensor, latents: None) -> Tensor:
         """Return `A x`."""
@@ -44,15 +44,15 @@ class LoRAAdapter(LowRankAdapter):
 
 
 class LoRA(AdaptedLM):
-    """Maximum-likelihood LoRA: with no latent site the negative ELBO is the cross-entropy.
+    """Maximum-likelihood LoRA as a Pyro model: without latent sites the negative ELBO is the cross-entropy.
 
     Args:
         backbone: the frozen language model.
         num_data: number of training rows.
-        **adapter: rank, places and options of the adapters; see `bara_pyro.core.program.AdaptedLM`.
+        **adapter: rank, target modules and other options; see `bara_pyro.core.program.AdaptedLM`.
 
     Raises:
-        ConfigError: a number is out of range, or an option does not go with the likelihood.
+        ConfigError: a number is out of range, or an option does not fit the likelihood.
     """
 
     adapters: Mapping[str, LoRAAdapter]

@@ -1,7 +1,7 @@
-r"""LoRA that is trained first and made random afterwards: the program of TFB and IVON-LoRA.
+r"""LoRA trained by maximum likelihood that gets a posterior afterwards: the program of TFB and IVON-LoRA.
 
-in training      y = W0 x + s B A x                          maximum likelihood, no latent
-once fitted      y = W0 x + s (B + dB) (A + dA) x            dA, dB ~ the posterior fitted to them
+in training      y = W0 x + s B A x                          maximum likelihood, no latent sites
+once fitted      y = W0 x + s (B + dB) (A + dA) x            dA, dB ~ the fitted posterior
 """
 
 from collections.abc import Sequence
@@ -18,9 +18,9 @@ from bara_pyro.models.gaussian_lora import Deviations, GaussianLoRA
 
 
 class PosthocLoRA(GaussianLoRA):
-    """LoRA until `mark_fitted`, `GaussianLoRA` with a flat prior from then on.
+    """LoRA until `mark_fitted` is called, `GaussianLoRA` with a flat prior from then on.
 
-    The switch is a frozen parameter, so that a run's folder says on which side of it the weights are.
+    The switch is a frozen parameter, so a saved run records whether its posterior was fitted.
 
     Args:
         backbone, num_data, **adapter: see `bara_pyro.core.program.AdaptedLM`.
@@ -40,7 +40,7 @@ class PosthocLoRA(GaussianLoRA):
         super().__init__(
             backbone, num_data, random=random, prior_scale=1.0, beta=0.0, flipout=flipout, **adapter
         )
-        # On the CPU, wherever the weights are: it is looked at in every forward.
+        # On the CPU even if the weights are not: every forward reads it, and a GPU would have to synchronise.
         self.switch = frozen(torch.zeros(()))
 
     @property
@@ -50,11 +50,11 @@ class PosthocLoRA(GaussianLoRA):
 
     @torch.no_grad()
     def mark_fitted(self) -> None:
-        """Draw the weights from the guide from now on."""
+        """Mark the posterior as fitted: from now on the weights are drawn from the guide."""
         read(self, "switch").fill_(1.0)
 
     def global_latents(self, batch: Batch) -> Sequence[Deviations]:
-        """Sample the deviations of every module; none before there is a posterior."""
+        """Sample the deviations of every module; before the posterior is fitted there are none."""
         if not self.fitted:
             return [Deviations(None, None)] * len(self.targets)
         return super().global_latents(batch)

@@ -1,10 +1,10 @@
 r"""ScalaBL (Samplawski et al., UAI 2025): the singular values of LoRA's down-projection are random.
 
-s  ~ Normal(0, 1)                  one r-vector a module, one draw a forward pass
+s  ~ Normal(0, 1)                  one r-vector per module, one draw per forward pass
 y = W0 x + s_lora B diag(s) V x
 
-V, `r x in`, starts with the right singular vectors of LoRA's initial A and is trained freely after that: it
-is not kept orthogonal. Its name is `lora_A`, so that what a run saves has PEFT's names.
+V, `r x in`, starts as the right singular vectors of LoRA's initial A and is then trained freely, without an
+orthogonality constraint. It is called `lora_A`, so that saved runs use PEFT's names.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,17 +26,17 @@ from bara_pyro.lm.targets import Target
 from bara_pyro.models.lora import LowRankAdapter
 
 S = "s"
-SHIFT = 0.05  # largest initial scale of the public code, which its prior is shifted by
+SHIFT = 0.05  # largest initial scale in the public code, by which its prior is shifted
 
 
 class ScalaBLAdapter(LowRankAdapter):
-    """The change of one layer.
+    """Update of one layer.
 
     Attributes:
-        singular_values: `r`, those of LoRA's initial A, largest first: where a posterior starts.
+        singular_values: `r`, the singular values of LoRA's initial A, largest first: initial posterior means.
 
     Raises:
-        ConfigError: the rank exceeds the layer's width, so that there are fewer than r singular values.
+        ConfigError: the rank exceeds the layer's input width, so A has fewer than r singular values.
     """
 
     def __init__(self, target: Target, r: int, scaling: float) -> None:
@@ -48,23 +48,23 @@ class ScalaBLAdapter(LowRankAdapter):
             self.lora_A.copy_(right)
 
     def shrink(self, x: Tensor, latents: Tensor) -> Tensor:
-        """Return `diag(s) V x`; `latents` is its s, `[draws x 1 x] 1 x r`."""
+        """Return `diag(s) V x`; `latents` is this layer's s, `[draws x 1 x] 1 x r`."""
         return F.linear(x, self.lora_A) * latents
 
 
 class ScalaBL(AdaptedLM):
-    """The ScalaBL program.
+    """ScalaBL as a Pyro model.
 
     Args:
         backbone, num_data, **adapter: see `bara_pyro.core.program.AdaptedLM`.
         beta: weight of the KL of `s`; 1 is the exact ELBO.
-        shifted_prior: the prior of the public code, Normal(u, (1 + u)^2) with u uniform on
-            `[0.05 / sqrt(2), 0.05]`, one u an entry, in place of Normal(0, 1). It is an accident: there the
-            zeros that the prior is made of share memory with the posterior's scales, whose initial values
-            are written over them before the prior is built.
+        shifted_prior: use the prior of the public code, Normal(u, (1 + u)^2) with u uniform on
+            `[0.05 / sqrt(2), 0.05]`, one u per entry, instead of Normal(0, 1). In the public code this is an
+            accident: the zeros of the prior share memory with the posterior's scales, which are overwritten
+            with their initial values before the prior is built.
 
     Raises:
-        ConfigError: beta is negative, or the rank exceeds the width of a layer.
+        ConfigError: `beta` is negative, or the rank exceeds the input width of a layer.
     """
 
     adapters: Mapping[str, ScalaBLAdapter]
@@ -86,12 +86,12 @@ class ScalaBL(AdaptedLM):
         shift = torch.zeros(())
         if shifted_prior:
             shift = torch.empty(len(self.targets), self.r).uniform_(SHIFT / 2**0.5, SHIFT)
-        # Not saved: it follows from the seed, and only training needs it.
+        # Not saved: only training needs it, and the seed determines it.
         self.register_buffer("shift", shift.to(backbone.device), persistent=False)
 
     @cached_property
     def latents(self) -> Latents:
-        """`s`, `modules x r`."""
+        """The site `s`, `modules x r`."""
         return Latents(self.r, {S: Site(S, (len(self.targets), self.r))})
 
     def global_latents(self, batch: Batch) -> Sequence[Tensor]:

@@ -1,17 +1,20 @@
 r"""A variational Bayesian last layer over LoRA (Harrison, Willes and Snoek, ICLR 2024, arXiv 2404.11599).
 
-w_k ~ Normal(0, prior_scale^2 I)               k = 1 .. K, a d-vector an answer
-z_k = (what the language model with LoRA gives answer k) + w_k . phi,    phi = h / |h|
+w_k ~ Normal(0, prior_scale^2 I)               k = 1 .. K, one d-vector per answer
+z_k = (logit of answer k from the language model with LoRA) + w_k . phi,    phi = h / |h|
 y   ~ Categorical(softmax(z))
 
-h is the head's input at the last token, of width d. The head's own rows stay as they are and have no LoRA:
-w_k is the deviation of an answer's row from its frozen one, where the publication, whose classes are new,
-has the row itself. All else of the discriminative classifier is as published (Section 2.2 there) but for two
-things: h is divided by its length, so that `prior_scale` is in nats of an answer's logit on every language
-model, and the logits have no Gaussian noise of their own beside that of w.
+h is the head's input at the last token, of width d. This is the discriminative classifier of Section 2.2 of
+the publication, with three differences:
 
-Where the architecture bends its logits, w is added to what comes out, so that z is linear in w everywhere.
-Nothing random reaches the layers: all draws share one run of the language model.
+- w_k is the deviation of an answer's row from its frozen row in the head, which has no LoRA. In the
+  publication, whose classes are new, w_k is the row itself.
+- h is divided by its length, so that `prior_scale` is in nats of an answer's logit for every language model.
+- The logits have no Gaussian noise beside that of w.
+
+If the architecture transforms its logits (soft-capping, scaling), w is added after the transformation, so
+that z is linear in w for every model. Nothing random reaches the layers: all draws share one run of the
+language model.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,22 +41,22 @@ from bara_pyro.lm.targets import find_targets
 from bara_pyro.models.lora import LoRAAdapter
 
 LAST = "last_layer"
-NONE = -1  # the token of a row that belongs to no answer
+NONE = -1  # token id of a row that is not assigned to an answer
 
 
 class VBLL(AdaptedLM):
-    """LoRA in the layers, random rows of the answers behind them.
+    """LoRA in the layers and a Bayesian last layer over the answers, as a Pyro model.
 
     Args:
-        backbone, num_data, **adapter: see `bara_pyro.core.program.AdaptedLM`; of `target_modules` the output
-            embedding is left out.
-        answers: K, the number of rows there is room for; those beyond a task's answers are left alone.
-        prior_scale: standard deviation, in nats, that the prior gives the logit of an answer.
+        backbone, num_data, **adapter: see `bara_pyro.core.program.AdaptedLM`; the output embedding is removed
+            from `target_modules`.
+        answers: K, the number of rows of the last layer; a task with fewer answers leaves the rest unused.
+        prior_scale: prior standard deviation of an answer's logit, in nats.
         beta: weight of the KL; 1 is the exact ELBO.
 
     Raises:
-        ConfigError: a number out of range, or another likelihood than that of answers of one token.
-        BackboneError: `target_modules` names the output embedding alone.
+        ConfigError: a number is out of range, or the likelihood is not that of one-token answers.
+        BackboneError: `target_modules` names only the output embedding.
     """
 
     adapters: Mapping[str, Adapter]
@@ -72,15 +75,15 @@ class VBLL(AdaptedLM):
     ) -> None:
         if answers < 2 or prior_scale <= 0 or beta < 0:
             raise ConfigError(
-                f"answers={answers} must be at least 2, prior_scale={prior_scale} positive and beta={beta} "
-                "not negative."
+                f"answers={answers} must be at least 2, prior_scale={prior_scale} must be positive and "
+                f"beta={beta} must not be negative."
             )
         targets = find_targets(backbone.lm, adapter.get("target_modules"))
         adapter["target_modules"] = [target.path for target in targets if not target.is_head]
         if not adapter["target_modules"]:
             raise BackboneError(
-                "target_modules is empty without the output embedding, whose place a Bayesian last layer "
-                "takes: name a layer below it."
+                "target_modules names only the output embedding, which the Bayesian last layer replaces: "
+                "name a layer below it."
             )
         super().__init__(backbone, num_data, self.adapter_class, **adapter)
         require_answer_tokens(self.likelihood, "Bayesian last layers")
@@ -92,13 +95,13 @@ class VBLL(AdaptedLM):
 
     @cached_property
     def latents(self) -> Latents:
-        """`last_layer`, `K x d`."""
+        """The site `last_layer`, `K x d`."""
         return Latents(self.r, {LAST: Site(LAST, (self.answers, self.width))})
 
     def global_latents(self, batch: Batch) -> Sequence[LayerLatents]:
-        """Sample the rows; return what each adapter is given and, behind it, the rows of the batch's answers.
+        """Sample the rows; return each adapter's latents, then the rows of the batch's answers.
 
-        These are `[draws x 1 x] C x d`. Rows of no answer of the batch do not count.
+        The rows are `[draws x 1 x] C x d`. Rows that belong to no answer of the batch do not enter the KL.
         """
         places = self.places(batch.answer_ids)
         counted = torch.zeros(self.answers, dtype=torch.bool, device=places.device)
@@ -115,19 +118,19 @@ class VBLL(AdaptedLM):
         return [*super().global_latents(batch), drawn[..., places, :]]
 
     def places(self, answer_ids: Tensor) -> Tensor:
-        """Return which row belongs to each answer, long, `C`: the first C until `set_tokens` says whose.
+        """Return the index of each answer's row, long, `C`: before `set_tokens`, simply 0 .. C-1.
 
-        An answer that was not trained has a row that was not either, whose posterior is the prior.
+        An answer that training did not see gets an unused row, whose posterior is the prior.
 
         Raises:
-            ConfigError: there are more answers than rows, or an answer that has none.
+            ConfigError: there are more answers than rows, or no unused row is left for a new answer.
         """
         known = read(self, "tokens")
         if not bool((known != NONE).any()):
             if len(answer_ids) > self.answers:
                 raise ConfigError(
-                    f"The task has {len(answer_ids)} answers and the last layer rows for {self.answers}: "
-                    f"give method.answers={len(answer_ids)}."
+                    f"The task has {len(answer_ids)} answers, but the last layer has rows for only "
+                    f"{self.answers}: set method.answers={len(answer_ids)}."
                 )
             return torch.arange(len(answer_ids), device=known.device)
         same = known == answer_ids.unsqueeze(-1)
@@ -135,19 +138,19 @@ class VBLL(AdaptedLM):
         spare = (known == NONE).nonzero()[:, 0]
         if (~found).sum() > len(spare):
             raise ConfigError(
-                f"The last layer was trained for the answer tokens {known[known != NONE].tolist()}, "
-                f"the batch has {answer_ids.tolist()}: train it on a task with these answers."
+                f"The last layer was trained for the answer tokens {known[known != NONE].tolist()}, not for "
+                f"{answer_ids.tolist()}: train it on a task with these answers."
             )
         places[~found] = spare[: int((~found).sum())]
         return places
 
     @torch.no_grad()
     def set_tokens(self, answer_ids: Tensor) -> None:
-        """Remember whose rows the first C are, once they are trained."""
+        """Record, after training, that the first C rows belong to these answer tokens, long, `C`."""
         read(self, "tokens")[: len(answer_ids)] = answer_ids.to(read(self, "tokens").device)
 
     def features(self, hidden: Tensor) -> Tensor:
-        """Return phi of last hidden states, `... x d`, float32."""
+        """Return phi, the last hidden states divided by their length, `... x d`, float32."""
         return F.normalize(hidden.float(), dim=-1)
 
     def logits(self, latents: Sequence[LayerLatents], hidden: Tensor, rows: Tensor | None = None) -> Tensor:
@@ -158,6 +161,6 @@ class VBLL(AdaptedLM):
             phi = self.features(hidden)
             if weights.dim() == 2:
                 return base + F.linear(phi, weights)
-            # One product a draw: `... x 1 x C x d` with `B x P x d`, rows and positions in a row.
+            # One product per draw: `... x 1 x C x d` with `B x P x d`, rows and positions flattened.
             flat = phi.flatten(-3, -2) @ weights.squeeze(-3).mT
             return base + flat.unflatten(-2, hidden.shape[-3:-1])

@@ -28,7 +28,7 @@ from bara_pyro.runs.train import train
         ("bara-gate", {"adapter.one_pass": True, "task.limit": 8}, "8 training rows to fit temperatures to"),
         ("temperature", {"adapter.one_pass": True}, "has no validation rows"),
         ("laplace", {"adapter.one_pass": True}, "the method 'laplace' has none that differ"),
-        ("vbll", {"adapter.target_modules": ["lm_head"]}, "whose place a Bayesian last layer takes"),
+        ("vbll", {"adapter.target_modules": ["lm_head"]}, "which the Bayesian last layer replaces"),
         ("bara", {"method.latent": "theta", "method.phi_prior": "lognormal"}, "latent=theta"),
         ("bara", {"method.latent": "phi", "method.theta_prior": "lognormal"}, "latent=phi"),
         ("bara", {"method.latent": "phi", "method.guide": "weibull-coupled"}, "take the guide 'weibull'"),

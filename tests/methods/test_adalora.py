@@ -190,7 +190,7 @@ def test_the_shortest_run_ends_with_the_target_rank(tmp_path: Path) -> None:
 
 
 def test_wrong_settings_are_named() -> None:
-    with pytest.raises(ConfigError, match="init_r=3 must be at least the rank r=4"):
+    with pytest.raises(ConfigError, match="init_r=3 must be at least r=4"):
         toy(r=4, init_r=3)
     with pytest.raises(ConfigError, match="orth_weight=-1"):
         toy(orth_weight=-1)

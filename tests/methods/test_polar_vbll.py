@@ -110,5 +110,5 @@ def test_retraction_gives_the_nearest_frames_whatever_their_ranks() -> None:
 
 
 def test_a_rank_above_a_width_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"r=9 must not exceed the least width 8 of .*v_proj"):
+    with pytest.raises(ConfigError, match=r"r=9 must not exceed 8, .*v_proj"):
         PolarVBLL(backbone(), N, r=9)
