@@ -151,41 +151,41 @@ ATTACKS = {
 }  # fmt: skip
 # What stops each: seen in what it is told, or in how it ends.
 STOPPED_BY = {
-    "the clock, which runs outside; then all its processes are killed": (
+    "the wall-clock limit, kept outside of the sandbox": (
         "endless loop", "endless sleep", "stubborn fork bomb",
     ),
-    "the clock, or its own crash": ("recursion without a limit",),
-    "Python's own limit": ("endless recursion",),
-    "a number of processes and threads (RLIMIT_NPROC)": ("fork bomb", "threads"),
-    "address space of each process (RLIMIT_AS)": ("10 GB at once", "10 GB by and by"),
-    "size of a file (RLIMIT_FSIZE)": ("10 GB in a file of /tmp",),
-    "size of its /tmp, which lies in memory": ("10 GB in many files of /tmp",),
-    "the filter of system calls (seccomp)": (
+    "the wall-clock limit, or its own crash": ("recursion without a limit",),
+    "Python's recursion limit": ("endless recursion",),
+    "the limit on processes and threads (RLIMIT_NPROC)": ("fork bomb", "threads"),
+    "the limit on address space per process (RLIMIT_AS)": ("10 GB at once", "10 GB by and by"),
+    "the limit on file size (RLIMIT_FSIZE)": ("10 GB in a file of /tmp",),
+    "the size of /tmp, which is in memory": ("10 GB in many files of /tmp",),
+    "the system call filter (seccomp)": (
         "10 GB in files without a name", "shared memory", "trace its parent",
         "a socket to the host of a virtual machine", "a user namespace of its own",
         "a process in a user namespace of its own", "mount",
     ),
-    "bytes of output": ("1 GB of output", "1 GB of errors"),
-    "the host's files are not there": (
+    "the limit on output": ("1 GB of output", "1 GB of errors"),
+    "the host's files are not visible": (
         "read the host's files", "write to the host's files", "a symbolic link out",
     ),
-    "the same: what it makes in its /tmp is its own, and gone with it": (
+    "what it creates in its own /tmp is deleted with it": (
         "make the host's folder anew and write to it",
     ),
-    "what it sees of the system, and its own text, can only be read": (
+    "system files and its own source are read-only": (
         "add a file to the system", "add a file to Python", "add a file to /dev", "add a file to /",
         "change the program", "delete everything",
     ),
-    "its /tmp is a file system of its own: nothing can be moved or linked into it": (
+    "its /tmp is a separate file system: nothing can be moved or linked into it": (
         "a symbolic link in place of the program", "a hard link",
     ),
     "there is no /proc": ("the host's processes", "the memory of its parent"),
-    "a process namespace of its own, with nobody else in it": (
+    "a separate process namespace": (
         "kill its parent", "kill everybody", "kill its group",
     ),
-    "a network namespace of its own, with nothing in it": ("a server of the host", "a server elsewhere"),
+    "an empty network namespace": ("a server of the host", "a server elsewhere"),
     "a user without capabilities": ("become root", "raise its own limits"),
-    "it ends alone": ("crash",),
+    "nothing: only the program itself ends": ("crash",),
 }  # fmt: skip
 SUCCEEDED = "\nraise SystemExit('succeeded')\n"
 # May succeed: the first in the program's own /tmp, if that is where the host has its folder; the second
