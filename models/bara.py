@@ -8,20 +8,18 @@ y = W0 x + s B ((Phi * theta) * (A x))      gate form (Definition 1 of the paper
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property, partial, reduce
 from operator import mul
 from typing import Literal, NamedTuple, Unpack
 
-import torch
 from pyro.distributions import TorchDistribution
-from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor
 from torch.nn import functional as F
 
 from bara_pyro.core.adapter import Adapter
 from bara_pyro.core.latents import Gates, Latents, Site
-from bara_pyro.core.priors import check_gate_prior, make_prior
+from bara_pyro.core.priors import Prior, centre_of, current_prior, given_prior
 from bara_pyro.core.program import AdaptedLM, AdapterOptions
 from bara_pyro.core.sampling import by_module, local_sample, sample_per_module, tempered
 from bara_pyro.data.types import Batch
@@ -29,10 +27,8 @@ from bara_pyro.errors import ConfigError, check_choice
 from bara_pyro.lm.backbone import Backbone
 from bara_pyro.lm.targets import Target
 from bara_pyro.models.lora import down_projection, up_projection
-from bara_pyro.types import Fields
 
 Form = Literal["additive", "gate"]
-Prior = str | Fields | TorchDistribution | Callable[[], TorchDistribution]
 Latent = Literal["phi*theta", "phi", "theta"]
 PHI, THETA = "phi", "theta"
 
@@ -144,19 +140,22 @@ class BaRA(AdaptedLM):
         self.form = form
         self.centre = centre
         self.latent = latent
-        self._priors = {PHI: _prior(phi_prior, backbone.device), THETA: _prior(theta_prior, backbone.device)}
+        self._priors = {
+            PHI: given_prior(phi_prior, backbone.device),
+            THETA: given_prior(theta_prior, backbone.device),
+        }
         self.beta_phi = beta_phi
         self.beta_theta = beta_theta
 
     @property
     def phi_prior(self) -> TorchDistribution:
         """The prior of one entry of Phi."""
-        return _current(self._priors[PHI])
+        return current_prior(self._priors[PHI])
 
     @property
     def theta_prior(self) -> TorchDistribution:
         """The prior of one entry of theta."""
-        return _current(self._priors[THETA])
+        return current_prior(self._priors[THETA])
 
     @cached_property
     def latents(self) -> Latents:
@@ -189,40 +188,3 @@ class BaRA(AdaptedLM):
             return [Gate(None, prior, self.beta_theta, None)] * len(self.targets)
         phi = sample_per_module(PHI, self.phi_prior, len(self.targets), self.r, self.beta_phi)
         return [Gate(own, prior, self.beta_theta, phi) for own in by_module(phi)]
-
-
-def centre_of(prior: Prior) -> float:
-    """Return the mean of a prior.
-
-    Raises:
-        ConfigError: the prior has no finite mean.
-    """
-    mean = _current(_prior(prior, torch.device("cpu"))).mean
-    if not mean.isfinite().all() or mean.numel() > 1:
-        raise ConfigError(
-            f"Centring theta needs a prior with a mean, not {prior!r}: choose another theta_prior."
-        )
-    return float(mean)
-
-
-def _prior(prior: Prior, device: torch.device) -> TorchDistribution | Callable[[], TorchDistribution]:
-    """Return the prior as a distribution, or the function that returns it."""
-    if isinstance(prior, str) or (isinstance(prior, Mapping) and "name" in prior):
-        return make_prior(**({"name": prior} if isinstance(prior, str) else prior), device=device)
-    if isinstance(prior, TorchDistributionMixin):
-        check_gate_prior(prior, repr(prior), device)
-        return prior
-    if callable(prior):
-        return prior
-    raise ConfigError(
-        f"A prior is a name, its settings, a distribution or a function that returns one, not {prior!r}: "
-        "give 'gamma', or {'name': 'gamma', 'rate': 2}, or dist.Gamma(1.0, 2.0)."
-    )
-
-
-def _current(prior: TorchDistribution | Callable[[], TorchDistribution]) -> TorchDistribution:
-    """Return the prior's distribution for this run of the program."""
-    found = prior if isinstance(prior, TorchDistributionMixin) else prior()
-    if not isinstance(found, TorchDistributionMixin):
-        raise ConfigError(f"The prior function returned {found!r}: return a Pyro distribution.")
-    return found

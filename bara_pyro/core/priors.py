@@ -11,20 +11,24 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import pyro.distributions as dist
 import torch
 from pyro.distributions import TorchDistribution
+from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor
 from torch.distributions import constraints
 
 from bara_pyro.errors import ConfigError, unknown
 from bara_pyro.registry import Registry
+from bara_pyro.types import Fields
 
 Builder = TypeVar("Builder", bound=Callable[..., TorchDistribution])
 Hyper = float | Tensor
+Prior = str | Fields | TorchDistribution | Callable[[], TorchDistribution]
+"""A name, a name with hyper-parameters, a distribution, or a function called in every run of the program."""
 
 GATES = (1e-3, 1.0, 1e3)  # any gate t > 0 may be drawn: some of them
 PRIORS: Registry[Callable[..., TorchDistribution]] = Registry("prior", "bara_pyro.priors")
@@ -133,6 +137,37 @@ def _has_density(prior: TorchDistribution, t: Tensor) -> bool:
     if t.is_meta or not _inside(prior, t):
         return False
     return bool((prior.log_prob(t) > -math.inf).any())
+
+
+def centre_of(prior: Prior) -> float:
+    """Return the mean of a prior; a `ConfigError` where it has none."""
+    mean = current_prior(given_prior(prior, torch.device("cpu"))).mean
+    if not mean.isfinite().all() or mean.numel() > 1:
+        raise ConfigError(f"The prior {prior!r} has no mean to centre theta at: choose another theta_prior.")
+    return float(mean)
+
+
+def given_prior(prior: Prior, device: torch.device) -> TorchDistribution | Callable[[], TorchDistribution]:
+    """Return a prior as a distribution, or the function that returns it."""
+    if isinstance(prior, str) or (isinstance(prior, Mapping) and "name" in prior):
+        return make_prior(**({"name": prior} if isinstance(prior, str) else prior), device=device)
+    if isinstance(prior, TorchDistributionMixin):
+        check_gate_prior(prior, repr(prior), device)
+        return prior
+    if callable(prior):
+        return prior
+    raise ConfigError(
+        f"A prior is a name, its settings, a distribution or a function that returns one, not {prior!r}: "
+        "give 'gamma', or {'name': 'gamma', 'rate': 2}, or dist.Gamma(1.0, 2.0)."
+    )
+
+
+def current_prior(prior: TorchDistribution | Callable[[], TorchDistribution]) -> TorchDistribution:
+    """Return the distribution that a prior is in this run."""
+    found = prior if isinstance(prior, TorchDistributionMixin) else prior()
+    if not isinstance(found, TorchDistributionMixin):
+        raise ConfigError(f"The function of a prior returned {found!r}: return a distribution of Pyro.")
+    return found
 
 
 @register_prior("gamma")

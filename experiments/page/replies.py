@@ -41,8 +41,8 @@ from experiments.engine.results import Results, distinct, having
 from experiments.engine.run import about_runs, read_off
 from experiments.engine.search import CHOICES_REPLIES, UPPER, chosen
 from experiments.engine.sweep import Job
-from experiments.page.figures import PAGE, marked
-from experiments.page.parts import Part, Picture
+from experiments.page.figures import PAGE
+from experiments.page.parts import Folded, Part, Picture
 from experiments.page.spec import Options, StudySpec, parsed, shared_facts
 from experiments.page.tables import interval_cell
 from experiments.page.values import display, spread, spread_rows, student
@@ -247,9 +247,7 @@ def difference_table(entries: Sequence[Entry]) -> Table:
         Column("most", f"best of {most}", "points"),
         Column("diversity", "diversity"),
     )
-    return Table(
-        columns, rows, "Minus LoRA at temperature 1 [interval] (standard error by seeds, by prompts)"
-    )
+    return Table(columns, rows, "Minus LoRA at temperature 1 [95 % interval]")
 
 
 def frontier_table(entries: Sequence[Entry]) -> Table:
@@ -269,8 +267,8 @@ def frontier_table(entries: Sequence[Entry]) -> Table:
             if found.found is not None:
                 row["band"] = f"{found.found.low:.1f} to {found.found.high:.1f}"
             if found.interval is not None:
-                told = asdict(found.interval) | {"se_seeds": None, "se_rows": None}
-                row |= {"one": interval_cell(told, 1, spread=False), "one interval": told}
+                own = asdict(found.interval)
+                row |= {"one": interval_cell(own, 1), "one interval": own}
             rows.append(row)
     columns = (
         Column("arm", "method"),
@@ -354,21 +352,6 @@ def tax_table(entries: Sequence[Entry]) -> Table:
 WHOLE = (0.0, 100.0)  # percent: where bands of scores end
 
 
-def curve_figure(entries: Sequence[Entry]) -> Figure:
-    """Draw the expected best of n against n, with bands over seeds and prompts."""
-    figure = new_figure(4.6, 3.4)
-    axes = figure.subplots()
-    numbers = numbers_of(entries)
-    for index, (method, kind, name) in enumerate(drawn_arms(entries)):
-        found = [crossed(by_seed(entries, method, kind, partial(scores_of, n=n))) for n in numbers]
-        _banded(axes, numbers, found, label=name, **marked(index))
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(numbers, [str(n) for n in numbers])
-    dress(axes, "Replies n", "Best of n (%)")
-    legend_of(axes, loc="lower right")
-    return figure
-
-
 def frontier_figure(entries: Sequence[Entry]) -> Figure:
     """Draw score against diversity over temperatures: a column a method, by draws and at its mean.
 
@@ -424,59 +407,7 @@ def _banded(axes: Axes, places: Sequence[float], found: Sequence[Interval], **lo
     axes.fill_between(places, low, high, alpha=0.12, linewidth=0, color=look["color"])
 
 
-def entropy_figure(entries: Sequence[Entry]) -> Figure:
-    """Draw the score of the best of a few against entropy, at temperature 1; diversity where nothing scores.
-
-    Bars are over seeds and prompts, of the entropy over seeds alone: it is not kept by prompts.
-    """
-    figure = new_figure(4.8, 3.6)
-    axes = figure.subplots()
-    methods, few = distinct(entries, "method"), target_of(entries)
-    read = partial(scores_of, n=few) if scored(entries) else diversity_of
-    for method, kind, name in arms(entries):
-        found = crossed(by_seed(entries, method, kind, read))
-        entropy = [samples_of(entry, kind)["entropy"] for entry in having(entries, method=method)]
-        style = marked(methods.index(method)) | {"linestyle": "none"}
-        face = style["color"] if kind == kinds(entries, method)[0] else "none"
-        axes.errorbar(mean(entropy), found.difference, _sides(found), _over_seeds(entropy), label=name,
-                      markerfacecolor=face, elinewidth=0.7, **style)  # fmt: skip
-    dress(axes, "Entropy of a token (nats)", f"Best of {few} (%)" if scored(entries) else "100 - Self-BLEU")
-    legend_of(figure, loc="outside right upper")
-    return figure
-
-
-def _sides(found: Interval) -> list[list[float]]:
-    return [[found.difference - found.low], [found.high - found.difference]]
-
-
-def _over_seeds(values: Sequence[float]) -> float | None:
-    """Return half of Student's interval over seeds; of one seed there is none."""
-    return student(values)["high"] - mean(values) if len(values) > 1 else None
-
-
-def tax_figure(entries: Sequence[Entry]) -> Figure:
-    """Draw the tax of each method on every task and its mean over them: a group of bars a task."""
-    methods = distinct(entries, "method")
-    figure = new_figure(PAGE, 3.6)
-    axes = figure.subplots()
-    width = 0.8 / len(methods)
-    taxes: dict[str, list[float]] = {}
-    for index, method in enumerate(methods):
-        taxes = taxes_of(entries, method)
-        places = np.arange(len(taxes)) + (index - (len(methods) - 1) / 2) * width
-        bars = [_over_seeds(values) or 0.0 for values in taxes.values()]
-        heights = [mean(values) for values in taxes.values()]
-        axes.bar(places, heights, width, yerr=bars, color=line_style(index)["color"], label=display(method),
-                 error_kw={"elinewidth": 0.7, "capsize": 1.5, "color": INK})  # fmt: skip
-    axes.axhline(0, color=GREY, linewidth=0.8)
-    axes.axvline(len(taxes) - 1.5, color=GREY, linewidth=0.8)  # the mean stands apart
-    dress(axes, "", "After minus before (points)")
-    axes.set_xticks(range(len(taxes)), taxes, rotation=20, ha="right")
-    legend_of(figure, loc="outside upper center", ncols=3)
-    return figure
-
-
-QUESTION = """\
+SETUP = """\
 Models that learnt {task} ({model}, {steps:,} training steps, {seeds}) write {replies} replies to every test
 prompt, at temperatures of {temperatures}; each reply under a draw of the posterior of its own, or all at
 the posterior mean ("mean"). Score: the expected best of n replies in percent, unbiased over all subsets of
@@ -490,48 +421,26 @@ every method); temperatures were not chosen.
 
 UNSCORED = """Every reply scores 0, at every temperature: there are no curves, frontiers or budgets to show.
 """
-BANDS = "95 % intervals over seeds and prompts, each method by itself"
 
 
 def parts(results: Results) -> Iterable[Part]:
-    """Return the tables and figures; where nothing scores, those that do not need it."""
+    """Return the tables and the figure; if nothing scores, those that do not need a score."""
     entries, name = list(results.entries.values()), results.name
-    few = f"the best of {target_of(entries)}"
-    yield scores_table(entries)
+    more = [scores_table(entries)]
     yield difference_table(entries)
     if scored(entries):
-        yield frontier_table(entries)
-        yield budget_table(entries)
+        more += [frontier_table(entries), budget_table(entries)]
     else:
         yield UNSCORED
-    taxed = "tax" in entries[0]
-    if taxed:
-        yield tax_table(entries)
-    if scored(entries):
-        yield Picture(
-            lambda: curve_figure(entries),
-            f"{name}-best-of-n",
-            f"Expected best of n at temperature 1; bands: {BANDS}.",
-        )
+    if "tax" in entries[0]:
+        more.append(tax_table(entries))
+    yield Folded("Scores, frontiers, budgets and tax", more)
     if scored(entries) and {entry["method"] for entry in entries} != {REFERENCE}:
         yield Picture(
             lambda: frontier_figure(entries),
             f"{name}-frontier",
-            f"Score of one reply and of {few} against diversity, by temperature: draws and posterior mean of "
-            f"each method, LoRA beside. Bands and bars: {BANDS}.",
-        )
-    yield Picture(
-        lambda: entropy_figure(entries),
-        f"{name}-entropy",
-        f"{f'Score of {few}' if scored(entries) else 'Diversity'} against the entropy of a token, "
-        f"temperature 1. Upright bars: {BANDS}; level bars: over seeds alone.",
-    )
-    if taxed:
-        yield Picture(
-            lambda: tax_figure(entries),
-            f"{name}-tax",
-            "Accuracy on questions after minus before, by task and on average; bars: 95 % intervals over "
-            "seeds alone. Rows are not stored, so that bars say nothing of other questions.",
+            f"Score of one reply and of the best of {target_of(entries)} against diversity, by temperature. "
+            "Bands and bars: 95 % intervals over seeds and prompts, each method by itself.",
         )
 
 
@@ -601,7 +510,7 @@ def microworld_study(
         name,
         about,
         title,
-        QUESTION,
+        SETUP,
         task,
         look,
         lambda method: chosen(method, CHOICES_REPLIES),

@@ -1,7 +1,7 @@
-"""Write the results pages, their index and the claims of other documents from the stored results.
+"""Write the results pages, their overview and the claims of other documents from the stored results.
 
     python -m experiments report            # docs/results.md, docs/results/<study>.md, figures, README.md
-    python -m experiments report --check    # writes nothing: an error where a page is not that of the results
+    python -m experiments report --check    # writes nothing: an error if a page is not that of the results
     python -m experiments report --out DIR  # DIR/pages, of the studies that were run into DIR
 
 Words are templates, figures come from the results: `experiments.page.template`.
@@ -10,8 +10,9 @@ Words are templates, figures come from the results: `experiments.page.template`.
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from importlib import import_module
 from pathlib import Path
-from textwrap import fill
+from textwrap import dedent, fill
 from typing import Any
 
 from bara_pyro.errors import ConfigError, DataError
@@ -21,6 +22,7 @@ from experiments.engine.arguments import command_line
 from experiments.engine.provenance import in_words
 from experiments.engine.results import RESULTS, STUDIES, Results, Study, study_names
 from experiments.page.figures import save
+from experiments.page.overview import overview
 from experiments.page.parts import Folded, Part, Picture
 from experiments.page.spec import StudySpec, find_study, stored_studies
 from experiments.page.template import Renderer
@@ -34,89 +36,58 @@ WIDTH = 110
 # Of templates; settings stand in code spans, and links, arXiv ids and names of models are no results.
 TAG = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.DOTALL)
 ALLOWED = re.compile(r"`[^`]*`|\]\([^)]*\)|\barXiv \d{4}\.\d{4,5}|\b[A-Z]\w*[0-9.]+-\d+(\.\d+)?[BM]\b")
-FIGURE = re.compile(r"\(\.\./figures/([\w.-]+\.svg)\)")
+FIGURE = re.compile(r"\(\.\./figures/([\w.-]+\.svg)\)|\(figures/(overview\.svg)\)")
 NUMERAL = re.compile(r"[+\-−±]?\d[\d,]*\.\d+|\d[\d,]* ?(%|percent\b|points\b|nats\b)")
-
-INDEX = """# Results
-
-Written by `python -m experiments report` from the files in `experiments/results/`, which hold every score
-with its configuration hash, versions and hardware. Accuracy and ECE (15 bins) in percent, NLL in nats, Brier
-from 0 to 2. S = 0 is the posterior mean, S = 10 the average over ten draws. Mean ± standard deviation over
-seeds; **best** and _second best_ of each column by the mean, ties included. Where there is one seed, say
-nothing about differences of a few points: the standard error of an accuracy of one half on 1,000 rows is
-{error:.1f} points. A best arm of a table was picked on the rows of the table. Each page ends with the code
-that made its figures, and defaults are the defaults of that code: [a rehearsal](calibrated.md), which few
-rows have by default now, is in no study that does not say so. In tables "BaRA" is the additive form, "BaRA
-gate" the gate form, "MLE (LoRA)" plain LoRA and "Temperature" LoRA with a temperature fitted on validation
-rows; Ψ, where it stands, is the product Φθ.
-"""
 
 
 def pages(render: Renderer, studies: Path = STUDIES, figures: Path | None = None) -> dict[str, str]:
     """Return the text of each page: its name (`index` or that of a study) -> Markdown.
 
-    Figures are drawn into a folder, if there is one.
+    A study has a page if it has an answer. Figures are drawn into a folder, if one is named.
 
     Raises:
         DataError: a file holds something else, a record is missing, or a template names what is not there.
     """
-    found: dict[str, list[str]] = {}
+    found: dict[str, str] = {}
     lines = []
     for name, (study, spec) in render.studies.items():
-        if spec.read_by:
-            continue
-        more = name.removeprefix(study).removeprefix("_")
-        path = studies / study / ("answer.md" if name == study else f"answer_{more}.md")
-        answer = render.text(path, name) if path.exists() else ""
-        anchor = f"#{slug(more)}" if more else ""
-        text = section(spec, render.load(name), answer, figures, first=not more)
-        sections = found.setdefault(study, [f"# {spec.title}\n"])
-        sections.append(f"## {more}\n\n{text}" if more else text)
-        link = f"- [{title_of(name, study, spec)}](results/{study}.md{anchor})"
-        lines.append(f"{link}: {headline(answer)}" if answer else link)
-    top = INDEX.format(error=100 * (0.25 / 1000) ** 0.5)
-    texts = {study: "\n".join(sections) for study, sections in found.items()}
-    return {"index": "\n".join([top, *lines, ""]), **texts}
+        more = name.removeprefix(study)
+        path = studies / study / f"answer{more}.md"
+        if path.exists():
+            answer = render.text(path)
+            found[study] = page(study, spec, render.load(name), answer, figures)
+            lines.append((spec.title, f"results/{study}.md", headline(answer)))
+    return {"index": overview(render, lines, figures), **found}
 
 
-def title_of(name: str, study: str, spec: StudySpec) -> str:
-    """Return the title of a set of results; a further one of a study has its name behind it."""
-    return spec.title if name == study else f"{spec.title}: {name.removeprefix(f'{study}_')}"
-
-
-def page(title: str, spec: StudySpec, stored: Any, answer: str, figures: Path | None) -> str:
-    """Return the page of one set of results."""
-    return f"# {title}\n\n{section(spec, stored, answer, figures)}"
-
-
-def section(spec: StudySpec, stored: Any, answer: str, figures: Path | None, *, first: bool = True) -> str:
-    """Return what was asked, what was learnt, tables and figures, and which code made them.
-
-    Of a further set of results (`first` is False) there is one figure.
-    """
-    question = spec.question.format(**spec.facts(stored))
+def page(study: str, spec: StudySpec, stored: Any, answer: str, figures: Path | None) -> str:
+    """Return a page: the answer's first paragraph, figure and tables, the rest of it, how it was measured."""
     if isinstance(stored, Study):
-        lines = [fill(question, WIDTH) + "\n"]
         missing = gaps(stored)
         parts = list(spec.parts(stored)) if stored.finished else []
     else:
-        lines = [question.rstrip() + "\n"]
         missing, parts = [], list(spec.parts(stored))
-    pictures = [part for part in parts if isinstance(part, Picture)]
-    left_out = [] if first else pictures[1:]
-    lines += [f"{answer.strip()}\n"] if answer else []
+    lead, heading, rest = answer.strip().partition("\n## ")
+    setup = spec.setup.format(**spec.facts(stored))
+    lines = [f"# {spec.title}\n"]
+    lines += [f"{lead.strip()}\n"] if lead else []
     lines += [fill(f"Incomplete: {'. '.join(missing)}.", WIDTH) + "\n"] if missing else []
-    lines += [shown(part, figures) for part in parts if part not in left_out]
-    return "\n".join([*lines, provenance(stored)])
+    lines += [shown(part, figures) for part in sorted(parts, key=lambda part: not isinstance(part, Picture))]
+    lines += [f"## {rest.strip()}\n"] if heading else []
+    setup = fill(setup, WIDTH) if isinstance(stored, Study) else setup.rstrip()
+    lines += [f"## How it was measured\n\n{setup}\n", again(study), provenance(stored)]
+    return "\n".join(lines)
 
 
-def slug(heading: str) -> str:
-    """Return the anchor of a heading, as GitHub and mkdocs make it."""
-    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading.lower()).strip())
+def again(study: str) -> str:
+    """Return the commands that repeat a study: the indented lines of its docstring."""
+    about = dedent((import_module(f"experiments.studies.{study}.study").__doc__ or "").partition("\n")[2])
+    lines = [line for line in about.splitlines() if re.match(r"python -m| {4}", line)]
+    return "Run it again:\n\n" + "".join(f"    {line.removeprefix('    ')}\n" for line in lines)
 
 
 def shown(part: Part, figures: Path | None) -> str:
-    """Return a part as Markdown; a figure is drawn where there is a folder for it."""
+    """Return a part as Markdown; a figure is drawn if a folder is named."""
     if isinstance(part, str):
         return part
     if isinstance(part, Table):
@@ -124,10 +95,9 @@ def shown(part: Part, figures: Path | None) -> str:
     if isinstance(part, Folded):
         tables = [markdown(table) for table in part.tables]
         return "\n".join([f"<details><summary>{part.title}</summary>\n", *tables, "</details>\n"])
-    text = f"{part.caption} {part.numbers}".strip()
     if figures is not None:
-        save(part.draw(), figures / f"{part.name}.svg", text)
-    return f"![{text}](../figures/{part.name}.svg)\n\n*{part.caption}*\n"
+        save(part.draw(), figures / f"{part.name}.svg", part.caption)
+    return f"![{part.caption}](../figures/{part.name}.svg)\n\n*{part.caption}*\n"
 
 
 def provenance(stored: Study | Results) -> str:
@@ -218,10 +188,12 @@ def problems(root: Path = ROOT) -> list[str]:
     for path in sorted(sources):
         lines += typed_numerals(path.read_text(), path.relative_to(ROOT))
     for name in study_names():
-        asked = re.sub(r"\{[^{}]*\}", "", find_study(name).question)
-        lines += typed_numerals(asked, Path(f"the question of {name}"))
+        setup = re.sub(r"\{[^{}]*\}", "", find_study(name).setup)
+        lines += typed_numerals(setup, Path(f"the setup of {name}"))
     texts = documents(draw=False)
-    drawn = {root / "docs" / "figures" / name for text in texts.values() for name in FIGURE.findall(text)}
+    drawn = {
+        root / "docs" / "figures" / "".join(name) for text in texts.values() for name in FIGURE.findall(text)
+    }
     written = {*(root / "docs" / "results").glob("*.md"), *(root / "docs" / "figures").glob("*.svg")}
     for path, text in texts.items():
         if not path.exists() or path.read_text() != text:
@@ -243,7 +215,7 @@ def own_pages(results: Path) -> list[Path]:
     """
     written = []
     for name, (study, spec) in stored_studies(results).items():
-        text = page(title_of(name, study, spec), spec, spec.load(name, results), "", results / "figures")
+        text = page(study, spec, spec.load(name, results), "", results / "figures")
         written.append(results / "pages" / f"{name}.md")
         write_text(written[-1], text)
     if not written:

@@ -1,8 +1,8 @@
 """What a study is, for the command line and for the pages: one object in the `study.py` of its folder.
 
     studies/<name>/study.py     STUDY, a `StudySpec`: what is compared, the loop, the table
-    studies/<name>/answer.md    what was learnt, a template (`experiments.page.template`); may be missing;
-                                `answer_<more>.md` is of the results `<name>_<more>`
+    studies/<name>/answer.md    what was learnt, a template (`experiments.page.template`); without one there
+                                is no page; `answer_<more>.md` is of the results `<name>_<more>`
 
 A folder is all that a study needs: commands and pages are found by what is there. There are three kinds: arms
 on tasks with seeds (`arm_study`), something read off finished runs (`look_study`), and a command of its own
@@ -41,7 +41,7 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def shared_facts(results: Results) -> dict[str, Any]:
-    """Return what a question may name: what all entries share, their tasks, the number of seeds in words."""
+    """Return what a setup may name: what all entries share, their tasks, the number of seeds in words."""
     entries = results.entries.values()
     seeds = len({entry.get("seed") for entry in entries})
     tasks = distinct((entry for entry in entries if "task" in entry), "task")
@@ -53,37 +53,36 @@ class StudySpec:
     """A study.
 
     Attributes:
-        title: the heading of its page.
-        question: what was asked and how to read the tables, in Markdown; `{name}` is taken from `facts`.
+        title: the question that its page answers.
+        setup: what was trained and measured, and how to read the tables, in Markdown; `{name}` is taken from
+            `facts`.
         main: its command, which reads the command line.
         parts: its tables and figures, from what `load` returned.
         load: reads its results: name and folder -> results.
-        facts: what the question names.
-        order: where it stands in the index.
-        comparisons: how its arms are compared (`experiments.engine.differences`); None where they are not.
-        read_by: the study whose page its results stand on; None where it has one of its own.
+        facts: what `setup` names.
+        order: its place in the overview.
+        comparisons: how its arms are compared (`experiments.engine.differences`); None if they are not.
     """
 
     title: str
-    question: str
+    setup: str
     main: Callable[[], None]
     parts: Callable[[Any], Iterable[Part]]
     load: Callable[[str, Path], Any] = read_results
     facts: Callable[[Any], Mapping[str, Any]] = shared_facts
     order: int = 100
     comparisons: Comparisons | None = None
-    read_by: str | None = None
 
 
 def entry_study(
     title: str,
-    question: str,
+    setup: str,
     main: Callable[[], None],
     parts: Callable[[Results], Iterable[Part]],
     **more: Any,
 ) -> StudySpec:
     """Return a study with a command of its own, whose entries hold what was found."""
-    return StudySpec(title, question, main, parts, **more)
+    return StudySpec(title, setup, main, parts, **more)
 
 
 def jobs_of(
@@ -106,7 +105,7 @@ def look_study(
     name: str,
     about: str | None,
     title: str,
-    question: str,
+    setup: str,
     look: Look | None,
     parts: Callable[[Results], Iterable[Part]],
     *,
@@ -126,8 +125,8 @@ def look_study(
     Args:
         name: of the study and of its results.
         about: what its command says of itself: the `__doc__` of its module.
-        title: as `question`, `parts`, `facts` and `order` one of `StudySpec`.
-        question: what was asked.
+        title: as `setup`, `parts`, `facts` and `order` one of `StudySpec`.
+        setup: as in `StudySpec`.
         look: a fitted system and the arguments -> what is kept of it; the record of the run if None.
         parts: its tables and figures.
         jobs: arguments -> place and run; methods on tasks with seeds and their chosen settings by default.
@@ -137,7 +136,7 @@ def look_study(
         constants: what they depend on besides.
         by_hash: entries are kept by the hash of their run, by their place otherwise.
         options: further arguments.
-        facts: what the question names.
+        facts: what `setup` names.
         order: of its page.
         **defaults: of the arguments of `experiment_parser`.
     """
@@ -146,7 +145,7 @@ def look_study(
         args = parsed(about, options, runs=runs, **defaults)
         read_off(name, jobs(args), place, look, about_runs(args, *kept, **constants), args, by_hash=by_hash)
 
-    return StudySpec(title, question, main, parts, facts=facts, order=order)
+    return StudySpec(title, setup, main, parts, facts=facts, order=order)
 
 
 def parsed(about: str | None, options: Options, **defaults: Any) -> Namespace:
@@ -161,7 +160,7 @@ def arm_study(
     name: str,
     about: str | None,
     title: str,
-    question: str,
+    setup: str,
     parts: Callable[[Study], Iterable[Part]],
     arms: Callable[[Namespace], Arms] = lambda args: crossed(args.methods),
     *,
@@ -172,15 +171,14 @@ def arm_study(
     shifted: Mapping[str, Sequence[str]] = NOTHING,
     comparisons: Comparisons | None = None,
     order: int = 100,
-    read_by: str | None = None,
 ) -> StudySpec:
     """Return a study of arms on tasks with seeds, whose scores are in records.
 
     Args:
         name: of the study and of its results; `--name`, where it is an option, gives the results another.
         about: what its command says of itself: the `__doc__` of its module.
-        title: as `parts`, `comparisons`, `order` and `read_by` one of `StudySpec`.
-        question: what all runs share is added to it.
+        title: as `parts`, `comparisons` and `order` one of `StudySpec`.
+        setup: as in `StudySpec`; what all runs share is added to it.
         parts: its tables and figures.
         arms: arguments -> arms (see `run_study`); each method with its chosen settings by default.
         methods: default of its --methods, as `tasks` and `steps` are of theirs.
@@ -190,7 +188,6 @@ def arm_study(
         shifted: task -> further tasks that its runs are tested on, `--shifted` for all where it is an option.
         comparisons: how its arms are compared; on the tasks of `--shifted`.
         order: of its page.
-        read_by: the study whose page its results stand on.
     """
 
     def main() -> None:
@@ -202,8 +199,8 @@ def arm_study(
         run_study(called, arms(args), args, shifted=on, comparisons=how)
         show_tables(parts, called, args.out)
 
-    question = f"{question} {{facts}}"
-    return StudySpec(title, question, main, parts, load_study, run_facts, order, comparisons, read_by)
+    setup = f"{setup} {{facts}}"
+    return StudySpec(title, setup, main, parts, load_study, run_facts, order, comparisons)
 
 
 def show_tables(parts: Callable[[Study], Iterable[Part]], name: str, results: Path) -> None:

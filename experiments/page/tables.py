@@ -1,7 +1,4 @@
-"""The tables of an experiment: methods by tasks, shifts, variants, comparisons; all numbers from records.
-
-Best values are bold and second best italic, as the paper marks them bold and underlined.
-"""
+"""The tables of studies, of numbers in their records only. The best value is bold, the second best italic."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -10,8 +7,7 @@ from typing import Any
 from bara_pyro.report import Column, Table
 from experiments.engine.differences import AVERAGE, METRICS
 from experiments.engine.methods import in_order
-from experiments.engine.record import Record
-from experiments.engine.results import Arms, Seeds, Study
+from experiments.engine.results import Entry, Seeds, Study
 from experiments.page.values import (
     Value,
     display,
@@ -32,52 +28,77 @@ SCORES = {
     "brier": Column("brier", "Brier", "", ".3f", "min", second=True),
 }
 ARROWS = {"max": "↑", "min": "↓"}
-ABOUT = (Column("name", "method"), Column("parameters", "params", format=",d"), Column("S", "S", format="d"))
-GATES = {"phi": "Φ", "theta": "θ", "psi": "Ψ"}
-DETECTORS = {"entropy": "entropy", "mutual_information": "MI"}
-# In a comparison; ECE and accuracy in points, so that they are not taken for shares.
-DIGITS = {"acc": 1, "ece": 1, "nll": 3, "brier": 3}
+ABOUT = (Column("name", "method"), Column("parameters", "params", format=",d"))
+GATES = {"phi": "Φ", "theta": "θ", "psi": "Φθ"}
+REFERENCE = "lora"
+CORRECTED = "with 95 % intervals: better or worse if significant after Holm's correction for all of the study"
+# Of results from before rows were stored.
+UNCORRECTED = (
+    "with 95 % intervals over test rows only, which ignore the spread of training and are too narrow"
+)
 
 
-def arm_rows(study: Study) -> list[dict[str, Any]]:
-    """Return the beginnings of rows: an arm each, or one for each number of draws where that matters.
-
-    `arm` is the arm, `name` its printed name, `S` the number of draws (None where it changes nothing) and
-    `samples` that under which its records hold the scores.
-    """
+def arms_table(study: Study) -> Table:
+    """Return a row an arm: scores averaged over tasks under the largest S, and its NLL minus LoRA's."""
     rows = []
     for arm in in_order(study.arms):
-        tasks = study.arms[arm]
-        about = {"arm": arm, "name": display(arm), "parameters": parameters_of(tasks)}
-        numbers = draws_of(tasks) or [""]
-        rows += [{**about, "S": int(s) if len(numbers) > 1 else None, "samples": s} for s in numbers]
-    return rows
+        runs = {task: study.arms[arm].get(task, {}) for task in study.tasks}
+        samples = _largest(runs)
+        row: dict[str, Any] = {"arm": arm, "name": display(arm), "parameters": parameters_of(runs)}
+        row |= {metric: over_tasks(runs, study.tasks, score(samples, metric)) for metric in METRICS}
+        row |= {gate: _gate(runs, study.tasks, gate) for gate in GATES}
+        rows.append(row | {"other": _other_nll(runs, study.tasks)})
+    columns = [replace(c, heading=f"{c.heading} {ARROWS[str(c.best)]}") for c in SCORES.values()]
+    if rows and all(row["other"] is not None for row in rows):
+        columns.append(replace(SCORES["nll"], key="other", heading=f"{_other_split(study)} NLL ↓"))
+    columns += [Column(g, h, "%", ".1f") for g, h in GATES.items() if any(row[g] is not None for row in rows)]
+    caption = f"Mean over {len(study.tasks)} tasks" if len(study.tasks) > 1 else "".join(study.tasks)
+    if any(row[gate] is not None for row in rows for gate in GATES):
+        caption += f". {', '.join(GATES.values())}: share of gates below 0.1"
+    if study.comparisons:
+        reference = reference_of(study.comparisons)
+        found = compared(study.comparisons, reference)
+        rows = [{**row, "difference": found.get(row["arm"])} for row in rows]
+        columns.append(Column("difference", f"NLL minus {display(reference)}", "nats"))
+        caption += f". Differences: {kind_of(study.comparisons)}"
+    return Table([*ABOUT, *columns], rows, caption)
 
 
-def score_tables(
-    study: Study, metrics: Sequence[str] = METRICS, average: Sequence[str] | None = None
-) -> list[Table]:
-    """Return a table a metric: a row an arm (and S), a column a task, and the average (over all if None)."""
-    return [score_table(study, metric, study.tasks if average is None else average) for metric in metrics]
+def reference_of(entries: Sequence[Entry]) -> str:
+    """Return the arm that all others are compared with: LoRA if it is there."""
+    references = [entry["reference"] for entry in entries]
+    return REFERENCE if REFERENCE in references else str(references[0])
 
 
-def score_table(study: Study, metric: str, average: Sequence[str]) -> Table:
-    """Return the table of one metric."""
-    rows = arm_rows(study)
-    for row in rows:
-        runs, read = study.arms[row["arm"]], score(row["samples"], metric)
-        row |= {task: over_seeds(runs.get(task, {}), read) for task in study.tasks}
-        row[AVERAGE] = over_tasks(runs, average, read)
+def compared(entries: Sequence[Entry], reference: str, metric: str = "nll") -> dict[str, str]:
+    """Return arm -> its difference to a reference with its interval, on average or on the only task."""
+    found = [entry for entry in entries if entry["reference"] == reference]
+    tasks = [entry["task"] for entry in found]
+    task = AVERAGE if AVERAGE in tasks else tasks[0]
+    return {entry["arm"]: difference(entry, metric) for entry in found if entry["task"] == task}
+
+
+def kind_of(entries: Sequence[Entry]) -> str:
+    """Return what the intervals of differences mean."""
+    return CORRECTED if "se_rows" in entries[0]["nll"] else UNCORRECTED
+
+
+def task_table(study: Study, metric: str) -> Table:
+    """Return one score under the largest S: a row an arm, a column a task."""
+    rows = []
+    for arm in in_order(study.arms):
+        runs = study.arms[arm]
+        read = score(_largest(runs), metric)
+        rows.append(
+            {"name": display(arm), **{task: over_seeds(runs.get(task, {}), read) for task in study.tasks}}
+        )
     c = SCORES[metric]
-    names = [*study.tasks, AVERAGE] if len(average) > 1 else study.tasks
-    columns = [replace(c, key=name, heading=name, unit="") for name in names]
-    better = "higher" if c.best == "max" else "lower"
-    return Table([*about_columns(rows), *columns], rows, f"{c.title}, {better} is better")
+    columns = [replace(c, key=task, heading=task, unit="") for task in study.tasks]
+    return Table([ABOUT[0], *columns], rows, f"{c.title} {ARROWS[str(c.best)]} by task")
 
 
-def about_columns(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
-    """Return the columns before the scores: name, parameters, and S only where it says something."""
-    return [column for column in ABOUT if column.key != "S" or any(row["S"] is not None for row in rows)]
+def _largest(runs: Mapping[str, Seeds]) -> str:
+    return (draws_of(runs) or [""])[-1]
 
 
 def spread_table(
@@ -93,25 +114,46 @@ def sorted_by(table: Table, place: Callable[[Any], Any]) -> Table:
     return replace(table, rows=sorted(table.rows, key=place))
 
 
-# Shifts ----------------------------------------------------------------------------------------------------
+def shift_table(study: Study) -> Table:
+    """Return NLL on the task and on each shifted one, the NLL minus LoRA's, and how shifts are detected.
 
-
-def with_shifts(study: Study) -> Study:
-    """Return the study with each shifted task as a task of its own, without tasks that nothing shifts from.
-
-    A record there is that of the run, with the scores and the `auroc` of the shifted task.
+    Detection is the AUROC of shifted rows among the task's own, by the mutual information of answer and
+    latents, or by predictive entropy where draws change nothing.
     """
-    sources = [task for task in study.tasks if _shifts(study, task)]
-    arms: Arms = {arm: {} for arm in study.arms}
-    for source in sources:
-        for arm, tasks in study.arms.items():
-            seeds = tasks.get(source, {})
-            arms[arm][source] = seeds
-            for name in _shifts(study, source):
-                label = name if len(sources) == 1 else f"{source} to {name}"
-                views = {seed: _shifted(record, name) for seed, record in seeds.items()}
-                arms[arm][label] = {seed: view for seed, view in views.items() if view is not None}
-    return replace(study, arms=arms)
+    places = [(task, name) for task in study.tasks for name in _shifts(study, task)]
+    own = list(dict.fromkeys(task for task, _ in places))
+    labels = {(t, name): name if len(own) == 1 else f"{t} to {name}" for t, name in places}
+    on_shifts = {entry["task"] for entry in study.comparisons} <= {AVERAGE, *(name for _, name in places)}
+    found = (
+        compared(study.comparisons, reference_of(study.comparisons))
+        if study.comparisons and on_shifts
+        else {}
+    )
+    rows = []
+    for arm in in_order(study.arms):
+        runs = study.arms[arm]
+        samples = _largest(runs)
+        row: dict[str, Any] = {"name": display(arm), "difference": found.get(arm)}
+        row |= {task: over_seeds(runs.get(task, {}), score(samples, "nll")) for task in own}
+        for (task, name), label in labels.items():
+            there = _shifted(runs.get(task, {}), name)
+            row[label] = over_seeds(there, score(samples, "nll"))
+            row |= {f"{kind} {label}": _auroc(there, samples, kind) for kind in DETECTORS}
+        rows.append(row)
+    columns = [replace(SCORES["nll"], key=key, heading=f"NLL {key}") for key in (*own, *labels.values())]
+    caption = "AUROC: shifted rows against the task's own, 50 is chance"
+    if found:
+        columns.append(Column("difference", f"NLL minus {display(reference_of(study.comparisons))}", "nats"))
+        caption += f". Differences: mean over the shifts, {kind_of(study.comparisons)}"
+    columns += [
+        Column(f"{kind} {label}", f"AUROC {heading}, {label}", "", ".1f", "max", second=True)
+        for kind, heading in DETECTORS.items()
+        for label in labels.values()
+    ]
+    return Table([ABOUT[0], *columns], rows, caption)
+
+
+DETECTORS = {"entropy": "entropy", "mutual_information": "MI"}
 
 
 def _shifts(study: Study, task: str) -> list[str]:
@@ -119,35 +161,13 @@ def _shifts(study: Study, task: str) -> list[str]:
     return list(dict.fromkeys(name for record in records for name in record["shifted"]))
 
 
-def _shifted(record: Record, name: str) -> Record | None:
-    if "failed" in record:
-        return record
-    return {**record, **record["shifted"][name]} if name in record["shifted"] else None
-
-
-def shift_tables(study: Study, metrics: Sequence[str] = METRICS[:3]) -> list[Table]:
-    """Return a table a metric: the task trained on, each shift, the average over shifts; then AUROC."""
-    wide = with_shifts(study)
-    shifts = [task for task in wide.tasks if task not in study.tasks]
-    tables = score_tables(wide, metrics, shifts)
-    tables = [replace(t, caption=f"{t.caption}; the average is over the shifts") for t in tables]
-    return [*tables, auroc_table(wide, shifts)]
-
-
-def auroc_table(study: Study, shifts: Sequence[str]) -> Table:
-    """Return how well the shifted rows are told from the task's own; `study` comes from `with_shifts`."""
-    rows = arm_rows(study)
-    columns = []
-    for kind, heading in DETECTORS.items():
-        for name in shifts:
-            columns.append(Column(f"{kind} {name}", f"{heading}, {name}", "", ".1f", "max", second=True))
-            for row in rows:
-                row[f"{kind} {name}"] = _auroc(study.arms[row["arm"]].get(name, {}), row["samples"], kind)
-    caption = (
-        "AUROC (%) of telling shifted rows from the task's own, by predictive entropy and by the mutual "
-        "information (MI) of answer and latents, higher is better; 50 is chance"
-    )
-    return Table([*about_columns(rows), *columns], rows, caption)
+def _shifted(seeds: Seeds, name: str) -> Seeds:
+    """Return records with the scores and the `auroc` of a shifted task, for the seeds tested on it."""
+    return {
+        seed: record if "failed" in record else {**record, **record["shifted"][name]}
+        for seed, record in seeds.items()
+        if "failed" in record or name in record["shifted"]
+    }
 
 
 def _auroc(seeds: Seeds, samples: str, kind: str) -> Value:
@@ -155,62 +175,15 @@ def _auroc(seeds: Seeds, samples: str, kind: str) -> Value:
     return over_seeds(seeds, lambda record: record["auroc"][samples][kind]) if known else None
 
 
-# Variants --------------------------------------------------------------------------------------------------
-
-
-def variants_table(study: Study, tasks: Sequence[str] | None = None) -> Table:
-    """Return a row an arm: scores under the largest S and sparsity of the gates, mean over the tasks."""
-    names = study.tasks if tasks is None else list(tasks)
-    rows = []
-    for arm in in_order(study.arms):
-        runs = {name: study.arms[arm].get(name, {}) for name in names}
-        samples = (draws_of(runs) or [""])[-1]
-        row: dict[str, Any] = {"arm": arm, "name": display(arm), "parameters": parameters_of(runs)}
-        row |= {metric: over_tasks(runs, names, score(samples, metric)) for metric in METRICS}
-        row["other"] = other_nll(runs, names)
-        rows.append(row | {gate: _gate(runs, names, gate) for gate in GATES})
-    scores = [replace(c, heading=f"{c.heading} {ARROWS[str(c.best)]}") for c in SCORES.values()]
-    if all(row["other"] is not None for row in rows):
-        scores.append(replace(SCORES["nll"], key="other", heading=f"{other_split(study)} NLL ↓"))
-    shown = [Column(g, h, "%", ".1f") for g, h in GATES.items() if any(row[g] is not None for row in rows)]
-    over = f"mean over {', '.join(names)}" if len(names) > 1 else names[0]
-    gates = f"; {', '.join(c.heading for c in shown)}: gates below 0.1" if shown else ""
-    return Table([*ABOUT[:2], *scores, *shown], rows, f"{over}{gates}")
-
-
-def other_nll(runs: Mapping[str, Seeds], names: Sequence[str]) -> Value:
-    """Return the NLL of an arm on the other split, mean over tasks; None where a run was not asked."""
+def _other_nll(runs: Mapping[str, Seeds], names: Sequence[str]) -> Value:
+    """Return the NLL of an arm on the other split, mean over tasks; None where a run was not scored there."""
     if not all("other_split" in record for record in finished(runs)):
         return None
     return over_tasks(runs, names, lambda record: record["other_split"]["nll"])
 
 
-def other_split(study: Study) -> str:
-    """Return the name of the split that runs were asked besides their own, "" if none was."""
+def _other_split(study: Study) -> str:
     return next((r["other_split"]["split"] for r in study.finished if "other_split" in r), "")
-
-
-def selection(study: Study) -> str:
-    """Return a sentence on whether the best arm by validation NLL is the best on test rows; "" if not known.
-
-    The ranks are of the mean over tasks and seeds.
-    """
-    rows = variants_table(study).rows
-    pairs = [(_mean(row["nll"]), _mean(row["other"])) for row in rows]
-    if len(rows) < 2 or any(None in pair for pair in pairs):
-        return ""
-    tested = 0 if other_split(study) == "validation" else 1
-    chosen = min(range(len(rows)), key=lambda i: pairs[i][1 - tested] or 0.0)
-    order = sorted(range(len(rows)), key=lambda i: pairs[i][tested] or 0.0)
-    place = 1 + order.index(chosen)
-    behind = (pairs[chosen][tested] or 0.0) - (pairs[order[0]][tested] or 0.0)
-    best = "the best" if place == 1 else f"number {place}, {behind:.3f} nats behind {rows[order[0]]['name']}"
-    return f"Best by validation NLL: {rows[chosen]['name']}; on test rows it is {best} of {len(rows)}."
-
-
-def _mean(value: Value) -> float | None:
-    number = value[0] if isinstance(value, tuple) else value
-    return number if isinstance(number, float) else None
 
 
 def _gate(runs: Mapping[str, Seeds], names: Sequence[str], gate: str) -> Value:
@@ -218,57 +191,22 @@ def _gate(runs: Mapping[str, Seeds], names: Sequence[str], gate: str) -> Value:
     return over_tasks(runs, names, lambda record: record["sparsity"][gate]) if known else None
 
 
-# Comparisons -----------------------------------------------------------------------------------------------
-
-
-def comparison_table(entries: Sequence[Mapping[str, Any]], reference: str, task: str = AVERAGE) -> Table:
-    """Return the differences to a reference on one task or on average: a row an arm, a column a metric."""
-    found = [e for e in entries if (e["reference"], e["task"]) == (reference, task)]
-    rows = [{"name": display(e["arm"])} | {m: difference(e, m) for m in METRICS} for e in _in_order(found)]
-    columns = [Column(m, f"{c.heading} {ARROWS[str(c.best)]}", _unit(m)) for m, c in SCORES.items()]
-    where = "average over the tasks" if task == AVERAGE else task
-    return Table([ABOUT[0], *columns], rows, f"Difference to {display(reference)}, {where}")
-
-
-def comparison_by_task(entries: Sequence[Mapping[str, Any]], reference: str, metric: str) -> Table:
-    """Return the differences to a reference in one metric: a row an arm, a column a task."""
-    found = [e for e in entries if e["reference"] == reference]
-    tasks = list(dict.fromkeys(e["task"] for e in found if e["task"] != AVERAGE))
-    names = [*tasks, *(AVERAGE for e in found[:1] if any(e["task"] == AVERAGE for e in found))]
-    rows: dict[str, dict[str, Any]] = {}
-    for e in _in_order(found):
-        row = rows.setdefault(e["arm"], {"name": display(e["arm"])})
-        row[e["task"]] = difference(e, metric, spread=False)
-    unit = f" ({_unit(metric)})" if _unit(metric) else ""
-    caption = f"Difference to {display(reference)} in {SCORES[metric].heading}{unit}"
-    return Table([ABOUT[0], *(Column(name, name) for name in names)], list(rows.values()), caption)
-
-
-def difference(entry: Mapping[str, Any], metric: str, spread: bool = True) -> str:
-    """Return a difference in words: value [interval] (standard error by seeds, by rows) verdict."""
-    found, digits = entry[metric], DIGITS[metric]
+def difference(entry: Entry, metric: str) -> str:
+    """Return a difference in words: value [interval], and better or worse if it is significant."""
+    found, digits = entry[metric], 3 if metric in ("nll", "brier") else 1
     if found["difference"] is None:
         return f"∞, {found['verdict']}" if found["verdict"] != "unclear" else "–"
-    return f"{interval_cell(found, digits, spread)} {found['verdict']}"
+    verdict = "" if found["verdict"] == "unclear" else f" {found['verdict']}"
+    return f"{interval_cell(found, digits)}{verdict}"
 
 
-def interval_cell(found: Mapping[str, Any], digits: int, spread: bool = True) -> str:
-    """Return value [interval] (standard error by seeds, by rows), the errors if known and asked."""
+def interval_cell(found: Mapping[str, Any], digits: int) -> str:
+    """Return value [interval].
+
+    >>> interval_cell({"difference": -0.0157, "low": -0.02, "high": 0.0001}, 3)
+    '−0.016 [−0.020, 0.000]'
+    """
     middle, low, high = (
         fixed(found[key], digits, "+").replace("-", "−") for key in ("difference", "low", "high")
     )
-    beside = ""
-    if spread and "se_rows" in found:
-        errors = ("–" if found[e] is None else fixed(found[e], digits) for e in ("se_seeds", "se_rows"))
-        beside = f" ({', '.join(errors)})"
-    return f"{middle} [{low}, {high}]{beside}"
-
-
-def _unit(metric: str) -> str:
-    return {"%": "points"}.get(SCORES[metric].unit, SCORES[metric].unit)
-
-
-def _in_order(entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    arms = list(dict.fromkeys(e["arm"] for e in entries))
-    place = {arm: i for i, arm in enumerate(in_order(arms))}
-    return sorted(entries, key=lambda e: place[e["arm"]])
+    return f"{middle} [{low}, {high}]"

@@ -30,7 +30,7 @@ from experiments.engine.results import Results, Study, having
 from experiments.engine.search import CHOICES, CHOICES_SMOLLM2, load_choices
 from experiments.page.parts import Part, tables_of
 from experiments.page.spec import StudySpec, stored_studies
-from experiments.page.values import display, draws_of, fixed, over_tasks, score, student
+from experiments.page.values import display, draws_of, fixed, over_tasks, score
 
 
 def spread(value: tuple[float, float], digits: int = 1) -> str:
@@ -212,21 +212,6 @@ class Arms(View):
             for seed in seeds
         }
 
-    def over_seeds(self, metric: str, arm: str, reference: str, level: float = 0.95) -> dict[str, float]:
-        """Return arm minus reference, mean over tasks, with Student's t interval over the seeds."""
-        by_seed: dict[int, list[float]] = {}
-        for (_, seed), value in self.differences(metric, arm, reference).items():
-            by_seed.setdefault(seed, []).append(value)
-        return student([mean(values) for values in by_seed.values()], level)
-
-    def scores(self) -> str:
-        """Return accuracy and ECE in percent and NLL in nats of all arms: `LoRA 76.4 / 7.8 / 0.645, ...`."""
-        digits = {"acc": 1, "ece": 1, "nll": 3}
-        return ", ".join(
-            f"{display(arm)} {' / '.join(fixed(self.mean(metric, arm), d) for metric, d in digits.items())}"
-            for arm in self.arms
-        )
-
     def rank(self, metric: str, arm: str, lowest: bool = True) -> int:
         """Return the place of an arm among all by a score, 1 the best."""
         order = sorted(self.arms, key=lambda a: self.mean(metric, a), reverse=not lowest)
@@ -276,6 +261,7 @@ class Renderer:
     Attributes:
         studies: name of the file -> folder and study, in their order.
         load: name of the file -> its results.
+        view: name of the file -> what templates see of it.
     """
 
     def __init__(self, results: Path) -> None:
@@ -284,7 +270,7 @@ class Renderer:
             for stem, (folder, spec) in stored_studies(results).items()
         }
         self.load = cache(lambda stem: self.studies[stem][1].load(stem, results))
-        self._views = cache(self._view)
+        self.view = cache(self._view)
         self._environment = Environment(
             undefined=StrictUndefined,
             autoescape=False,  # noqa: S701 - Markdown
@@ -297,8 +283,8 @@ class Renderer:
             "search_smollm2": Search(CHOICES_SMOLLM2),
         }
 
-    def text(self, path: Path, here: str = "") -> str:
-        """Return a template rendered, in which `here` is the named file of results.
+    def text(self, path: Path) -> str:
+        """Return a template rendered.
 
         Raises:
             DataError: it is no template, or names what is not there.
@@ -306,8 +292,7 @@ class Renderer:
         source = path.read_text()
         names = {stem for stem in self.studies if stem.replace("-", "_") in source}
         try:
-            views = {stem.replace("-", "_"): self._views(stem) for stem in names}
-            views |= {"here": self._views(here)} if here else {}
+            views = {stem.replace("-", "_"): self.view(stem) for stem in names}
             return self._environment.from_string(source).render(views)
         except (TemplateError, BaraError, KeyError, TypeError) as error:
             raise DataError(f"{path}: {error}") from error

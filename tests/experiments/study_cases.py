@@ -213,4 +213,4 @@ def results_of(name: str, stored: Mapping[str, Any]) -> Results:
 
 def page_of(name: str, stored: Mapping[str, Any], figures: Path, answer: str = "") -> str:
     """Return the page of a study of entries, and draw its figures."""
-    return page(find_study(name).title, find_study(name), results_of(name, stored), answer, figures)
+    return page(name, find_study(name), results_of(name, stored), answer, figures)

@@ -36,7 +36,7 @@ def first(stored: Any, folder: Path) -> Any:
 def test_a_page_is_of_what_is_there(study: str, tmp_path: Path) -> None:
     spec = find_study(study)
     found = first(spec.load(STORED[study], RESULTS), tmp_path)
-    assert "|" in page(spec.title, spec, found, "", None)  # a table
+    assert "|" in page(study, spec, found, "", None)  # a table
     for part in spec.parts(found):
         if isinstance(part, Picture):
             part.draw()

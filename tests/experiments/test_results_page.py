@@ -2,7 +2,6 @@
 
 import re
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
 from xml.etree import ElementTree
@@ -17,11 +16,11 @@ from experiments.engine.record import IDENTITY
 from experiments.engine.results import changing, load_study, read_results, results_path, write_study
 from experiments.engine.rows import collect, write_rows
 from experiments.engine.sweep import Job, sweep
-from experiments.page import report
+from experiments.page import overview, report
 from experiments.page.intervals import recompute
-from experiments.page.parts import comparisons
 from experiments.page.report import claims, page, pages, problems
 from experiments.page.spec import find_study
+from experiments.page.tables import CORRECTED, UNCORRECTED, arms_table
 from experiments.page.template import Renderer
 
 
@@ -50,32 +49,40 @@ def test_answers_stand_before_the_tables_and_in_the_index(results: Path, tmp_pat
     accuracy = mean(r["metrics"]["10"]["acc"] for r in study.arms["bara"]["micro-obqa"].values())
     text = texts["out_of_distribution"]
     said = text.index(f"**Far is {accuracy:.1f}.** More.")
-    assert text.index("S = 0 and 10;") < said < text.index("| method")
-    assert f"[Shifts](results/out_of_distribution.md): Far is {accuracy:.1f}.\n" in texts["index"]
+    assert said < text.index("| method") < text.index("S = 0 and 10;")
+    title = find_study("out_of_distribution").title
+    assert f"| [{title}](results/out_of_distribution.md) | Far is {accuracy:.1f}. |\n" in texts["index"]
+    assert [*texts] == ["index", "out_of_distribution"]  # what has no answer has no page
 
 
-def test_further_results_of_a_study_are_sections_of_its_page(results: Path, tmp_path: Path) -> None:
-    results = shutil.copytree(results, tmp_path / "results")
-    stored = read_results("in_distribution", results)
-    for name in ("1", "Few rows"):
-        replace(stored, name=f"in_distribution_{name}").write()
+def test_the_first_paragraph_stands_before_the_figure_and_the_rest_behind_the_table(
+    results: Path, tmp_path: Path
+) -> None:
     (tmp_path / "in_distribution").mkdir()
-    for name, answer in (("", "**First, {{ here.tasks | length }} tasks.**"), ("_1", "**Its own.**")):
-        (tmp_path / "in_distribution" / f"answer{name}.md").write_text(answer)
-    texts = pages(Renderer(results), tmp_path)
-    text = texts["in_distribution"]
-    first, one, few = text.split("\n## ")
-    assert (one.partition("\n")[0], few.partition("\n")[0]) == ("1", "Few rows")
-    assert "**First, 2 tasks.**" in first
-    assert "**Its own.**" in one
-    assert not re.search(r"^\*\*", few, flags=re.MULTILINE)
-    assert [section.count("](../figures/") for section in (first, one, few)] == [4, 1, 1]
-    linked = re.findall(r"\((results/in_distribution.*?)\)(.*)", texts["index"])
-    assert linked == [
-        ("results/in_distribution.md", ": First, 2 tasks."),
-        ("results/in_distribution.md#1", ": Its own."),
-        ("results/in_distribution.md#few-rows", ""),
+    (tmp_path / "in_distribution" / "answer.md").write_text("**First.**\n\n## What follows\n\nMore.\n")
+    text = pages(Renderer(results), tmp_path)["in_distribution"]
+    places = [text.index(part) for part in ("**First.**", "](../figures/", "| method", "## What follows")]
+    assert places == sorted(places)
+    assert text.count("](../figures/") == 1
+    assert "    python -m experiments in_distribution\n" in text[places[-1] :]
+
+
+def test_the_overview_draws_the_contrasts_that_are_stored(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = {name: ("in_distribution", ("lora", name, "average"), -1) for name in ("bara", "nobody")}
+    monkeypatch.setattr(overview, "PLACES", places)
+    found = overview.contrasts(Renderer(results))
+    [entry] = [
+        e
+        for e in load_study("in_distribution", results).comparisons
+        if (e["arm"], e["reference"], e["task"]) == ("bara", "lora", "average")
     ]
+    nll = entry["nll"]
+    assert found == {"bara": {"difference": -nll["difference"], "low": -nll["high"], "high": -nll["low"]}}
+    text = pages(Renderer(results), tmp_path, tmp_path)["index"]
+    assert "(figures/overview.svg)" in text
+    assert (tmp_path / "overview.svg").is_file()
 
 
 def test_what_is_incomplete_is_said(tmp_path: Path) -> None:
@@ -86,7 +93,8 @@ def test_what_is_incomplete_is_said(tmp_path: Path) -> None:
             "failed": "The loss is not finite."
         }
         store.records[runs[1]["hash"]] = kept
-    text = pages(Renderer(tmp_path), tmp_path)["parameter_budget"]
+    spec = find_study("parameter_budget")
+    text = page("parameter_budget", spec, load_study("parameter_budget", tmp_path), "", None)
     assert "Incomplete: BLoB on t has 1 of 2 seeds: The loss is not finite." in text.replace("\n", " ")
     assert "| BLoB | 23,616 | failed 1/2 |" in text
 
@@ -96,7 +104,7 @@ def test_a_missing_record_is_named(results: Path, tmp_path: Path) -> None:
     with changing(results_path("in_distribution", tmp_path / "results")) as store:
         gone, _ = store.records.popitem()
     with pytest.raises(DataError, match=rf"The record {gone} of .* is not stored: repeat the study"):
-        pages(Renderer(tmp_path / "results"), tmp_path)
+        Renderer(tmp_path / "results").load("in_distribution")
 
 
 def test_real_runs_go_all_the_way(base: dict, shifted: str, tmp_path: Path) -> None:
@@ -112,19 +120,18 @@ def test_real_runs_go_all_the_way(base: dict, shifted: str, tmp_path: Path) -> N
         write_study(name, runs, records, {}, folder=results)
         assert collect(name, tmp_path / "runs", results=results)[1] == []
         assert write_comparisons(name, Comparisons(tested_on=tested_on), results)
-    texts = pages(Renderer(tmp_path / "results"), tmp_path, tmp_path / "figures")
+    texts = [path.read_text() for path in report.own_pages(tmp_path / "results")]
     bara = [r["metrics"]["3"]["acc"] for r in records if r["method"] == "bara"]
-    lines = texts["in_distribution"].splitlines()
-    row = next(line for line in lines if re.match(r"\| BaRA \| [\d,]+ \| 3 \|", line))
+    row = next(line for line in texts[0].splitlines() if line.startswith("| BaRA |"))
     assert f"{mean(bara):.1f} ± {stdev(bara):.1f}" in row
-    assert "shifted.jsonl" in texts["out_of_distribution"]
-    assert f"Code behind the results: {in_words(code_state())} (4)." in texts["in_distribution"]
+    assert "shifted.jsonl" in texts[1]
+    assert f"Code behind the results: {in_words(code_state())} (4)." in texts[0]
 
 
 def test_no_run_finished(tmp_path: Path) -> None:
     write_study("in_distribution", [], [], {}, folder=tmp_path)
     study = load_study("in_distribution", tmp_path)
-    assert "No run finished." in page("Main table", find_study("in_distribution"), study, "", None)
+    assert "No run finished." in page("in_distribution", find_study("in_distribution"), study, "", None)
 
 
 def test_claims_are_written_between_their_marks(results: Path, tmp_path: Path) -> None:
@@ -166,7 +173,7 @@ def test_the_committed_pages_and_figures_are_those_of_the_committed_files(
     monkeypatch.setattr(report, "pages", lambda render, answers, _: pages(render, answers, tmp_path))
     assert problems() == []
     drawn = sorted(tmp_path.glob("*.svg"))
-    assert len(drawn) > 30
+    assert len(drawn) > 25
     assert [path.name for path in drawn if told(path) != told(report.ROOT / "docs/figures" / path.name)] == []
 
 
@@ -180,20 +187,19 @@ def with_rows(results: Path) -> None:
 
 
 def words(results: Path) -> str:
-    return " ".join(str(part) for part in comparisons(load_study("in_distribution", results)))
+    return arms_table(load_study("in_distribution", results)).caption
 
 
 def test_a_page_says_that_rows_are_missing(tmp_path: Path) -> None:
     with_rows(tmp_path)
     write_comparisons("in_distribution", Comparisons(), tmp_path)
+    assert CORRECTED in words(tmp_path)
     stored = read_results("in_distribution", tmp_path)
     for entry in stored.comparisons:  # as they were before rows were stored
         for metric in METRICS:
             entry[metric] = {key: entry[metric][key] for key in ("difference", "low", "high", "verdict")}
     stored.write()
-    said = words(tmp_path)
-    assert "not stored until its next run" in said
-    assert "Primary" not in said
+    assert UNCORRECTED in words(tmp_path)
 
 
 def test_intervals_are_computed_again_where_all_rows_are(tmp_path: Path) -> None:

@@ -14,14 +14,12 @@ import pytest
 from matplotlib.axes import Axes
 from scipy.special import stdtrit
 
-from bara_pyro.report import Table
 from experiments.engine.replies import numbers
 from experiments.engine.results import Results
-from experiments.page.parts import Picture
+from experiments.page.parts import Picture, tables_of
 from experiments.page.replies import (
     UNSCORED,
-    curve_figure,
-    entropy_figure,
+    frontier_figure,
     parts,
 )
 
@@ -99,12 +97,12 @@ def check_bands(axes: Axes, lines: Sequence[Any]) -> None:
             assert (high - low) / 2 == pytest.approx(half_width(), rel=2 * DRAWN)
 
 
-def test_the_best_of_n_has_bands_over_seeds_and_prompts(entries: list[dict[str, Any]]) -> None:
-    [axes] = curve_figure(entries).axes
-    assert [line.get_label() for line in axes.lines] == ["MLE (LoRA)", "BLoB", "BaRA gate"]
-    expected = [middle("bara-gate", "each", 1.0, n) for n in (1, 2, 4, 8)]
-    assert axes.lines[2].get_ydata() == pytest.approx(expected, abs=0.06)
-    check_bands(axes, axes.lines)
+def test_frontiers_have_bands_over_seeds_and_prompts(entries: list[dict[str, Any]]) -> None:
+    axes = frontier_figure(entries).axes
+    assert len(axes) == 4  # one reply and the best of two, for BLoB and the gate form
+    expected = [middle("bara-gate", "each", temperature, 1) for temperature in TEMPERATURES]
+    assert axes[1].lines[1].get_ydata() == pytest.approx(expected, abs=0.06)
+    check_bands(axes[1], axes[1].lines)
 
 
 def shown(entries: Sequence[dict[str, Any]]) -> tuple[list[str], list[Any]]:
@@ -115,14 +113,11 @@ def shown(entries: Sequence[dict[str, Any]]) -> tuple[list[str], list[Any]]:
 
 def test_where_nothing_scores_empty_figures_are_left_out(entries: list[dict[str, Any]]) -> None:
     pictures, others = shown(entries)
-    assert pictures == ["x-best-of-n", "x-frontier", "x-entropy", "x-tax"]
+    assert pictures == ["x-frontier"]
     assert UNSCORED not in others
     nothing = [entry(method, seed, worth=0.0) for seed in range(3) for method in METHODS]
     pictures, others = shown(nothing)
-    assert pictures == ["x-entropy", "x-tax"]
+    assert pictures == []
     assert UNSCORED in others
-    assert sum(isinstance(part, Table) for part in others) == 3  # scores, differences, tax
-    [axes] = entropy_figure(nothing).axes
-    assert axes.get_ylabel() == "100 - Self-BLEU"
-    diversity = 40 + BY_SEED.mean() + BY_PROMPT.mean()
-    assert axes.containers[0][0].get_ydata() == pytest.approx([diversity], abs=0.06)
+    # Differences; scores and tax.
+    assert [len(tables_of(part)) for part in others if part != UNSCORED] == [1, 2]

@@ -13,11 +13,9 @@ from bara_pyro.report.style import INK
 from experiments.engine.differences import AVERAGE, compare
 from experiments.engine.results import Study, load_study
 from experiments.page.figures import (
-    accuracy_ece_figure,
     difference_figure,
     pooled_bins,
-    reliability_figure,
-    risk_coverage_figure,
+    score_figure,
 )
 
 TASKS = {"micro-wgs": 120, "micro-arce": 90}
@@ -48,38 +46,22 @@ def test_pooled_bins_are_those_of_all_rows_together(study: Study) -> None:
     np.testing.assert_allclose(confidence, together.confidence, atol=2e-5)
 
 
-def titles(figure) -> list[str]:
-    return [axes.get_title(loc="left") for axes in figure.axes]
-
-
-def test_risk_coverage_draws_the_mean_over_seeds(study: Study) -> None:
-    figure = risk_coverage_figure(study, "micro-arce")
-    records = study.arms["blob"]["micro-arce"].values()
-    expected = np.mean([record["risk_coverage"]["10"] for record in records], axis=0)
-    *others, reference, own = figure.axes[1].lines
-    assert len(others) == 3
-    np.testing.assert_allclose(own.get_ydata(), expected)
-    lora = study.arms["lora"]["micro-arce"].values()
-    np.testing.assert_allclose(
-        reference.get_ydata(), np.mean([record["risk_coverage"]["10"] for record in lora], axis=0)
-    )
-    assert own.get_xdata()[[0, -1]].tolist() == [2, 100]
-    assert len(figure.axes[0].lines) == 4  # LoRA's own panel has no second curve of it
-
-
-def test_an_arm_that_failed_has_no_point_and_no_panel(study: Study) -> None:
-    study.arms["blob"]["micro-wgs"] = {seed: {"failed": "x"} for seed in range(3)}
-    assert len(accuracy_ece_figure(study).axes[0].texts) == 2
-    assert [t.splitlines()[0] for t in titles(reliability_figure(study, "micro-wgs"))] == [
-        "MLE (LoRA)",
-        "BaRA",
-    ]
-    with pytest.raises(DataError, match="no finished runs of some on absent"):
-        reliability_figure(study, "absent")
+def test_scores_have_their_spread_and_an_arm_that_failed_has_no_point(study: Study) -> None:
+    (axes,) = score_figure(study).axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["MLE (LoRA)", "BLoB", "BaRA"]
+    runs = study.arms["blob"]
+    by_seed = [np.mean([runs[task][s]["metrics"]["10"]["nll"] for task in TASKS]) for s in range(3)]
+    line, _, (bar,) = axes.containers[1]
+    assert float(line.get_xdata()[0]) == pytest.approx(np.mean(by_seed))
+    (left, _), (right, _) = bar.get_segments()[0]
+    assert right - left == pytest.approx(2 * np.std(by_seed, ddof=1))
+    runs["micro-wgs"] = {seed: {"failed": "x"} for seed in range(3)}
+    (axes,) = score_figure(study).axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["MLE (LoRA)", "BaRA"]
     for tasks in study.arms.values():
         tasks["micro-wgs"] = {0: {"failed": "x"}}
     with pytest.raises(DataError, match="No arm of some"):
-        accuracy_ece_figure(study)
+        score_figure(study)
 
 
 def test_differences_have_their_intervals(study: Study) -> None:

@@ -1,28 +1,15 @@
 """Tables say what the records say: every number is parsed back and computed anew from the files."""
 
-from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
 
 import pytest
-import torch
-from scipy.stats import norm
-from study_cases import invent, predictions, records_of, run_rows
+from study_cases import invent, records_of
 
-from bara_pyro.errors import DataError
-from bara_pyro.metrics import error_auroc, ood_auroc
 from bara_pyro.report import Table, markdown
 from experiments.engine.differences import METRICS
 from experiments.engine.results import Study, load_study
-from experiments.engine.rows import RunRows
-from experiments.page.doubt import Told, compare_auroc, doubt_table, error_table, errors, shifted
-from experiments.page.tables import (
-    comparison_table,
-    score_table,
-    score_tables,
-    shift_tables,
-    with_shifts,
-)
+from experiments.page.tables import arms_table, compared, shift_table, task_table
 from experiments.page.values import draws_of, gaps
 
 DIGITS = {"acc": 1, "ece": 1, "nll": 3, "brier": 3}
@@ -62,30 +49,6 @@ def by_hand(arms: dict[str, dict[str, list[dict]]]) -> Study:
     )
 
 
-# How errors are told ---------------------------------------------------------------------------------------
-
-
-def test_how_errors_are_told_is_that_of_the_rows(tmp_path: Path) -> None:
-    runs = invent("some", tmp_path, seeds=2, tasks={"micro-wgs": 90})
-    rows, pairs = [], {}
-    for run in runs:
-        labels, predicted = predictions(run["arm"], "micro-wgs", run["seed"], 90)
-        own = run_rows(run["arm"], "micro-wgs", run["seed"], labels, predicted)
-        rows += [replace(own, hash=run["hash"]), replace(own, hash=run["hash"], tested_on="elsewhere")]
-        for samples, log_probs in predicted.items():
-            sure, answer = log_probs.max(1)
-            right, wrong = sure[answer == labels], sure[answer != labels]
-            pairs[run["arm"], samples, run["seed"]] = 100 * float((right[:, None] > wrong).double().mean())
-    study = load_study("some", tmp_path)
-    _, found = parse(error_table(study, rows))
-    expected = [("lora", "–", 10), ("blob", "0", 0), ("blob", "10", 10), ("bara", "0", 0), ("bara", "10", 10)]
-    for (_, _, drawn, cell), (arm, said, samples) in zip(found, expected, strict=True):
-        assert drawn == said
-        assert plain(cell) == shown([pairs[arm, samples, seed] for seed in (0, 1)], 1)
-    _, without = parse(error_table(study, [row for row in rows if row.arm != "bara"]))
-    assert [row[-1] for row in without[-2:]] == ["–", "–"]
-
-
 # The main table --------------------------------------------------------------------------------------------
 
 
@@ -95,22 +58,27 @@ def test_every_number_is_that_of_the_records(seeds: int, tmp_path: Path) -> None
     records = records_of("some", tmp_path)
     files = {(run["arm"], run["task"], run["seed"]): records[run["hash"]] for run in runs}
     names = {"MLE (LoRA)": "lora", "BLoB": "blob", "BaRA": "bara"}
-    tables = score_tables(load_study("some", tmp_path))
-    assert len(tables) == len(METRICS)
-    for metric, table in zip(METRICS, tables, strict=True):
-        header, rows = parse(table)
-        assert header == ["method", "params", "S", "micro-wgs", "micro-arce", "average"]
-        assert [(row[0], row[2]) for row in rows] == [
-            ("MLE (LoRA)", "–"), ("BLoB", "0"), ("BLoB", "10"), ("BaRA", "0"), ("BaRA", "10")
-        ]  # fmt: skip
-        for name, parameters, samples, *cells in rows:
-            arm, drawn = names[name], "10" if samples == "–" else samples
-            score = {key: r["metrics"][drawn][metric] for key, r in files.items() if key[0] == arm}
-            values = [[score[arm, task, s] for s in range(seeds)] for task in ("micro-wgs", "micro-arce")]
-            averages = [mean(pair) for pair in zip(*values, strict=True)]
-            expected = [shown(v, DIGITS[metric]) for v in (*values, averages)]
+    tasks = ("micro-wgs", "micro-arce")
+    study = load_study("some", tmp_path)
+
+    def values(arm: str, metric: str) -> list[list[float]]:
+        return [[files[arm, t, s]["metrics"]["10"][metric] for s in range(seeds)] for t in tasks]
+
+    for metric in METRICS:
+        header, rows = parse(task_table(study, metric))
+        assert header == ["method", *tasks]
+        assert [row[0] for row in rows] == [*names]
+        for name, *cells in rows:
+            expected = [shown(v, DIGITS[metric]) for v in values(names[name], metric)]
             assert [plain(cell) for cell in cells] == expected
-            assert parameters == f"{files[arm, 'micro-wgs', 0]['parameters']['trainable']:,d}"
+    header, rows = parse(arms_table(study))
+    assert header[:2] == ["method", "params"]
+    for name, parameters, *cells in rows:
+        arm = names[name]
+        for metric, cell in zip(METRICS, cells, strict=False):
+            by_seed = [mean(pair) for pair in zip(*values(arm, metric), strict=True)]
+            assert plain(cell) == shown(by_seed, DIGITS[metric])
+        assert parameters == f"{files[arm, 'micro-wgs', 0]['parameters']['trainable']:,d}"
 
 
 def test_best_and_second_best_are_those_of_a_table_made_by_hand() -> None:
@@ -119,20 +87,20 @@ def test_best_and_second_best_are_those_of_a_table_made_by_hand() -> None:
     three = {"t": [record(74.0, 0.55)], "u": [record(50.0, 0.60)]}
     four = {"t": [record(73.0, None)], "u": [record(40.0, 0.60)]}
     study = by_hand({"lora": one, "blob": two, "ivon": three, "bara": four})
-    acc, nll = score_tables(study, ["acc", "nll"])
     # IVON comes after the paper's methods, BaRA last; 60.0 and 60.04 read the same.
-    assert parse(acc)[1] == [
-        ["MLE (LoRA)", "8", "70.0", "**60.0**", "_65.0_"],
-        ["BLoB", "8", "**75.0**", "**60.0**", "**67.5**"],
-        ["IVON", "8", "_74.0_", "_50.0_", "62.0"],
-        ["BaRA", "8", "73.0", "40.0", "56.5"],
+    assert parse(task_table(study, "acc"))[1] == [
+        ["MLE (LoRA)", "70.0", "**60.0**"],
+        ["BLoB", "**75.0**", "**60.0**"],
+        ["IVON", "_74.0_", "_50.0_"],
+        ["BaRA", "73.0", "40.0"],
     ]
-    assert parse(nll)[1] == [
-        ["MLE (LoRA)", "8", "**0.500**", "**0.400**", "**0.450**"],
-        ["BLoB", "8", "0.600", "0.700", "0.650"],
-        ["IVON", "8", "_0.550_", "_0.600_", "_0.575_"],
-        ["BaRA", "8", "∞", "_0.600_", "∞"],
+    assert parse(task_table(study, "nll"))[1] == [
+        ["MLE (LoRA)", "**0.500**", "**0.400**"],
+        ["BLoB", "0.600", "0.700"],
+        ["IVON", "_0.550_", "_0.600_"],
+        ["BaRA", "∞", "_0.600_"],
     ]
+    assert [row[4] for row in parse(arms_table(study))[1]] == ["**0.450**", "0.650", "_0.575_", "∞"]
 
 
 def test_a_failed_run_is_shown_and_never_ranked() -> None:
@@ -145,12 +113,13 @@ def test_a_failed_run_is_shown_and_never_ranked() -> None:
             "ivon": {"u": [record(55.0), record(56.0)]},
         }
     )
-    assert parse(score_table(study, "acc", study.tasks))[1] == [
-        ["MLE (LoRA)", "8", "71.0 ± 1.4", "_60.0 ± 0.0_", "65.5 ± 0.7"],
-        ["BLoB", "8", "failed 1/2", "**90.5 ± 0.7**", "failed"],
-        ["IVON", "8", "–", "55.5 ± 0.7", "–"],
-        ["BaRA", "8", "failed", "50.0", "failed"],
+    assert parse(task_table(study, "acc"))[1] == [
+        ["MLE (LoRA)", "71.0 ± 1.4", "_60.0 ± 0.0_"],
+        ["BLoB", "failed 1/2", "**90.5 ± 0.7**"],
+        ["IVON", "–", "55.5 ± 0.7"],
+        ["BaRA", "failed", "50.0"],
     ]
+    assert [row[2] for row in parse(arms_table(study))[1]] == ["65.5 ± 0.7", "failed", "–", "failed"]
     assert gaps(study) == [
         "BLoB on t has 1 of 2 seeds: The loss is not finite",
         "IVON on t has 0 of 2 seeds",
@@ -166,9 +135,9 @@ def test_draws_have_rows_of_their_own_only_where_they_change_something() -> None
     assert draws_of({"t": {0: record(nll=None)}}) == ["10"]
     assert draws_of({"t": {0: {"failed": "x"}}}) == []
     study = by_hand({"lora": {"t": [record(50.0)]}, "bara": {"t": [record(60.0, draws=2.0)]}})
-    assert parse(score_table(study, "acc", study.tasks)) == (
-        ["method", "params", "S", "t"],
-        [["MLE (LoRA)", "8", "–", "50.0"], ["BaRA", "8", "0", "_60.0_"], ["BaRA", "8", "10", "**62.0**"]],
+    assert parse(task_table(study, "acc")) == (
+        ["method", "t"],
+        [["MLE (LoRA)", "50.0"], ["BaRA", "**62.0**"]],
     )
 
 
@@ -185,11 +154,10 @@ def test_a_shift_that_failed_or_was_not_asked_for() -> None:
             "bara": {"t": [{"failed": "x"}]},
         }
     )
-    wide = with_shifts(study)
-    assert wide.tasks == ["t", "near"]
-    rows = parse(shift_tables(study)[0])[1]
-    assert [row[3] for row in rows] == ["40.0", "failed", "–", "failed"]
-    assert [row[2] for row in parse(shift_tables(study)[-1])[1]] == ["60.0", "failed", "–", "failed"]
+    header, rows = parse(shift_table(study))
+    assert header[1:4] == ["NLL t (nats)", "NLL near (nats)", "AUROC entropy, near"]
+    assert [row[2] for row in rows] == ["1.000", "failed", "–", "failed"]
+    assert [row[3] for row in rows] == ["60.0", "failed", "–", "failed"]
 
 
 # Variants and comparisons ----------------------------------------------------------------------------------
@@ -209,94 +177,5 @@ def test_comparisons_that_are_zero_or_infinite() -> None:
         "arm": "bara", "reference": "lora", "task": "t", "acc": same,
         "ece": same, "nll": {**none, "verdict": "worse"}, "brier": {**none, "verdict": "unclear"},
     }  # fmt: skip
-    assert parse(comparison_table([entry], "lora", "t"))[1] == [
-        ["BaRA", "0.0 [0.0, 0.0] (–, 0.0) unclear", "0.0 [0.0, 0.0] (–, 0.0) unclear", "∞, worse", "–"]
-    ]
-
-
-ARMS, SEEDS = ("lora", "blob", "bara"), (0, 1, 2)
-
-
-def asked(rows: int = 200) -> list[RunRows]:
-    """Return runs on a task, and the same models on rows from elsewhere, which have the names of no other."""
-    found = []
-    for arm in ARMS:
-        for seed in SEEDS:
-            own = run_rows(arm, "here", seed, *predictions(arm, "here", seed, rows, 3))
-            away = run_rows(arm, "away", seed, *predictions(arm, "away", seed, rows // 2, 3))
-            found += [own, replace(away, task="here", tested_on="away")]
-    return found
-
-
-def of(runs: list[RunRows], arm: str, seed: int, where: str) -> RunRows:
-    return next(run for run in runs if (run.arm, run.seed, run.tested_on) == (arm, seed, where))
-
-
-def entropy(run: RunRows) -> torch.Tensor:
-    return -(run.log_probs[10].exp() * run.log_probs[10]).sum(1)
-
-
-def test_differences_are_those_of_the_rows_averaged_over_seeds() -> None:
-    runs = asked()
-    found = compare_auroc(errors(runs, "here"), "lora", resamples=50)
-    away = compare_auroc(shifted(runs, "here", "away"), "lora", resamples=50)
-    assert list(found) == list(away) == ["blob", "bara"]
-
-    def told(arm: str, seed: int, kind: str) -> float:
-        own = of(runs, arm, seed, "here")
-        if kind == "errors":
-            return error_auroc(own.log_probs[10], own.labels)
-        return ood_auroc(entropy(own), entropy(of(runs, arm, seed, "away")))
-
-    for arm in found:
-        for kind, here in (("errors", found), ("away", away)):
-            expected = mean(told(arm, s, kind) - told("lora", s, kind) for s in SEEDS)
-            assert here[arm].difference == pytest.approx(expected, abs=1e-4), kind
-            assert here[arm].low < here[arm].difference < here[arm].high
-
-
-def test_a_run_without_errors_is_left_out_and_rows_that_do_not_fit_are_refused() -> None:
-    runs = asked()
-    sure = {10: torch.nn.functional.one_hot(runs[0].labels, 3).double().add(1e-3).log().log_softmax(1)}
-    right = [replace(run, log_probs=sure) if run.arm == "bara" else run for run in runs]
-    told = errors([run for run in right if run.tested_on == "here"], "here")
-    assert list(compare_auroc(told, "lora", resamples=10)) == ["blob"]
-    other = [replace(run, labels=1 - run.labels % 2) if run.arm == "bara" else run for run in runs]
-    with pytest.raises(DataError, match="same rows"):
-        errors(other, "here")
-    assert compare_auroc([], "lora") == {}
-
-
-def test_the_interval_covers_the_truth_and_is_no_wider_than_it_must() -> None:
-    """Two detectors of known AUROC on normal scores; seeds add nothing, so that rows alone decide."""
-    truth = 100 * (norm.cdf(1.2 / 2**0.5) - norm.cdf(0.8 / 2**0.5))
-    covered, widths, spread = 0, [], []
-    for repeat in range(60):
-        generator = torch.Generator().manual_seed(repeat)
-        positive = torch.arange(240) % 3 == 0
-        told = []
-        for arm, distance in (("weak", 0.8), ("strong", 1.2)):
-            for seed in SEEDS:
-                noise = torch.randn(240, generator=generator, dtype=torch.float64)
-                told.append(
-                    Told(arm, seed, noise + distance * positive, positive, tuple(map(str, range(240))))
-                )
-        found = compare_auroc(told, "weak", resamples=200)["strong"]
-        covered += found.low <= truth <= found.high
-        widths.append(found.high - found.low)
-        spread.append(found.difference)
-    assert covered >= 52  # of 60: at 95 %, fewer has probability 0.7 %
-    assert mean(spread) == pytest.approx(truth, abs=4 * float(torch.tensor(spread).std()) / 60**0.5)
-    assert mean(widths) < 8 * float(torch.tensor(spread).std())
-
-
-def test_the_table_shows_each_kind_and_leaves_cells_empty_that_are_not_known() -> None:
-    runs = asked()
-    header, rows = parse(doubt_table(runs, "here", "lora"))
-    assert header == ["method", "wrong answers", "away"]
-    expected = compare_auroc(shifted(runs, "here", "away"), "lora")
-    assert [row[0] for row in rows] == ["BLoB", "BaRA"]
-    for row, arm in zip(rows, ("blob", "bara"), strict=True):
-        assert row[2].startswith(f"{expected[arm].difference:+.1f} [".replace("-", "−"))
-    alone = [run for run in runs if run.arm != "bara" or run.tested_on == "here"]
-    assert parse(doubt_table(alone, "here", "lora"))[1][1][2] == "–"
+    cells = {metric: compared([entry], "lora", metric) for metric in METRICS}
+    assert [cells[metric]["bara"] for metric in METRICS] == ["0.0 [0.0, 0.0]"] * 2 + ["∞, worse", "–"]

@@ -161,7 +161,7 @@ def run(args: Namespace) -> None:
 
 # The page --------------------------------------------------------------------------------------------------
 
-QUESTION = """\
+SETUP = """\
 A training set of {task} is grown: {start} rows at random, then {count} a round, {rounds} trainings from
 scratch in all, each of {steps} steps with the default settings of its method ({seeds}). Each round chooses
 among {candidates} rows of the pool, drawn at random for that round, by what {samples} draws of the run so far
@@ -327,4 +327,4 @@ def curve_figure(entries: Entries) -> Figure:
     return figure
 
 
-STUDY = entry_study("Active learning", QUESTION, main, parts, order=27)
+STUDY = entry_study("Active learning", SETUP, main, parts, order=27)

@@ -67,5 +67,4 @@ STUDY = arm_study(
         },
     },
     shifted=SHIFTED,
-    read_by="verdict",
 )

@@ -130,7 +130,7 @@ def alarms_of(
 
 # The page --------------------------------------------------------------------------------------------------
 
-QUESTION = """\
+SETUP = """\
 Each method trained for {steps:,} steps with the settings of the search (which saw other tasks; {seeds}),
 calibrated on the validation rows of its task and asked its test rows, S = {samples}. Coverage and error rates
 are of the test rows under the true distribution of their answers (*truth*) and by their drawn answers
@@ -302,7 +302,7 @@ STUDY = look_study(
     "decide",
     __doc__,
     "Decisions with a promise",
-    QUESTION,
+    SETUP,
     look,
     parts,
     jobs=lambda args: jobs_of(args, {"adapter.distance_aware": True}),

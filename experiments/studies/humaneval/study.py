@@ -43,7 +43,7 @@ def passes(problem: Problem, replies: Sequence[str]) -> list[float]:
     return [outcomes[i] for i in range(len(replies))]
 
 
-QUESTION = """\
+SETUP = """\
 The models of [Instructions](instructions.md) ({model}, {steps:,} training steps of four, {seeds}) complete
 the first {problems} of HumanEval's 164 problems, {replies} times at temperatures of {temperatures}, with at
 most {tokens} tokens; each completion under a draw of the posterior of its own, or all at the posterior mean
@@ -56,7 +56,7 @@ STUDY = smollm2_study(
     "humaneval",
     __doc__,
     "HumanEval: a real language model",
-    QUESTION,
+    SETUP,
     look,
     replies=4,
     options={

@@ -94,7 +94,7 @@ def sampling(
     return Sampling(encode_prompts(asked, tokenizer, chat=True), score, TEMPERATURES, longest)
 
 
-QUESTION = """\
+SETUP = """\
 SmolLM2-135M learnt those of UltraFeedback's chosen replies that, with their prompts, take at most 256
 tokens ({steps:,} training steps of four, {seeds}, every method with its default settings, adapters in the
 upper three of 30 blocks and in the output layer) and writes {replies} replies to {prompts} of AlpacaEval's
@@ -137,7 +137,7 @@ STUDY = smollm2_study(
     "instructions",
     __doc__,
     "Instructions: a real language model",
-    QUESTION,
+    SETUP,
     look,
     replies=8,
     options={

@@ -25,9 +25,9 @@ from experiments.engine.results import Study
 from experiments.engine.rows import RunRows, read_rows
 from experiments.engine.run import SEED, Arm, Arms
 from experiments.page.figures import marked
-from experiments.page.parts import Part, Picture, by_variant
+from experiments.page.parts import Part, Picture
 from experiments.page.spec import arm_study
-from experiments.page.tables import interval_cell
+from experiments.page.tables import arms_table, interval_cell
 from experiments.page.values import Value, display, draws_of, over_seeds, score
 
 ROWS = (20, 80, 320, 1280, 4800)
@@ -52,14 +52,14 @@ def arms(args: Namespace) -> Arms:
 
 
 def parts(study: Study) -> list[Part]:
-    """Return the curves, what the gate form gains on the others, and a table for each number of rows."""
+    """Return the curves, and the differences of the gate form from the other methods."""
     task = study.tasks[0]
     curves = Picture(
         lambda: curve_figure(study, task),
         f"{study.name}-nll",
         f"NLL on {task} against training rows, largest S; bars: one standard deviation over seeds.",
     )
-    return [curves, *gains(study), *by_variant(study)]
+    return [curves, *(gains(study) or [arms_table(study)])]
 
 
 def split(arm: str) -> tuple[str, int]:
@@ -124,7 +124,7 @@ def _gain(stored: Sequence[RunRows], rival: str, number: int) -> dict[str, Any]:
 
 
 def _cell(entry: Mapping[str, Any], p: float) -> str:
-    shown = interval_cell(entry, 3, spread=False)
+    shown = interval_cell(entry, 3)
     told = "better" if entry["difference"] < 0 else "worse"
     return f"{shown} {told}" if p < 1 - LEVEL else shown
 

@@ -90,7 +90,7 @@ def main() -> None:
 
 # The page --------------------------------------------------------------------------------------------------
 
-QUESTION = """\
+SETUP = """\
 Methods with some spread ranked by PSIS-LOO on training rows ({samples} draws; {model}, {steps:,} training
 steps, {seeds}), and the test rows' log probability under the same runs. Means over rows, nats; higher is
 better. "too hopeful": how far the first is above the second, which is what the weights that are points (A, B
@@ -163,4 +163,4 @@ def loo_figure(entries: Entries) -> Figure:
     return figure
 
 
-STUDY = entry_study("Leave one out", QUESTION, main, parts, order=25)
+STUDY = entry_study("Leave one out", SETUP, main, parts, order=25)

@@ -29,7 +29,7 @@ READINGS = {
     "one": "one pass",
 }
 SCORES = {"nll": ("NLL, nats", ".4f"), "ece": ("ECE, %", ".1f"), "acc": ("accuracy, %", ".1f")}
-QUESTION = """\
+SETUP = """\
 Can one forward stand for many? Test rows of {tasks} ({model}, {steps:,} training steps, all else by default,
 {seeds}) at the mean of the latents, by {few} and {many} draws, and in one pass: the logits at the mean, with
 a temperature for every row that was fitted to {many} draws on training rows without their labels.
@@ -82,7 +82,7 @@ STUDY = look_study(
     "one_pass",
     __doc__,
     "One pass",
-    QUESTION,
+    SETUP,
     look,
     parts,
     jobs=lambda args: jobs_of(args, {"adapter.one_pass": True}, own=lambda method: {}),

@@ -289,7 +289,7 @@ def run(args: Namespace) -> None:
 
 # The page --------------------------------------------------------------------------------------------------
 
-QUESTION = """\
+SETUP = """\
 A bound that holds with probability {level:.0f} %, each by itself, on the risk of the predictor that draws Φ,
 θ and its answer anew for every question. The training rows of {task} are split at random: {first:.0f} % fix
 everything but Φ ({steps:,} steps, settings of the search; {seeds}), n of the others give the bound.
@@ -473,4 +473,4 @@ def _draw_arm(axes: Axes, found: Sequence[Entries], sizes: Sequence[int], i: int
     axes.errorbar(x, line(lambda v: v["own"]["mean"]), errors, fmt="_", color=INK, linewidth=1, markersize=7)
 
 
-STUDY = entry_study("What can be guaranteed", QUESTION, main, parts, facts=facts, order=26)
+STUDY = entry_study("What can be guaranteed", SETUP, main, parts, facts=facts, order=26)

@@ -32,7 +32,7 @@ from experiments.page.tables import spread_table
 from experiments.page.values import display, spread_rows
 
 TOLERANCES, SAMPLES = (0.01, 0.05, 0.2), 10
-QUESTION = """\
+SETUP = """\
 Units (a direction of a module's rank) dropped in the order of what they add to their layer's output, measured
 on {calibration} training rows; every module keeps one. Scores on {rows} test rows, S = {samples} ({model},
 {steps:,} training steps, {seeds}). "left at": percent of the units that are left when no probability of the
@@ -123,7 +123,7 @@ STUDY = look_study(
     "pruning",
     __doc__,
     "Pruning",
-    QUESTION,
+    SETUP,
     look,
     parts,
     methods=tagged("reference", "ours"),

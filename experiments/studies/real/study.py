@@ -37,12 +37,11 @@ from pathlib import Path
 from experiments.engine.arguments import option, preset
 from experiments.engine.differences import Comparisons, Contrast
 from experiments.engine.results import Study
-from experiments.engine.rows import read_rows
 from experiments.engine.run import SEED, Arms
 from experiments.engine.search import CHOICES_SMOLLM2, UPPER, chosen
-from experiments.page.doubt import doubt_table, error_table
-from experiments.page.parts import Part, main_table, shifted_scores
+from experiments.page.parts import Folded, Part, main_table
 from experiments.page.spec import arm_study
+from experiments.page.tables import shift_table
 
 METHODS = ("lora", "temperature", "mc_dropout", "ensemble", "laplace", "blob", "bara", "bara-gate")
 HELD_OUT = 5  # one in so many rows, for a temperature
@@ -64,15 +63,12 @@ def arms(args: Namespace) -> Arms:
 
 
 def parts(study: Study) -> list[Part]:
-    """Return the scores, here and on rows from elsewhere, and how errors and such rows are told."""
+    """Return the scores, and those on out-of-distribution rows."""
     shifted = any(record["shifted"] for record in study.finished)
-    scores = [*main_table(study), *(shifted_scores(study) if shifted else [])]
-    rows = read_rows(study.name, study.folder)
-    if not rows:
-        return scores
-    compared = "lora" in study.arms and len(study.arms) > 1
-    doubts = [doubt_table(rows, task, "lora") for task in study.tasks if compared]
-    return [*scores, error_table(study, rows), *doubts]
+    return [
+        *main_table(study),
+        *([Folded("Out-of-distribution rows", [shift_table(study)])] if shifted else []),
+    ]
 
 
 STUDY = arm_study(

@@ -275,7 +275,7 @@ def table(latent: str, arms: Mapping[str, Any]) -> Table:
     return Table(COLUMNS, rows, f"Posterior of {latent}: each family beside NUTS")
 
 
-QUESTION = """\
+SETUP = """\
 Gates of a tiny random language model, adapter weights fixed, answers drawn from the program itself
 (`experiments/studies/reference_posterior`). "sd ratio": standard deviation of the family over that of NUTS,
 mean and least over the gates. "W1": 1-Wasserstein distance in standard deviations of NUTS, mean and most.
@@ -355,4 +355,4 @@ def _draw_gate(axes: Axes, arms: Mapping[str, Any], i: int) -> None:
     axes.set_xlim(0, 1.3 * exact["quantiles"][i][round(0.99 * (len(levels) - 1))])
 
 
-STUDY = entry_study("The variational posterior beside NUTS", QUESTION, main, parts, order=23)
+STUDY = entry_study("The variational posterior beside NUTS", SETUP, main, parts, order=23)

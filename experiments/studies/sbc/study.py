@@ -161,7 +161,7 @@ def main() -> None:
 
 # The page --------------------------------------------------------------------------------------------------
 
-QUESTION = """\
+SETUP = """\
 Is a posterior right on average, over data that the program itself makes? For each simulation gates are drawn
 from the prior and answers from the program, then the gates are inferred from the answers alone, and the true
 gate is ranked among {draws} draws from what was inferred: its rank is the number of draws below it. If the
@@ -323,4 +323,4 @@ def _draw_ranks(axes: Axes, found: Calibration) -> None:
         axes.plot(share, line - share, label=label, **styles[label])
 
 
-STUDY = entry_study("Simulation-based calibration", QUESTION, main, parts, facts=facts, order=24)
+STUDY = entry_study("Simulation-based calibration", SETUP, main, parts, facts=facts, order=24)

@@ -26,7 +26,7 @@ from bara_pyro.diagnostics.gates.rank import effective_rank, rank_summary, relat
 from bara_pyro.diagnostics.gates.sparsity import gate_sparsity, sparsity_curve
 from bara_pyro.metrics import posterior_predictive
 from bara_pyro.report import Column, Table
-from bara_pyro.report.style import PALETTE, dress, legend_of, new_figure
+from bara_pyro.report.style import dress, legend_of, new_figure
 from bara_pyro.runs.evaluate import system_gates, true_probabilities
 from bara_pyro.runs.system import System
 from experiments.engine.arguments import option
@@ -53,7 +53,7 @@ PAPER = {
     ("psi", "lora"): (4.91, 13.62, 17.14, 20.85),
     ("psi", "bara"): (34.38, 35.49, 37.61, 39.56),
 }
-QUESTION = """\
+SETUP = """\
 Shares of entries below τ = {tau:g} in the {module} modules at the last token of {rows} test rows
 ({model}, {tasks}, {steps:,} training steps, {seeds}; scaling α / r = 2 at every rank). LoRA has no gate:
 its activations A x stand for θ and Ψ, and its Φ counts as 0. BaRA is read in three ways: one draw of the
@@ -132,18 +132,13 @@ def _percent(draws: GateDraws, tau: float) -> dict[str, Any]:
 
 
 def parts(results: Results) -> list[Part]:
-    """Return the tables and the figures."""
-    entries, about = list(results.entries.values()), results.about
+    """Return the tables and the figure."""
+    entries = list(results.entries.values())
     layers = "Sparsity by layer, expectation over draws; one panel a rank. LoRA: its activations A x."
-    curve = (
-        f"Share of entries below a threshold, mean over layers, r = {_ranks(entries)[0]}; dotted: τ of the "
-        "table."
-    )
     return [
         sparsity_table(entries),
         rank_table(entries),
         Picture(lambda: layer_figure(entries), "sparsity-layers", layers),
-        Picture(lambda: curve_figure(entries, about["taus"], about["tau"]), "sparsity-tau", curve),
     ]
 
 
@@ -199,31 +194,13 @@ def layer_figure(entries: Entries) -> Figure:
     return figure
 
 
-def curve_figure(entries: Entries, taus: Sequence[float], tau: float) -> Figure:
-    """Draw sparsity against the threshold, a panel a method, at the smallest rank."""
-    methods = distinct(entries, "method")
-    figure = new_figure(PAGE, 2.9)
-    panels = figure.subplots(1, len(methods), squeeze=False, sharey=True)[0]
-    for axes, method in zip(panels, methods, strict=True):
-        found = having(entries, method=method, r=_ranks(entries)[0])
-        _draw_gates(axes, method, [e["curve"] for e in found], taus)
-        axes.axvline(tau, color=PALETTE[-1], linewidth=0.8, linestyle=":")
-        axes.set_xscale("log")
-        axes.set_ylim(0, 100)
-        dress(axes, "Threshold τ", "Entries below τ (%)" if axes is panels[0] else "", display(method))
-        legend_of(axes, loc="upper left")
-    return figure
-
-
-def _draw_gates(
-    axes: Axes, method: str, found: Sequence[dict[str, Any]], x: Sequence[float] | None = None
-) -> None:
+def _draw_gates(axes: Axes, method: str, found: Sequence[dict[str, Any]]) -> None:
     """Draw the mean over runs of what each gate has; of LoRA its activations alone."""
     for index, (gate, name) in enumerate(GATES.items()):
         if found and (method != "lora" or gate == "theta"):
             values = [mean(numbers) for numbers in zip(*(run[gate] for run in found), strict=True)]
             label = "A x" if method == "lora" else name
-            axes.plot(range(len(values)) if x is None else x, values, label=label, **marked(index, 3.5))
+            axes.plot(range(len(values)), values, label=label, **marked(index, 3.5))
 
 
 def _ranks(entries: Entries) -> list[int]:
@@ -240,7 +217,7 @@ STUDY = look_study(
     "sparsity",
     __doc__,
     "Sparsity",
-    QUESTION,
+    SETUP,
     look,
     parts,
     jobs=jobs,

@@ -39,7 +39,7 @@ from experiments.page.values import display
 TASK, SHIFTED = "micro-obqa", ("micro-near", "micro-far")
 SIZES = (80, 320, 1280, 4957)
 NESTED = 8  # draws of the global gates, and for each as many of the local ones
-QUESTION = """\
+SETUP = """\
 Each method trained on the first rows of {task} ({steps:,} steps, settings of the search; {seeds}) and asked
 {rows} test rows of that task and of the shifted ones. Aleatoric uncertainty should follow the true entropy of
 the answers (ρ: Spearman's correlation over rows), epistemic uncertainty should fall with more training rows
@@ -149,7 +149,7 @@ STUDY = look_study(
     "uncertainty",
     __doc__,
     "What the uncertainties mean",
-    QUESTION,
+    SETUP,
     look,
     parts,
     jobs=jobs,

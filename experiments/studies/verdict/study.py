@@ -33,7 +33,7 @@ from experiments.engine.results import Entry, Results, read_store, results_optio
 from experiments.engine.rows import RunRows, rows_of_study, sets_with_rows
 from experiments.engine.worlds import OverWorlds, detectable, over_worlds, student_range
 from experiments.page.figures import PAGE
-from experiments.page.parts import Part, Picture
+from experiments.page.parts import Folded, Part, Picture
 from experiments.page.spec import entry_study
 from experiments.page.values import display
 from experiments.studies.confirmatory.study import NAME, PRIMARY, TASKS
@@ -302,14 +302,17 @@ def parts(results: Results) -> list[Part]:
         "by world: small marks are tasks, large ones their average; at the bottom the average of the worlds "
         "with its 95 % interval.",
     )
-    of_lora = f"LoRA minus {display(PRIMARY.arm)}, both by default"
-    return [
-        contrast_table(results),
-        picture,
+    tables = [
+        contrast_table(results, [name for name in WORDS if name not in (PRIMARY.metric, *SECONDARY)]),
         task_table(results, PRIMARY.metric, PRIMARY_ARMS),
-        *([task_table(results, "lora", of_lora)] if "lora" in results.entries else []),
+        task_table(results, "lora", f"LoRA minus {display(PRIMARY.arm)}, both by default"),
         *([auroc_table(results)] if aurocs_of(results) else []),
         world_table(results),
+    ]
+    return [
+        picture,
+        contrast_table(results, [PRIMARY.metric, *SECONDARY]),
+        Folded("Exploratory contrasts, tasks, shifts and worlds", [table for table in tables if table.rows]),
         codes_in_words(results.about["runs"]),
     ]
 
@@ -319,12 +322,12 @@ def codes_in_words(runs: Mapping[str, int]) -> str:
     made = (
         f"commit {commit[:12]}{' with changes' * commit.endswith('+')} ({n})" for commit, n in runs.items()
     )
-    return f"Code of the runs that were read: {'; '.join(made)}; defaults are the defaults of that code.\n"
+    return f"Code of the runs that were read: {'; '.join(made)}.\n"
 
 
-def contrast_table(results: Results) -> Table:
-    """Return a row a contrast."""
-    found = {WORDS[name]: results.entries[name] for name in WORDS if name in results.entries}
+def contrast_table(results: Results, names: Sequence[str]) -> Table:
+    """Return a row for each of these contrasts that is stored."""
+    found = {WORDS[name]: results.entries[name] for name in names if name in results.entries}
     return _differences(
         found, "p (Holm where secondary)", results, PRIMARY_ARMS, "unless the row says otherwise"
     )

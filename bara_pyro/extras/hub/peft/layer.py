@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from bara_pyro.core.latents import Latents, Site
 from bara_pyro.core.noise import CounterNoise
+from bara_pyro.core.priors import centre_of
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.errors import ConfigError
 from bara_pyro.extras.hub.peft.config import BaRAConfig
@@ -23,7 +24,7 @@ from bara_pyro.guides.families import FAMILIES
 from bara_pyro.lm.targets import widths
 from bara_pyro.methods.bara import BaRAMethodConfig
 from bara_pyro.methods.base import given
-from bara_pyro.models.bara import PHI, THETA, centre_of
+from bara_pyro.models.bara import PHI, THETA
 from bara_pyro.models.lora import down_projection, up_projection
 
 

@@ -1,0 +1,85 @@
+"""The overview of all results: a table of questions and answers, and a figure of BaRA against LoRA."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from bara_pyro.errors import DataError
+from bara_pyro.report.style import INK, NORMAL, dress, new_figure
+from experiments.page.figures import PAGE, save
+from experiments.page.template import Renderer
+
+TEXT = Path(__file__).with_suffix(".md")
+CAPTION = (
+    "NLL of BaRA's gate form minus that of LoRA, with 95 % intervals; left of 0 BaRA is better. Filled "
+    "points: the interval does not contain 0."
+)
+# Results, the path to the comparison there, and 1, or -1 if it is LoRA minus the gate form.
+Place = tuple[str, tuple[str, ...], int]
+PLACES: dict[str, Place] = {
+    "microworld:\nboth tuned": ("in_distribution", ("lora", "bara-gate", "average"), 1),
+    "microworld, shifted rows:\nboth tuned": ("out_of_distribution", ("lora", "bara-gate", "average"), 1),
+    "new worlds:\ndefault BaRA, tuned LoRA": ("verdict", ("nll",), 1),
+    "new worlds:\nboth by default": ("verdict", ("lora",), -1),
+    "SmolLM2:\nboth tuned": ("real_tuned", ("lora", "bara-gate", "ag_news"), 1),
+    "SmolLM2:\nuncalibrated BaRA, tuned LoRA": ("real_contrast", ("temperature", "bara-gate", "average"), 1),
+    "SmolLM2:\ncalibrated BaRA, tuned LoRA": (
+        "real_contrast_calibrated",
+        ("temperature", "bara-gate", "average"),
+        1,
+    ),
+    "SmolLM2:\ncalibrated BaRA, plain LoRA": (
+        "real_contrast_default",
+        ("lora", "bara-gate", "average"),
+        1,
+    ),
+    "SmolLM2:\nboth calibrated": (
+        "real_contrast_default",
+        ("LoRA with rehearsal", "bara-gate", "average"),
+        1,
+    ),
+}
+
+
+def overview(render: Renderer, lines: Sequence[tuple[str, str, str]], figures: Path | None) -> str:
+    """Return the page: a row for each question, page and answer; the figure is drawn if a folder is named."""
+    rows = "\n".join(f"| [{title}]({page}) | {answer} |" for title, page, answer in lines)
+    found = contrasts(render)
+    if found and figures is not None:
+        save(contrast_figure(found), figures / "overview.svg", CAPTION)
+    figure = f"![{CAPTION}](figures/overview.svg)\n\n*{CAPTION}*\n\n" if found else ""
+    return TEXT.read_text().format(figure=figure, rows=rows, error=100 * (0.25 / 1000) ** 0.5)
+
+
+def contrasts(render: Renderer) -> dict[str, Mapping[str, Any]]:
+    """Return what is compared -> `difference`, `low` and `high` in nats, of the studies that are stored."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for label, (name, where, sign) in PLACES.items():
+        if name not in render.studies:
+            continue
+        view: Any = render.view(name)
+        with suppress(DataError, KeyError):  # arms that were not run
+            entry = view[where[0]] if len(where) == 1 else view.versus(*where)["nll"]
+            low, high = sorted((sign * entry["low"], sign * entry["high"]))
+            found[label] = {"difference": sign * entry["difference"], "low": low, "high": high}
+    return found
+
+
+def contrast_figure(found: Mapping[str, Mapping[str, Any]]) -> Figure:
+    """Draw the contrasts with their intervals, the first one on top."""
+    figure = new_figure(PAGE, 0.42 * len(found) + 1.0)
+    axes = figure.add_subplot()
+    for place, (label, entry) in enumerate(found.items()):
+        middle = entry["difference"]
+        sides = [[middle - entry["low"]], [entry["high"] - middle]]
+        face = "white" if entry["low"] <= 0 <= entry["high"] else INK
+        axes.errorbar(middle, place, xerr=sides, fmt="o", color=INK, markerfacecolor=face, capsize=3,
+                      label=label.replace("\n", " "))  # fmt: skip
+    axes.axvline(0, color=INK, linewidth=0.9, linestyle="--")
+    dress(axes, "NLL minus LoRA's (nats)")
+    axes.set_yticks(range(len(found)), [*found], fontsize=NORMAL, color=INK)
+    axes.set_ylim(len(found) - 0.5, -0.5)
+    return figure
