@@ -1,4 +1,4 @@
-"""Figures, tables and one-file HTML reports of results."""
+"""Figures, tables and self-contained HTML reports."""
 
 from bara_pyro.moved import old_names
 from bara_pyro.report.blocks import (

@@ -1,4 +1,4 @@
-"""What a page is made of: text, tables, figures and shaded texts, without a word on how they look."""
+"""The building blocks of a page: text, tables, figures and shaded texts, independent of their style."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from bara_pyro.report.table import Table
 
 @dataclass(frozen=True)
 class Link:
-    """Words that lead to a file beside the page (relative path) or to a section (`#` and its identifier)."""
+    """A link to a file (relative path) or to a section of the page (`#` and its identifier)."""
 
     text: str
     href: str
@@ -23,8 +23,8 @@ class Paragraph:
     """A paragraph of text and links.
 
     Attributes:
-        parts: text, or text and links in turn.
-        kind: `plain` is what anybody understands, set larger; `technical` is for specialists, set smaller.
+        parts: text, or a sequence of texts and links.
+        kind: `plain` for all readers (larger type) or `technical` for specialists (smaller type).
     """
 
     parts: str | Sequence[str | Link]
@@ -33,20 +33,20 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Points:
-    """A list of points, a paragraph each."""
+    """A bulleted list with a paragraph for each item."""
 
     items: Sequence[str | Paragraph]
 
 
 @dataclass(frozen=True)
 class Picture:
-    """One figure and the words that go with it; figures in a row stand side by side where they fit.
+    """A figure with its texts; successive figures are placed side by side if they fit.
 
     Attributes:
-        figure: what is shown: one panel, 4 inches wide at most, so that it can be read on a phone.
-        alt: what it shows, for those who cannot see it.
-        caption: the line below it.
-        name: of its file beside the page, without the ending; empty where there is none.
+        figure: a figure with one panel, at most 4 inches wide so that it can be read on a phone.
+        alt: text alternative for screen readers.
+        caption: the caption below the figure.
+        name: name of its image file without the extension; if empty, no file is written.
     """
 
     figure: Figure
@@ -55,18 +55,18 @@ class Picture:
     name: str = ""
 
     def svg(self, prefix: str) -> str:
-        """Return the figure as markup that takes the page's colours and font; see `svg_markup`."""
+        """Return the figure as SVG markup with the colours and font of the page (see `svg_markup`)."""
         return svg_markup(self.figure, self.alt, prefix)
 
 
 @dataclass(frozen=True)
 class Word:
-    """A piece of a shaded text.
+    """A word of a shaded text.
 
     Attributes:
-        text: as it is read.
-        ground, ink: colours of the background and of the letters, `#rrggbb`.
-        note: shown where the pointer rests on it.
+        text: the text.
+        ground, ink: colours of background and letters, `#rrggbb`.
+        note: the hover text.
     """
 
     text: str
@@ -77,7 +77,7 @@ class Word:
 
 @dataclass(frozen=True)
 class Shaded:
-    """A text, called `title`, whose words carry a colour each."""
+    """A text with a title and a colour for each word."""
 
     title: str
     words: Sequence[Word]
@@ -85,12 +85,12 @@ class Shaded:
 
 @dataclass(frozen=True)
 class ColourScale:
-    """The key of the colours of shaded texts.
+    """The colour scale of shaded texts.
 
     Attributes:
-        colours: from the low end to the high one, `#rrggbb`.
-        low, high: what the ends stand for.
-        label: what is shown.
+        colours: colours from low to high, `#rrggbb`.
+        low, high: labels of the ends.
+        label: name of the displayed quantity.
     """
 
     colours: Sequence[str]
@@ -101,7 +101,7 @@ class ColourScale:
 
 @dataclass(frozen=True)
 class Details:
-    """Blocks that are folded away until they are asked for, below a summary that stays."""
+    """Blocks that are hidden until the reader opens their summary."""
 
     summary: str
     blocks: Sequence["Block"]
@@ -112,12 +112,12 @@ Block = str | Paragraph | Points | Table | Picture | Shaded | ColourScale | Deta
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page under a heading of its own; a string among its blocks is a paragraph."""
+    """A section of a page with a heading; strings among its blocks are paragraphs."""
 
     title: str
     blocks: Sequence[Block] = ()
 
     @property
     def id(self) -> str:
-        """The heading as an identifier to link to."""
+        """The identifier of the section in links, made from its title."""
         return "-".join("".join(c if c.isalnum() else " " for c in self.title.lower()).split())

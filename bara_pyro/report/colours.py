@@ -1,4 +1,4 @@
-"""The colours of pages, figures and the site: a custom property each, one value by day and one by night."""
+"""The colours of pages, figures and the site as CSS custom properties, for light and dark mode."""
 
 from collections.abc import Iterable, Mapping
 
@@ -34,12 +34,12 @@ NIGHT = {
 
 
 def properties(colours: Mapping[str, str] = DAY) -> str:
-    """Return the declarations of some colours, for a rule of CSS."""
+    """Return CSS declarations of colours."""
     return " ".join(f"--{name}: {colour};" for name, colour in colours.items())
 
 
 def as_the_system(names: Iterable[str] = DAY) -> str:
-    """Return CSS that has the colours of these names by day, and by night where the system is dark."""
+    """Return CSS that defines these colours for light mode, and for dark mode if the system uses it."""
     day, night = (properties({name: theme[name] for name in names}) for theme in (DAY, NIGHT))
-    # Paper is white, whatever the screen was.
+    # Print in light colours, because paper is white.
     return f":root {{ {day} }}\n@media screen and (prefers-color-scheme: dark) {{ :root {{ {night} }} }}"

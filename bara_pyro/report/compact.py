@@ -1,4 +1,4 @@
-"""The SVG that matplotlib writes in a third of its bytes; what is seen stays the same."""
+"""Shrink the SVG that matplotlib writes to a third of its bytes without visible changes."""
 
 import re
 from itertools import groupby
@@ -6,14 +6,13 @@ from itertools import groupby
 TAG = re.compile(r"<[^>]+>")
 PART = re.compile(r"([A-Za-z])([^A-Za-z]*)")
 SHAPE = re.compile(r'(<(?:path|use) .*?)((?: clip-path="[^"]*")?(?: style="[^"]*")?)/>')
-EMPTY = re.compile(r'<path d="M 0 0 z"[^>]*/>|<g ?/>')  # a bar without a height
+EMPTY = re.compile(r'<path d="M 0 0 z"[^>]*/>|<g ?/>')  # bars of height 0
 
 
 def compact(markup: str) -> str:
-    """Return markup without what nobody sees.
+    """Return markup without its invisible parts: extra digits, spaces, empty groups and repeated styles.
 
-    That is digits, spaces, groups that do nothing, and looks that are said again and again. Coordinates have
-    tenths, those below ten hundredths. Text stays as it is.
+    Coordinates keep one decimal, those below ten keep two. Text is unchanged.
     """
     markup = EMPTY.sub("", TAG.sub(lambda tag: _tag(" ".join(tag[0].split())), markup))
     lines = (line.strip() for line in markup.splitlines())
@@ -28,7 +27,7 @@ def _tag(tag: str) -> str:
 
 
 def _path(path: str) -> str:
-    """Return a path whose lines name no more than their first command."""
+    """Return a path in which successive lines name only the first command."""
     shown, last = list[str](), ""
     for command, found in PART.findall(path):
         numbers = found.strip()
@@ -38,7 +37,7 @@ def _path(path: str) -> str:
 
 
 def _without_bare_groups(lines: list[str]) -> list[str]:
-    """Return lines of a tag each without groups that have no attributes."""
+    """Return lines (one tag each) without groups that have no attributes."""
     shown, kept = list[str](), list[bool]()
     for line in lines:
         if line == "</g>":
@@ -53,7 +52,7 @@ def _without_bare_groups(lines: list[str]) -> list[str]:
 
 
 def _alike_together(lines: list[str]) -> list[str]:
-    """Return lines in which shapes of one look, one after the other, stand in a group, which has the look."""
+    """Return lines in which successive shapes of the same style are in a group that has this style."""
     shown = list[str]()
     for look, run in groupby(lines, _look):
         alike = list(run)
@@ -65,6 +64,6 @@ def _alike_together(lines: list[str]) -> list[str]:
 
 
 def _look(line: str) -> str:
-    """Return the attributes that say how a shape looks; none where a group would look otherwise."""
+    """Return the style attributes of a shape; empty if moving them to a group would change its look."""
     found = SHAPE.fullmatch(line)
     return "" if found is None or "opacity" in found[2] else found[2]

@@ -1,6 +1,6 @@
-"""The figures of a run: reliability diagram, training curves, risk-coverage curves.
+"""Figures of a run: reliability diagram, training curves, risk-coverage curves.
 
-Each returns a matplotlib `Figure`; `save` (from `report.style`) writes it. pyplot is never used.
+Every function returns a matplotlib `Figure`, which `save` writes to a file. pyplot is not used.
 """
 
 import math
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 History = Sequence[Mapping[str, float | None]]
-"""Records of one run: `step` and the parts of the loss at that step."""
+"""Records of one run, each with `step` and the parts of the loss at that step."""
 
 PARTS: dict[str, str] = {
     "loss": "Negative ELBO",
@@ -47,10 +47,10 @@ PARTS: dict[str, str] = {
     "kl_theta": "KL, local gate θ",
     "kl_phi": "KL, global gate Φ",
 }
-"""The keys of a history's records and the titles of their panels."""
+"""Keys of the records of a history -> titles of their panels."""
 
 COLUMNS = 4
-"""Systems side by side in one row of a reliability diagram."""
+"""The most systems side by side in a reliability diagram."""
 
 
 def _need(named: Mapping[str, object], what: str) -> None:
@@ -59,16 +59,16 @@ def _need(named: Mapping[str, object], what: str) -> None:
 
 
 def reliability_diagram(systems: Mapping[str, ReliabilityBins]) -> Figure:
-    """Draw accuracy against confidence for each system, and below it how its rows are spread over the bins.
+    """Plot accuracy against confidence for each system, with the distribution of its rows below.
 
-    The bars are the accuracy of each bin, hatched where the confidence exceeds it; the diagonal is perfect
-    calibration. The title carries the ECE.
+    Bars show the accuracy of each bin, hatched bars the gap to its mean confidence. The diagonal is perfect
+    calibration. The title of each panel has the ECE.
 
     Args:
-        systems: name to `metrics.reliability_bins`, in the order of drawing.
+        systems: name -> `metrics.reliability_bins`, in plotting order.
 
     Raises:
-        DataError: when there is no system.
+        DataError: there is no system.
     """
     _need(systems, "system")
     columns = min(COLUMNS, len(systems))
@@ -88,17 +88,17 @@ def reliability_diagram(systems: Mapping[str, ReliabilityBins]) -> Figure:
         lower.tick_params(labelleft=first)
     highest = max(100.0 * float(bins.counts.max() / bins.counts.sum()) for bins in systems.values())
     for lower in figure.axes[1::2]:
-        lower.set_ylim(0, 1.08 * highest)  # one scale, so that the systems can be compared
+        lower.set_ylim(0, 1.08 * highest)  # the same scale for all systems
     line, accuracy, gap = figure.axes[0].get_legend_handles_labels()[0]
     if len(systems) > 1:
-        accuracy = Patch(color=GREY)  # each system has a colour of its own
+        accuracy = Patch(color=GREY)  # every system has another colour
     names = ["Perfect", "Accuracy", "Gap to confidence"]
     legend_of(figure, handles=[line, accuracy, gap], labels=names, loc="outside lower center", ncols=3)
     return figure
 
 
 def _draw_bins(axes: Axes, bins: ReliabilityBins, color: str) -> None:
-    """Draw one system's bars of accuracy, the gaps to confidence and the diagonal."""
+    """Plot the accuracy of one system, its gaps to the confidence and the diagonal."""
     filled = (bins.counts > 0).numpy()
     left = bins.edges[:-1].numpy()[filled]
     width = bins.edges.diff().numpy()[filled]
@@ -124,7 +124,7 @@ def _draw_bins(axes: Axes, bins: ReliabilityBins, color: str) -> None:
 
 
 def _draw_counts(axes: Axes, bins: ReliabilityBins, color: str) -> None:
-    """Draw the share of one system's rows in each bin (percent)."""
+    """Plot the percentage of one system's rows in each bin."""
     share = (100.0 * bins.counts / bins.counts.sum()).numpy()
     axes.bar(
         bins.edges[:-1].numpy(),
@@ -139,7 +139,7 @@ def _draw_counts(axes: Axes, bins: ReliabilityBins, color: str) -> None:
 
 
 def smooth(values: Sequence[float] | np.ndarray, window: int) -> np.ndarray:
-    """Return the centred moving average over `window` values, over fewer at the ends; NaN is left out."""
+    """Return the centred moving average over `window` values, fewer at the ends; NaN is ignored."""
     given = np.asarray(values, dtype=float)
     known = np.isfinite(given)
     kernel = np.ones(min(window, len(given)))
@@ -154,20 +154,20 @@ def training_curves(
     title: str = "",
     parts: Sequence[str] | None = None,
 ) -> Figure:
-    """Draw the negative ELBO and its parts against the step: raw values pale, a moving average over them.
+    """Plot the negative ELBO and its parts against the step: raw values (pale) and their moving average.
 
-    A part that no run has gets no panel; where only some runs have it, only they are drawn. Without any KL
-    (plain LoRA) the loss is the NLL and is drawn once.
+    Parts that no run has get no panel. Without any KL (plain LoRA) the loss equals the NLL and is plotted
+    once.
 
     Args:
-        runs: name of a run to its history: records with `step` and any of the keys of `PARTS`, all in nats
-            per example; None where a part was not recorded.
-        window: records in the moving average; a twentieth of the longest run if not given.
-        title: heading of the whole figure.
-        parts: keys of `PARTS` to draw; all of `recorded_parts` if None.
+        runs: name of a run -> its history: records with `step` and keys of `PARTS`, in nats per example;
+            None for a part that was not recorded.
+        window: number of records in the moving average; a twentieth of the longest run if None.
+        title: title of the figure.
+        parts: keys of `PARTS` to plot; those of `recorded_parts` if None.
 
     Raises:
-        DataError: when there is no run, or none with a part to draw.
+        DataError: there is no run, or no run has a part to plot.
     """
     _need(runs, "run")
     parts = recorded_parts(runs) if parts is None else list(parts)
@@ -193,20 +193,20 @@ def training_curves(
 
 
 def recorded_parts(runs: Mapping[str, History]) -> list[str]:
-    """Return the parts that get a panel, in the order of `PARTS`.
+    """Return the parts of the loss to plot, in the order of `PARTS`.
 
     Raises:
-        DataError: no history holds any.
+        DataError: no history has any of them.
     """
     records = [record for history in runs.values() for record in history]
     parts = [part for part in PARTS if any(record.get(part) is not None for record in records)]
     if not parts:
-        raise DataError(f"No history holds any of {', '.join(PARTS)}: there is nothing to draw.")
+        raise DataError(f"No history has any of {', '.join(PARTS)}: there is nothing to draw.")
     return ["nll"] if parts == ["loss", "nll"] else parts
 
 
 def _draw_part(axes: Axes, name: str, history: History, part: str, span: int, index: int) -> None:
-    """Draw one part of one run."""
+    """Plot one part of the loss of one run."""
     points = [(record["step"], record[part]) for record in history if record.get(part) is not None]
     if not points:
         return
@@ -217,20 +217,20 @@ def _draw_part(axes: Axes, name: str, history: History, part: str, span: int, in
 
 
 def _label_lowest(panels: Sequence[Axes], columns: int) -> None:
-    """Name the x axis of the lowest panel of each column, also where the last row is not full."""
+    """Label the x axis of the lowest panel in each column, even if the last row is not full."""
     for panel in panels[-columns:]:
         panel.set_xlabel("Training step", fontsize=NORMAL, color=INK)
         panel.tick_params(labelbottom=True)
 
 
 def risk_coverage_figure(curves: Mapping[str, tuple[Tensor, Tensor]]) -> Figure:
-    """Draw how often each system errs on its most confident rows, against how many of them it answers.
+    """Plot the error rate of each system among the rows it answers, against the share of rows answered.
 
     Args:
-        curves: name to `metrics.risk_coverage` (coverage and risk, percent), in the order of drawing.
+        curves: name -> `metrics.risk_coverage` (coverage and risk, percent), in plotting order.
 
     Raises:
-        DataError: when there is no curve.
+        DataError: there is no curve.
     """
     _need(curves, "curve")
     figure = new_figure(5.2, 3.8)

@@ -1,6 +1,7 @@
-"""What is read where the pointer rests on a point of a figure: its name and its values.
+"""Hover texts of the points and bars of a figure: their names and values.
 
-A name is the label of what was drawn. A value is written as its tick where the axis has words for ticks.
+A name is the label of the plotted artist. A value is shown as the text of its tick if the axis has text
+ticks.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,20 +16,20 @@ from matplotlib.container import BarContainer, ErrorbarContainer
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter
 
-MOST = 500  # points of one kind that are worth a value each: of a cloud no single point is read
-OF_WORDS = (FixedFormatter, FuncFormatter)  # what `set_xticks(places, words)` sets
-BESIDE = 0.15  # share of a number by which points beside its tick may lie off it
+MOST = 500  # artists with more points get no hover texts, because nobody reads single points of a cloud
+OF_WORDS = (FixedFormatter, FuncFormatter)  # formatters that `set_xticks(places, words)` sets
+BESIDE = 0.15  # largest relative distance of a point from the number of its tick
 
 Ends = Sequence[float] | None
 
 
 @dataclass(frozen=True)
 class Spot:
-    """A place of a figure that has something to say.
+    """An area of a figure with a hover text.
 
     Attributes:
-        box: left, upper, right and lower end in points of 1/72 inch, from the figure's upper left corner.
-        text: a line for the name, where there is one, and one for each value.
+        box: left, upper, right and lower end in units of 1/72 inch, from the figure's upper left corner.
+        text: a line with the name, if there is one, and a line for each value.
     """
 
     box: tuple[float, float, float, float]
@@ -37,7 +38,7 @@ class Spot:
 
 @dataclass(frozen=True)
 class Mark:
-    """A point or a bar: its corners in data coordinates, alike for a point, values, ends of error bars."""
+    """A point or a bar: corners in data coordinates (equal for a point), values, ends of error bars."""
 
     drawn: Any
     corners: Sequence[tuple[float, float]]
@@ -48,9 +49,9 @@ class Mark:
 
 
 def spots(figure: Figure) -> list[Spot]:
-    """Return the points and bars of a figure that has been drawn, in the order of drawing.
+    """Return the hover texts of a drawn figure, in drawing order.
 
-    Points are what has markers or error bars; bars count where they have a label.
+    They belong to points with markers or error bars, and to bars with a label.
     """
     height, scale = 72 * figure.get_size_inches()[1], 72 / figure.dpi
     found = []
@@ -104,7 +105,7 @@ def _bars(bars: BarContainer) -> Iterator[Mark]:
 
 
 def _ends(held: ErrorbarContainer) -> list[list[Ends]]:
-    """Return the ends of the level and of the upright bars, one a point; none where there are no bars."""
+    """Return the ends of horizontal and vertical error bars for each point; empty without error bars."""
     drawn, found = iter(held.lines[2]), list[list[Ends]]()
     for axis, there in enumerate((held.has_xerr, held.has_yerr)):
         parts = next(drawn).get_segments() if there else []
@@ -118,7 +119,7 @@ def _name(drawn: Any) -> str:
 
 
 def _value(label: str, axis: Axis, value: float, ends: Ends) -> str:
-    """Return the name of an axis and a value on it; nothing where an axis has neither name nor numbers."""
+    """Return the name of an axis and a value on it; empty for an axis with neither name nor numbers."""
     said = _tick(axis, value)
     if said is None:
         between = f" ({_number(ends[0])} to {_number(ends[1])})" if ends and ends[0] != ends[1] else ""
@@ -132,9 +133,9 @@ def _number(value: float) -> str:
 
 
 def _tick(axis: Axis, value: float) -> str | None:
-    """Return the words of the tick that a value belongs to; None where the axis has plain numbers.
+    """Return the text of the nearest tick, or None for an axis with plain numbers.
 
-    What stands side by side at one tick, as bars of a group do, belongs to the nearest.
+    Bars of a group stand beside their tick, so the nearest one is theirs.
     """
     places, formatter = np.asarray(axis.get_majorticklocs(), dtype=float), axis.get_major_formatter()
     if not len(places):
@@ -150,7 +151,7 @@ def _tick(axis: Axis, value: float) -> str | None:
 
 
 def _label(axes: Axes, along: str) -> str:
-    """Return the name of an axis: its own, that of a panel it is shared with, or that of the whole figure."""
+    """Return the label of an axis, of a panel that shares it, or of the whole figure."""
     shared = axes.get_shared_x_axes() if along == "x" else axes.get_shared_y_axes()
     names = [getattr(one, f"get_{along}label")() for one in (axes, *shared.get_siblings(axes))]
     names.append(getattr(axes.figure, f"get_sup{along}label")())

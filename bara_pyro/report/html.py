@@ -1,4 +1,4 @@
-"""A report as one HTML file: text, tables and figures, nothing outside it, so that it can be mailed."""
+"""Reports as self-contained HTML files with text, tables and figures."""
 
 import re
 from base64 import b64encode
@@ -18,14 +18,14 @@ from bara_pyro.report.table import Cell, Table, cells, numeric_columns
 from bara_pyro.runs.atomic import write_text
 
 PACKAGE = "bara_pyro.report"
-STYLES = ("figure.css", "common.css")  # of pages and of the site
-LONG = 32  # letters that a cell of a table has on one line
+STYLES = ("figure.css", "common.css")  # style sheets of pages and the site
+LONG = 32  # cells of a table with more characters may wrap
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
 @lru_cache
 def template_environment(package: str) -> Environment:
-    """Return the templates of a package, which escape whatever they are given."""
+    """Return the template environment of a package, with automatic escaping."""
     found = Environment(
         loader=PackageLoader(package, "templates"),
         autoescape=True,
@@ -38,15 +38,15 @@ def template_environment(package: str) -> Environment:
 
 
 def source(package: str, name: str) -> Markup:
-    """Return a file of a package's templates as it stands: a style sheet, a script."""
+    """Return a file from a package's templates unchanged, such as a style sheet or a script."""
     return Markup(files(package).joinpath("templates", name).read_text(encoding="utf-8"))  # noqa: S704 (ours)
 
 
 def common_style(colours: str = "") -> Markup:
-    """Return the CSS that pages and the site share: colours, figures, tables that sort.
+    """Return the CSS that pages and the site share: colours, figures and sortable tables.
 
     Args:
-        colours: rules for the properties of `report.colours`; light or dark as the system by default.
+        colours: rules for the properties of `report.colours`; by default light or dark as the system.
     """
     parts = (source(PACKAGE, name) for name in STYLES)
     return Markup("\n").join([Markup(colours or as_the_system()), *parts])  # noqa: S704 (ours)
@@ -61,17 +61,17 @@ def document(
     style: str = "",
     script: str = "",
 ) -> str:
-    """Return a page that loads nothing and runs no script but that of its tables and the one it is given.
+    """Return an HTML page that loads no other files.
 
-    Everything given as blocks is text, never markup, and is escaped. Tables sort by the header that is
-    clicked on.
+    It runs only the script that sorts tables and the given script. All text in blocks is escaped. A click on
+    a header sorts a table.
 
     Args:
-        title: the heading and the name of the page.
-        blocks: below the heading.
-        sections: parts under headings of their own, with links to them before the first.
-        body: markup below all of it; a plain string is escaped.
-        style: CSS after the common one.
+        title: title and main heading of the page.
+        blocks: blocks below the heading.
+        sections: sections, with a table of contents if there are several.
+        body: markup below the sections; a plain string is escaped.
+        style: additional CSS.
         script: JavaScript at the end of the page.
     """
     numbers = iter(range(10**6))
@@ -86,21 +86,21 @@ def document(
             {"id": part.id, "title": part.title, "blocks": _views(part.blocks, numbers)} for part in sections
         ],
         body=body,
-        scripts=[Markup(one) for one in scripts],  # noqa: S704 (ours; what they hold of others is JSON)
+        scripts=[Markup(one) for one in scripts],  # noqa: S704 (ours; foreign data in them are JSON)
     )  # fmt: skip
 
 
 def write_index(
     folder: Path | str, title: str, blocks: Sequence[Block] = (), sections: Sequence[Section] = ()
 ) -> Path:
-    """Write `index.html` into `folder`, whole or not at all, and return its path; see `document`."""
+    """Write `index.html` into `folder` and return its path; arguments as for `document`."""
     path = Path(folder) / "index.html"
     write_text(path, document(title, blocks, sections))
     return path
 
 
 def _policy(scripts: Sequence[str]) -> str:
-    """Return what a page may do: run these scripts and no other."""
+    """Return a content security policy that allows only these scripts."""
     hashes = [f"'sha256-{b64encode(sha256(one.encode()).digest()).decode()}'" for one in scripts]
     return f"{POLICY}; script-src {' '.join(hashes)}" if hashes else POLICY
 
@@ -110,7 +110,7 @@ def _has_table(block: Block) -> bool:
 
 
 def _views(blocks: Sequence[Block], numbers: Iterable[int]) -> list[dict[str, object]]:
-    """Return what the template shows of each block; figures that follow one another stand together."""
+    """Return the template variables of each block, with successive figures grouped."""
     found: list[dict[str, object]] = []
     for _, group in groupby(blocks, lambda block: isinstance(block, Picture)):
         run = [block for block in group if block != ""]
@@ -140,7 +140,7 @@ def _paragraph(block: str | Paragraph) -> dict[str, object]:
 
 
 def _together(text: str) -> str:
-    """Return a text in which no line ends between a number and its unit."""
+    """Return a text without line breaks between a number and its unit."""
     return re.sub(r"(?<=\d) (?=%|nats)|(?<==) | (?==)", "\N{NO-BREAK SPACE}", text)
 
 
@@ -150,7 +150,7 @@ def _picture(picture: Picture, numbers: Iterable[int]) -> dict[str, object]:
 
 
 def _table(table: Table) -> dict[str, object]:
-    """Return a table whose first column names the row."""
+    """Return the template variables of a table."""
     shown = cells(table)
     return {
         "what": "Table",
@@ -171,5 +171,5 @@ def _mark(cell: Cell) -> str:
 
 
 def _class(numeric: bool, text: str = "") -> str:
-    """Return the class that aligns a number to the right, or lets a long text run over several lines."""
+    """Return the CSS class for right-aligned numbers or for long text that may wrap."""
     return "number" if numeric else "long" if len(text) > LONG else ""

@@ -1,4 +1,4 @@
-"""How every figure looks: palette, grid, sizes; set artist by artist, so that nothing global changes."""
+"""The style of all figures: palette, grid and sizes, set on each artist without global settings."""
 
 import io
 from pathlib import Path
@@ -11,23 +11,23 @@ from matplotlib.figure import Figure
 from bara_pyro.runs.atomic import atomic_write
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Okabe and Ito (2008): told apart under the common kinds of colour blindness; yellow left out on white."""
+"""The palette of Okabe and Ito (2008), safe for colour blindness, without yellow (unreadable on white)."""
 
 DASHES = ("-", "--", "-.", ":")
-"""Line styles: with the palette they tell 28 systems apart, and neighbours without any colour."""
+"""Line styles: with the palette they distinguish 28 systems, and neighbouring ones also without colour."""
 
 INK, GREY, GRID = "#1f2328", "#59636e", "#e4e4e4"
 PALE = "#c9c9c9"
-"""Of lines that are there to compare with: fainter than GREY."""
+"""Colour of reference lines, fainter than GREY."""
 
 SMALL, NORMAL, LARGE = 8.5, 10.0, 11.5
 DPI = 160
 WIDTH = 4.0
-"""Inches: of a figure that can be read on a phone, where it is as wide as the screen."""
+"""Width of a figure in inches that can be read on a phone."""
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure (inches) with its own Agg canvas, unknown to pyplot."""
+    """Return an empty figure (size in inches) with its own Agg canvas, unknown to pyplot."""
     figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     return figure
@@ -38,12 +38,12 @@ Look = dict[str, Any]
 
 
 def line_style(index: int) -> Look:
-    """Return colour and dashes of the `index`-th system."""
+    """Return the colour and line style of the `index`-th system."""
     return {"color": PALETTE[index % len(PALETTE)], "linestyle": DASHES[index % len(DASHES)]}
 
 
 def dress(axes: Axes, x_label: str = "", y_label: str = "", title: str = "") -> None:
-    """Give axes the common look and their labels."""
+    """Apply the common style to axes and set their labels."""
     axes.set_xlabel(x_label, fontsize=NORMAL, color=INK)
     axes.set_ylabel(y_label, fontsize=NORMAL, color=INK)
     # Names of systems may hold a dollar sign, which would otherwise start a formula.
@@ -73,7 +73,7 @@ def png_bytes(figure: Figure) -> bytes:
 
 
 def save(figure: Figure, path: Path | str) -> Path:
-    """Write `figure` to `path` as a PNG, whole or not at all, and return the path.
+    """Write a figure to a PNG file and return its path; an error leaves no partial file.
 
     Raises:
         CheckpointError: the folder cannot be written to.

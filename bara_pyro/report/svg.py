@@ -1,4 +1,4 @@
-"""A figure as SVG: text stays text, colours are the page's, by day and by night; points tell their values."""
+"""Convert a figure to SVG with real text, the colours of the page (light or dark) and values on hover."""
 
 import io
 import re
@@ -15,7 +15,7 @@ from bara_pyro.report.compact import compact
 from bara_pyro.report.hover import Spot, spots
 from bara_pyro.report.style import GREY, GRID, INK, PALE, PALETTE
 
-# Colours of `report.style` -> custom properties, which have another value in the dark.
+# Colours of `report.style` -> CSS custom properties, which have other values in dark mode.
 VARIABLES = {
     INK: "ink",
     GREY: "soft",
@@ -26,31 +26,31 @@ VARIABLES = {
     PALETTE[-1]: "ink",
 }
 COLOUR = re.compile("|".join(VARIABLES), re.IGNORECASE)
-CLOUD = 2000  # points of a scatter that are more than a file should have to name: they become one picture
-REACH = 5.0  # radius around a point, in points of 1/72 inch, in which its values are shown
+CLOUD = 2000  # a scatter with more points is rasterized, to keep the file small
+REACH = 5.0  # radius around a point in which its values are shown, in units of 1/72 inch
 STYLE = files("bara_pyro.report").joinpath("templates", "figure.css").read_text(encoding="utf-8")
 ALONE = re.compile(r"<style>.*?</style><rect [^>]*/>", re.DOTALL)
 
 
 def svg_markup(figure: Figure, alt: str, prefix: str) -> str:
-    """Return a figure as one `<svg>` element without a background, which takes the colours of its page.
+    """Return a figure as an `<svg>` element with a transparent background and the colours of its page.
 
     Args:
-        figure: drawn in the colours of `report.style`; others stay as they are in the dark, too.
-        alt: what it shows, for those who cannot see it.
-        prefix: before each identifier, so that no two figures of a page share one.
+        figure: a figure in the colours of `report.style`; other colours do not change in dark mode.
+        alt: text alternative for screen readers.
+        prefix: prefix of all identifiers, different for each figure of a page.
     """
     return _element(alt, figure, _drawn(figure, prefix))
 
 
 def svg_file(figure: Figure, alt: str) -> str:
-    """Return a figure as the text of an SVG file, which has colours of its own, light or dark as the system.
+    """Return a figure as the text of an SVG file, with light or dark colours depending on the system.
 
-    The same figure gives the same text. `inlined` makes it part of a page.
+    The same figure always gives the same text. `inlined` makes it part of a page.
 
     Args:
-        figure: as in `svg_markup`.
-        alt: what it shows.
+        figure: as for `svg_markup`.
+        alt: text alternative for screen readers.
     """
     drawn = _drawn(figure, "n")
     used = [colour for colour in DAY if f"var(--{colour})" in drawn or colour in ("ink", "page")]
@@ -61,7 +61,7 @@ def svg_file(figure: Figure, alt: str) -> str:
 
 
 def inlined(file: str, prefix: str) -> str:
-    """Return the text of `svg_file` as part of a page that has colours and `figure.css`; see `svg_markup`."""
+    """Return the text of `svg_file` as an element for a page with its own colours and `figure.css`."""
     return _own_identifiers(ALONE.sub("", file, count=1), prefix)
 
 
@@ -74,13 +74,13 @@ def _element(alt: str, figure: Figure, content: str, more: str = "") -> str:
 
 
 def _drawn(figure: Figure, prefix: str) -> str:
-    """Return what stands within the element."""
+    """Return the content of the `<svg>` element."""
     for axes in figure.axes:
         for cloud in axes.collections:
             if isinstance(cloud, PathCollection) and len(np.asarray(cloud.get_offsets())) > CLOUD:
                 cloud.set_rasterized(True)
     buffer = io.StringIO()
-    # Text as text, the same bytes each time.
+    # Keep text as text, and write the same bytes every time.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "bara_pyro"}):
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     markup = buffer.getvalue()
@@ -88,14 +88,14 @@ def _drawn(figure: Figure, prefix: str) -> str:
     markup = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", markup, flags=re.DOTALL)
     markup = _own_identifiers(markup, prefix)
     markup = COLOUR.sub(lambda found: f"var(--{VARIABLES[found[0].lower()]})", markup)
-    # The page's own font: a phone has none of matplotlib's.
+    # Use the font of the page: phones lack those of matplotlib.
     markup = re.sub(r"font: ([\d.]+)px [^;\"]+", r"font-size: \1px", markup)
     markup = re.sub(r"font-family: [^;\"]+;?", "", markup)
     return compact(markup) + _values(spots(figure))
 
 
 def _own_identifiers(markup: str, prefix: str) -> str:
-    """Return markup whose identifiers are the prefix and a number; what nothing refers to has none."""
+    """Return markup with identifiers made of prefix and number; unused identifiers are removed."""
     used = dict.fromkeys(re.findall(r'(?:url\(#|href="#)([^")]+)', markup))
     names = {old: f"{prefix}{number}" for number, old in enumerate(used)}
     markup = re.sub(r' id="([^"]+)"', lambda m: f' id="{names[m[1]]}"' if m[1] in names else "", markup)
@@ -103,7 +103,7 @@ def _own_identifiers(markup: str, prefix: str) -> str:
 
 
 def _values(found: list[Spot]) -> str:
-    """Return areas that nobody sees, whose title a browser shows where the pointer rests."""
+    """Return invisible areas with titles that a browser shows on hover."""
     if not found:
         return ""
     return "\n".join(['\n<g class="values">', *map(_area, found), "</g>\n"])

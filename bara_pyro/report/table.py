@@ -1,4 +1,4 @@
-"""One table of results, written for the terminal (rich) and for a document (Markdown)."""
+"""Tables of results for the terminal (rich), Markdown and HTML."""
 
 import math
 from collections.abc import Sequence
@@ -17,15 +17,15 @@ MISSING = "–"
 
 @dataclass(frozen=True)
 class Column:
-    """How one key of the rows is shown.
+    """A column of a table.
 
     Attributes:
         key: the key in each row.
-        heading: the heading, without the unit.
-        unit: the unit, put in brackets after the heading.
-        format: a format specification for numbers (`.2f`); text is shown as it is.
-        best: `max` or `min` marks the best number; None where no value is better than another.
-        second: mark the second best number, too.
+        heading: the heading without the unit.
+        unit: the unit, shown in brackets after the heading.
+        format: format specification for numbers (`.2f`); text is shown unchanged.
+        best: `max` or `min` to mark the best number; None to mark none.
+        second: also mark the second best number.
     """
 
     key: str
@@ -47,12 +47,12 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under columns.
+    """A table of results.
 
     Attributes:
-        columns: what is shown, from left to right; the first one names the row.
-        rows: one mapping a row; a value is a number, a pair (mean, standard deviation), text or None.
-        caption: one line above the table.
+        columns: the columns from left to right; the first one names the row.
+        rows: a mapping for each row; values are numbers, pairs (mean, standard deviation), text or None.
+        caption: a line above the table.
     """
 
     columns: Sequence[Column]
@@ -62,13 +62,13 @@ class Table:
 
 @dataclass(frozen=True)
 class Cell:
-    """One value as it is shown.
+    """A formatted value.
 
     Attributes:
         text: the formatted value.
-        numeric: whether it is aligned as a number.
-        best: whether it is the best of its column.
-        second: whether it is the second best, and its column marks it.
+        numeric: whether the column is aligned as numbers.
+        best: whether to mark it as the best of its column.
+        second: whether to mark it as the second best of its column.
     """
 
     text: str
@@ -78,7 +78,7 @@ class Cell:
 
 
 def _number(value: object) -> float | None:
-    """Return the number that a value is ranked by, or None where there is none."""
+    """Return the number to rank a value by, or None if it has none."""
     if isinstance(value, tuple | list):
         value = value[0]
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -87,7 +87,7 @@ def _number(value: object) -> float | None:
 
 
 def _show(value: object, specification: str) -> str:
-    """Return the text of a value."""
+    """Return a value as text."""
     if value is None:
         return MISSING
     if isinstance(value, tuple | list):
@@ -102,10 +102,10 @@ def _show(value: object, specification: str) -> str:
 
 
 def _marked(column: Column, shown: Sequence[tuple[float | None, str]]) -> tuple[str | None, str | None]:
-    """Return the texts of the best and of the second best value, None where marking one would say nothing.
+    """Return the texts of the best and the second best value, or None to mark none.
 
-    What reads the same is equally good: all values that round to the best one are marked, and none is where
-    all rows share it. A second best is one only if something is worse.
+    Values with the same text are equally good: all values that round to the best one are marked. None is
+    marked if all rows share it. A second best value needs a worse one.
     """
     ranked = [(number, text) for number, text in shown if number is not None and not math.isnan(number)]
     if column.best is None or len({text for _, text in ranked}) < 2:
@@ -117,12 +117,12 @@ def _marked(column: Column, shown: Sequence[tuple[float | None, str]]) -> tuple[
 
 
 def _headline(text: str) -> str:
-    """Return the mean of a shown mean ± standard deviation."""
+    """Return the mean from the text of a mean ± standard deviation."""
     return text.split(" ± ", maxsplit=1)[0]
 
 
 def cells(table: Table) -> list[list[Cell]]:
-    """Return the table's rows as they are shown, whatever they are written to."""
+    """Return the formatted rows of a table, for any output."""
     columns = []
     for column in table.columns:
         values = [row.get(column.key) for row in table.rows]
@@ -140,12 +140,12 @@ def cells(table: Table) -> list[list[Cell]]:
 
 
 def numeric_columns(table: Table, shown: Sequence[Sequence[Cell]]) -> list[bool]:
-    """Return for each column whether it is aligned as numbers; none is in a table without rows."""
+    """Return for each column whether it is aligned as numbers; all False for a table without rows."""
     return [cell.numeric for cell in shown[0]] if shown else [False] * len(table.columns)
 
 
 def rich_table(table: Table) -> RichTable:
-    """Return the table for a rich console; names are taken literally, never as markup."""
+    """Return the table for a rich console, with all text taken literally, not as markup."""
     shown = cells(table)
     result = RichTable(
         title=Text(table.caption) if table.caption else None,
@@ -155,7 +155,7 @@ def rich_table(table: Table) -> RichTable:
         collapse_padding=True,
     )
     for column, number in zip(table.columns, numeric_columns(table, shown), strict=True):
-        # Where space is short, words wrap and numbers stay whole.
+        # In narrow terminals words wrap, but numbers do not.
         result.add_column(Text(column.title), justify="right" if number else "left", no_wrap=number)
     for row in shown:
         result.add_row(*(Text(cell.text, style=_style(cell)) for cell in row))
@@ -167,14 +167,14 @@ def _style(cell: Cell) -> str:
 
 
 def _escape(text: str) -> str:
-    """Return text that a Markdown table shows as it is."""
+    """Return text escaped for a Markdown table."""
     for special in "\\|<*`":
         text = text.replace(special, "\\" + special)
     return " ".join(text.split())
 
 
 def markdown(table: Table) -> str:
-    """Return the table in GitHub's Markdown, ending in a line break, its caption as a paragraph before it."""
+    """Return the table in GitHub's Markdown with its caption as a paragraph above it."""
     shown = cells(table)
     lines = [f"{_escape(table.caption)}\n"] if table.caption else []
     lines.append(_row([_escape(column.title) for column in table.columns]))
