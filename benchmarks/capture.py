@@ -1,4 +1,4 @@
-"""Parts of `benchmarks.gpu` about the captured step: what it takes, and whether its bits are the eager's."""
+"""Parts of `benchmarks.gpu`: the cost of captured steps, and whether they equal eager steps bit for bit."""
 
 import gc
 import time
@@ -32,7 +32,7 @@ STEPS = 12
 
 
 def again(run: Run, device: torch.device) -> tuple[Outputs, Callable[[], None]]:
-    """Record nothing and run again, to try this file where there is no GPU."""
+    """Run again instead of replaying a recording, to test this file without a GPU."""
     with torch.random.fork_rng(devices=[]), as_captured():
         first = run()
 
@@ -46,15 +46,15 @@ def again(run: Run, device: torch.device) -> tuple[Outputs, Callable[[], None]]:
 
 
 def recorder(device: str) -> Record | None:
-    """Return what records on a device; None: CUDA graphs."""
+    """Return the recorder for a device; None for CUDA graphs."""
     return again if device == "cpu" else None
 
 
 def attempt(call: Callable[[], Figures]) -> Figures:
-    """Return what a call finds, or how it failed; the parts after it are to be measured all the same."""
+    """Return the result of a call, or its traceback, so that the following parts are still measured."""
     try:
         return call()
-    except Exception:  # noqa: BLE001 - whatever it is, it is the result
+    except Exception:  # noqa: BLE001 - every failure is a result
         return {"failed": traceback.format_exc()}
     finally:
         gc.collect()
@@ -63,7 +63,7 @@ def attempt(call: Callable[[], Figures]) -> Figures:
 
 
 def timed(calls: dict[str, Call], args: Namespace, launches: Callable[[Call, str], Figures]) -> Figures:
-    """Return milliseconds, GiB above what is there and kernels of each call."""
+    """Return the milliseconds, additional GiB and kernels of each call."""
     medians = interleaved(calls, args.rounds, 2, device_clock(args.device))
     found: Figures = {name: {"ms": 1000 * seconds} for name, seconds in medians.items()}
     for name, call in calls.items():
@@ -74,9 +74,9 @@ def timed(calls: dict[str, Call], args: Namespace, launches: Callable[[Call, str
 
 
 def steps(args: Namespace, launches: Callable[[Call, str], Figures]) -> Iterator[tuple[str, Figures]]:
-    """Time a step of PEFT's LoRA, and the eager and the captured step of our methods, for each `--rows`.
+    """Time a step of PEFT's LoRA, and eager and captured steps of our methods, for each value of `--rows`.
 
-    One language model serves all in turn: PEFT takes its adapters out again.
+    All share one language model in turn: PEFT removes its adapters again.
     """
     size, rows = SIZES[args.size], args.rows or [SIZES[args.size].rows]
     batches = {number: make_batch(size, number).to(args.device) for number in rows}
@@ -111,7 +111,7 @@ def _both(
 
 
 def table(found: Figures) -> str:
-    """Return what `steps` found as a Markdown table; of PEFT's LoRA there is the eager step alone."""
+    """Return the results of `steps` as a Markdown table; PEFT's LoRA has only an eager step."""
     lines = ["| training step | eager, ms | captured, ms | busy, ms | GiB kept by the graph |"]
     lines += ["|---|---:|---:|---:|---:|"]
     for name, own in found.items():
@@ -124,7 +124,7 @@ def table(found: Figures) -> str:
 
 
 def reserved(device: str) -> float:
-    """Return the GiB that are taken from a GPU, what a recorded step keeps for itself included."""
+    """Return the GiB reserved on a GPU, including the memory that recorded steps keep."""
     if device == "cpu":
         return 0.0
     torch.cuda.synchronize()
@@ -145,14 +145,13 @@ def said(svi: SVI) -> Figures:
 
 @contextmanager
 def deterministic(fill: bool = False, kernel: SDPBackend = SDPBackend.MATH) -> Iterator[None]:
-    """Have torch take kernels that give the same bits at each run, as far as there are such.
+    """Make torch use deterministic kernels if they exist.
 
-    Attention's other kernels add up a gradient in no fixed order. cuBLAS needs
-    CUBLAS_WORKSPACE_CONFIG=:4096:8 for it.
+    Other attention kernels sum gradients in no fixed order. cuBLAS needs CUBLAS_WORKSPACE_CONFIG=:4096:8.
 
     Args:
-        fill: have memory that nothing was written to hold NaN, as torch does by default here.
-        kernel: of attention; where it does not run, the plain products.
+        fill: fill uninitialized memory with NaN, the default of torch in deterministic mode.
+        kernel: the attention kernel; plain products if it cannot run.
     """
     before = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     with warnings.catch_warnings(), sdpa_kernel([kernel, SDPBackend.MATH]):
@@ -167,7 +166,7 @@ def deterministic(fill: bool = False, kernel: SDPBackend = SDPBackend.MATH) -> I
 
 
 def equality(args: Namespace) -> Iterator[tuple[str, Figures]]:
-    """Train with each method from one seed, eagerly twice and captured; tell how far the runs are apart."""
+    """Train each method from one seed, twice eagerly and once captured; yield the differences of the runs."""
     size = SIZES[args.equality_size]
     backbone = Backbone(make_lm(size, args.device, DTYPES[args.dtype]))
     batches = [shifted(make_batch(size), step).to(args.device) for step in range(STEPS)]
@@ -184,7 +183,7 @@ def equality(args: Namespace) -> Iterator[tuple[str, Figures]]:
 
 
 def _attention(args: Namespace) -> Figures:
-    """Return whether torch's attention is finite where rows begin with padding, which sees nothing."""
+    """Return whether torch's attention is finite for rows that begin with padding (fully masked)."""
     torch.manual_seed(1)
     shape, options = (2, 4, 24, 32), {"device": args.device, "dtype": DTYPES[args.dtype]}
     given = query, key, value = [torch.randn(shape, **options).requires_grad_() for _ in range(3)]
@@ -203,7 +202,7 @@ def _one_step(backbone: Backbone, batch: Batch) -> Figures:
 
 
 def shifted(batch: Batch, step: int) -> Batch:
-    """Return other rows of the same shape: tokens, padding and labels all differ."""
+    """Return rows of the same shape with other tokens, padding and labels."""
     ids, mask, labels = batch.input_ids, batch.attention_mask, batch.labels
     if labels is not None:
         labels = labels.roll(step)
@@ -232,7 +231,7 @@ def _apart(args: Namespace, backbone: Backbone, name: str, batches: list[Batch])
 
 
 def furthest(first: list[dict[str, Tensor]], second: list[dict[str, Tensor]]) -> dict[str, float]:
-    """Return the largest difference of two runs in each of what a step gives."""
+    """Return the largest difference of two runs in each output of a step."""
     return {
         key: max(float((a[key] - b[key]).abs().max()) for a, b in zip(first, second, strict=True))
         for key in first[0]
@@ -240,7 +239,7 @@ def furthest(first: list[dict[str, Tensor]], second: list[dict[str, Tensor]]) ->
 
 
 def _step(svi: SVI, batch: Batch) -> dict[str, Tensor]:
-    """Take a step; return its loss and norm, gradients and parameters, float64 on the CPU."""
+    """Take a step; return its losses and norm, gradients and parameters (float64, on the CPU)."""
     svi.step(batch)
     grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in svi.parameters]
     tensors = {"gradients": grads, "parameters": [p.detach() for p in svi.parameters]}

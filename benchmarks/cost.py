@@ -1,11 +1,12 @@
-"""What activation checkpointing saves, and what adapters in the upper layers alone cost.
+"""Measure what activation checkpointing saves, and what adapters in only the upper layers cost.
 
 python -m benchmarks.cost checkpointing [--layers 24] [--tokens 512] [--rows 1]
 python -m benchmarks.cost upper [--layers 24] [--upper 6] [--tokens 128]
 
-"checkpointing": peak memory of a training step with and without, as a ratio, and whether the gradients agree
-to the last digit. "upper": seconds of a step and of S = 10 draws of rows seen before with adapters in the
-upper K of L layers, as ratios to adapters in all, interleaved medians; by count of layers it would be K / L.
+"checkpointing": peak memory of a training step with and without checkpointing, their ratio, and whether the
+gradients are equal bit for bit. "upper": time of a step, and of S = 10 draws for rows seen before, with
+adapters in the upper K of L layers. Times are ratios to adapters in all layers, from interleaved medians; the
+share of layers is K / L.
 """
 
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
@@ -24,7 +25,7 @@ from benchmarks.systems import NUM_DATA, SIZES, Size, make_batch, make_lm
 
 
 def system(backbone: Backbone, targets: str | None = None) -> tuple[BaRA, WeibullGuide, SVI]:
-    """Return the gate form with its guide and optimiser, the same initial values each time."""
+    """Return the gate form with its guide and optimizer, always with the same initial values."""
     torch.manual_seed(0)
     model = BaRA(backbone, NUM_DATA, form="gate", target_modules=targets)
     guide = WeibullGuide(model)
@@ -32,12 +33,12 @@ def system(backbone: Backbone, targets: str | None = None) -> tuple[BaRA, Weibul
 
 
 def size_of(args: Namespace) -> Size:
-    """Return the size of a language model that the arguments describe."""
+    """Return the size of the language model from the arguments."""
     return replace(SIZES["896"], layers=args.layers, tokens=args.tokens, rows=args.rows)
 
 
 def checkpointing(args: Namespace) -> None:
-    """Measure the memory of a step, and compare the gradients."""
+    """Measure the memory of a step with and without checkpointing, and compare the gradients."""
     size = size_of(args)
     backbone, batch = Backbone(make_lm(size)), make_batch(size)
     peaks, gradients = [], []
@@ -51,11 +52,11 @@ def checkpointing(args: Namespace) -> None:
     same = all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
     print(f"peak memory of a step {peaks[0]:9.1f} MiB")
     print(f"with checkpointing    {peaks[1]:9.1f} MiB, {peaks[1] / peaks[0]:.3f} of it")
-    print(f"gradients the same to the last digit: {same}")
+    print(f"gradients equal bit for bit: {same}")
 
 
 def upper(args: Namespace) -> None:
-    """Measure step and draws with adapters in the upper layers alone."""
+    """Measure a step and draws with adapters in only the upper layers."""
     size = size_of(args)
     backbone, batch = Backbone(make_lm(size)), make_batch(size)
     chosen = "|".join(str(size.layers - 1 - i) for i in range(args.upper))

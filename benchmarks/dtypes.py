@@ -1,4 +1,4 @@
-"""What the type of the frozen weights costs: their size, a training step, and NLL before and after training.
+"""Compare types of frozen weights: size, time of a training step, and NLL before and after training.
 
 python -m benchmarks.dtypes --model FOLDER --task ag_news [--data-dir FOLDER] [--dtypes bfloat16 int8 int4]
 """
@@ -21,7 +21,7 @@ from bara_pyro.runs.system import System, build_system
 
 
 def stored_bytes(model: nn.Module) -> int:
-    """Return the bytes of all that a model holds, tied weights once, scales of quantised ones included."""
+    """Return the bytes of a model's weights: tied weights once, with the scales of quantized ones."""
     parts: list[Tensor] = []
     for value in model.state_dict().values():
         parts += [value.qdata, value.scale] if hasattr(value, "qdata") else [value]
@@ -29,13 +29,13 @@ def stored_bytes(model: nn.Module) -> int:
 
 
 def nll(system: System, split: EncodedSplit) -> tuple[float, float]:
-    """Return the mean of a split's NLL at the posterior mean, in nats, and its standard error."""
+    """Return the mean NLL of a split at the posterior mean in nats, and its standard error."""
     costs = nll_per_example(draw(system, split, 0)[0], torch.tensor(split.labels))
     return float(costs.mean()), float(costs.std()) / math.sqrt(len(split))
 
 
 def measured(dtype: str, args: Namespace) -> dict[str, float]:
-    """Train on a backbone of one type."""
+    """Train with frozen weights of one type and return the measurements."""
     where = {"backbone.name": args.model, "task.name": args.task, "task.data_dir": args.data_dir}
     sizes = {"task.limit": args.rows, "train.steps": args.steps, "method.name": args.method}
     system = build_system(load_config(overrides={"backbone.dtype": dtype, **where, **sizes}))

@@ -1,9 +1,9 @@
-"""Tokens a second of replies, as ratios to PEFT LoRA's `generate`, interleaved in one run, as medians.
+"""Measure generated tokens per second against `generate` of PEFT's LoRA, as interleaved medians of one run.
 
 python -m benchmarks.generation [--size micro|896|FOLDER] [--rounds 5] [--rows 8] [--prompt 64] [--new 64]
 
-All sample at temperature 1 with a key-value cache, the same rows, prompts and numbers of tokens; none ends
-before its last. The model in a local Hugging Face folder is loaded in bfloat16.
+All contestants sample at temperature 1 with a key-value cache, the same prompts and the same number of
+tokens; no reply ends early. A model from a local Hugging Face folder is loaded in bfloat16.
 """
 
 import time
@@ -39,7 +39,7 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
 def peft_lora(
     size: Size, prompts: torch.Tensor, new: int, lm: PreTrainedModel | None = None
 ) -> Callable[[], object]:
-    """Return a call of PEFT's own."""
+    """Return a call that generates with PEFT's LoRA."""
     lm = lm or make_lm(size)
     lm.generation_config.eos_token_id = None
     model = peft.get_peft_model(lm, peft.LoraConfig(r=8, lora_alpha=16, target_modules=TARGETS))
@@ -56,7 +56,7 @@ def peft_lora(
 
 
 def words(vocabulary: int) -> PreTrainedTokenizerFast:
-    """Return a tokenizer with a word a token and none that ends a text."""
+    """Return a tokenizer with one token for each word and no end-of-text token."""
     model = WordLevel({f"w{number}": number for number in range(vocabulary)}, unk_token="w0")  # noqa: S106
     return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(model), pad_token="w0")  # noqa: S106
 
@@ -64,7 +64,7 @@ def words(vocabulary: int) -> PreTrainedTokenizerFast:
 def ours(
     size: Size, name: str, prompts: torch.Tensor, new: int, lm: PreTrainedModel | None = None, **how: object
 ) -> Callable[[], object]:
-    """Return a call of a method of this library."""
+    """Return a call that generates with a method of this library."""
     lm = lm or make_lm(size)
     lm.generation_config.eos_token_id = None
     backbone = Backbone(lm, words(size.vocabulary))

@@ -1,20 +1,27 @@
-"""What a GPU shows and a CPU cannot: the shapes of a model of 7 billion parameters, on random weights.
+"""Benchmarks that need a GPU: the shapes of a model with 7 billion parameters, with random weights.
 
 python -m benchmarks.gpu [--size qwen2.5-7b] [--dtype bfloat16] [--device cuda] [--rounds 10] [--rows N ..]
                          [--parts captured equality training step prediction checkpointing generation types]
                          [--methods lora additive gate] [--out FILE]
 
-"captured": the eager and the captured step of each of --methods beside PEFT's LoRA, for each of --rows.
-"equality": 12 steps from one seed, eager and captured, of each method, on the shapes of --equality-size: the
-largest differences, or why the method runs eagerly. "training": `bp.train` of the gate form on micro-wgs,
-captured (also killed and resumed), eager and on a CPU: seconds, test scores, and how far the parameters are
-from the captured run's. "step": milliseconds, GiB above the weights and launches of a training step of the
-first --rows beside PEFT's LoRA, interleaved medians, and the time that the GPU is busy. "prediction": S = 10
-draws of 16 rows beside ten forwards of PEFT's LoRA. "checkpointing": a step of one row of --long tokens with
-and without. "generation": replies as in `benchmarks.generation`. "types": the model is written to a folder
-and read in bfloat16, in 8 and in 4 bits: seconds and GiB of reading, GiB at the peak of training, ms of a
-step. Results are written as they are found; `--size micro --device cpu` tries all of it without a GPU, and
-`--table FILE` prints the captured steps of what was written.
+Parts:
+
+- "captured": the eager and the captured step of each of --methods, compared with PEFT's LoRA, for each of
+  --rows.
+- "equality": 12 eager and 12 captured steps of each method from one seed, on the shapes of --equality-size.
+  Reports the largest differences, or why a method runs eagerly.
+- "training": `bp.train` of the gate form on micro-wgs, captured (also killed and resumed), eager and on a
+  CPU. Reports seconds, test scores, and the differences of the parameters from the captured run.
+- "step": a training step with the first of --rows, compared with PEFT's LoRA. Reports milliseconds
+  (interleaved medians), GiB above the weights, kernel launches, and busy time of the GPU.
+- "prediction": S = 10 draws for 16 rows, compared with ten forward passes of PEFT's LoRA.
+- "checkpointing": a step of one row of --long tokens with and without activation checkpointing.
+- "generation": replies as in `benchmarks.generation`.
+- "types": the model is written to a folder and read in bfloat16, 8 and 4 bits. Reports seconds and GiB of
+  loading, GiB at the peak of training, and milliseconds of a step.
+
+Results are written after each part. `--size micro --device cpu` tests the script without a GPU, and
+`--table FILE` prints the captured steps from a result file.
 """
 
 import gc
@@ -45,12 +52,12 @@ PARTS = ("captured", "equality", "training", "step", "prediction", "checkpointin
 
 
 def peak(call: Callable[[], object], device: str) -> float | None:
-    """Return the GiB that a second call allocates at its peak above what was there; None without a GPU."""
+    """Return the additional GiB at the peak of a second call; None without a GPU."""
     return None if device == "cpu" else peak_of_gpu(call) / 1024
 
 
 def launches(call: Callable[[], object], device: str) -> dict[str, float]:
-    """Return the kernels of a call, and the milliseconds that they take on the GPU; nothing without one."""
+    """Return the number of kernels of a call and their milliseconds on the GPU; empty without a GPU."""
     if device == "cpu":
         return {}
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
@@ -61,7 +68,7 @@ def launches(call: Callable[[], object], device: str) -> dict[str, float]:
 
 
 class Bench:
-    """PEFT's LoRA on one copy of a language model, ours on another that they share."""
+    """Runs PEFT's LoRA on one copy of a language model, and our methods on another."""
 
     def __init__(self, args: Namespace) -> None:
         self.args, self.size = args, SIZES[args.size]
@@ -106,7 +113,7 @@ class Bench:
         return found
 
     def prediction(self) -> dict[str, Any]:
-        """Measure S = 10 draws of 16 rows, and ten forwards of PEFT's LoRA."""
+        """Measure S = 10 draws for 16 rows, and ten forward passes of PEFT's LoRA."""
         batch = self.batch(16)
         calls: dict[str, Callable[[], object]] = {
             "10 peft lora forwards": lambda: [self.peft_forward(batch) for _ in range(10)]
@@ -116,11 +123,11 @@ class Bench:
         return {name: {"ms": ms} for name, ms in self.timed(calls, max(2, self.args.rounds // 4)).items()}
 
     def generation(self) -> dict[str, Any]:
-        """Measure replies of 32 tokens behind 8 prompts of 64."""
+        """Measure replies of 32 tokens to 8 prompts of 64 tokens."""
         torch.manual_seed(1)
         prompts = torch.randint(5, self.size.vocabulary, (8, 64))
         self.peft_step = self.peft_forward = None  # type: ignore[assignment]
-        empty()  # its language model is wrapped, and there is no room for a third
+        empty()  # free PEFT's wrapped language model: there is no memory for a third copy
         calls = {"peft lora": generation.peft_lora(self.size, prompts.to(self.args.device), 32, self.new())}
         for label, (name, how) in generation.SETTINGS.items():
             calls[label] = generation.ours(self.size, name, prompts, 32, self.backbone.lm, **how)
@@ -129,7 +136,7 @@ class Bench:
 
 
 def types(args: Namespace) -> dict[str, Any]:
-    """Read a language model from a folder in each type of the frozen weights, and train on it."""
+    """Load a language model from a folder with each type of frozen weights, and train with it."""
     found: dict[str, Any] = {}
     batch = make_batch(SIZES[args.size]).to(args.device)
     with tempfile.TemporaryDirectory() as place:
@@ -164,7 +171,7 @@ class Memory:
 
 @contextmanager
 def memory(device: str) -> Iterator[Memory]:
-    """Measure what a block allocates."""
+    """Measure the GPU memory that a block allocates."""
     found = Memory()
     if device != "cpu":
         torch.cuda.synchronize()
@@ -177,7 +184,7 @@ def memory(device: str) -> Iterator[Memory]:
 
 
 def empty() -> None:
-    """Give back what is no longer used."""
+    """Free unused GPU memory."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -190,17 +197,23 @@ def main() -> None:
     parser.add_argument("--dtype", choices=DTYPES, default="bfloat16")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--rows", type=int, nargs="+", help="of a training step; by default the size's")
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS, help="with a captured step")
+    parser.add_argument(
+        "--rows", type=int, nargs="+", help="rows of a training step; default: those of --size"
+    )
+    parser.add_argument(
+        "--methods", nargs="+", choices=METHODS, default=METHODS, help="methods of the captured step"
+    )
     parser.add_argument("--equality-size", choices=SIZES, default="896")
-    parser.add_argument("--equality-methods", nargs="+", help="by default all that are installed")
-    parser.add_argument("--steps", type=int, default=300, help="of a training on the microworld")
-    parser.add_argument("--test-rows", type=int, help="of such a training; by default all")
+    parser.add_argument("--equality-methods", nargs="+", help="default: all installed methods")
+    parser.add_argument("--steps", type=int, default=300, help="steps of a training run on the microworld")
+    parser.add_argument("--test-rows", type=int, help="test rows of such a run; default: all")
     parser.add_argument("--long", type=int, default=2048, help="tokens of a long row")
     parser.add_argument("--types", nargs="+", default=["bfloat16", "int8", "int4"])
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--table", type=Path, metavar="FILE", help="print a file's table and measure nothing")
+    parser.add_argument(
+        "--table", type=Path, metavar="FILE", help="print the table of a result file and exit"
+    )
     args = parser.parse_args()
     if args.table:
         print(capture.table(json.loads(args.table.read_text())["captured"]))

@@ -1,12 +1,14 @@
-"""Kernels of a training step: ATen calls that are not views, and where they come from.
+"""Count the kernels of a training step (ATen calls that are not views) by the part that calls them.
 
 python -m benchmarks.kernels [--size micro|896|FOLDER] [--out FILE]
 
-A count that no noise moves, and about what a GPU launches: every call below autograd and above the device, in
-forward, backward and optimiser, views and mere allocations left out. Extra kernels a module are those beyond
-a step of PEFT's LoRA on the same backbone, divided by the number of adapted modules. A kernel belongs to the
-part whose code called it, one of the backward pass to the part whose forward made its node; PEFT calls the
-adapted layer itself, so that its products count as the adapter's there and as the language model's here.
+The count has no noise and is close to the number of kernels that a GPU launches. It includes every call below
+autograd in forward pass, backward pass and optimizer, except views and allocations. "Extra a module" is the
+number beyond a step of PEFT's LoRA on the same backbone, divided by the number of adapted modules.
+
+A kernel belongs to the part whose code called it, a kernel of the backward pass to the part whose forward
+pass created its node. PEFT calls the adapted layer from the adapter, so its matrix products count as the
+adapter's there and as the language model's here.
 """
 
 import json
@@ -25,9 +27,9 @@ from bara_pyro.lm.targets import find_targets
 from benchmarks.systems import make_batch, make_lm, ours, peft_lora, size_of
 
 METHODS = ("lora", "additive", "gate")
-# Neither views by their schema nor anything that runs on a device.
+# Calls that are not views by their schema but run nothing on a device.
 FREE = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view"}
-# What stands in the path of the innermost file that is named here -> part of the step.
+# Part of the path of a file -> part of the step. The innermost file of the stack that matches counts.
 PARTS = (
     ("/torch/optim/", "optimiser"),
     ("/transformers/", "language model"),
@@ -47,14 +49,14 @@ BACKWARD = " (backward)"
 
 
 class Kernels(TorchDispatchMode):
-    """Count the calls of a block by part of the step and name."""
+    """Counts the calls in a block by part of the step and name."""
 
     def __init__(self) -> None:
         super().__init__()
         self.calls: Counter[tuple[str, str]] = Counter()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        """Count one call and make it."""
+        """Count a call and run it."""
         name = func._schema.name.removeprefix("aten::")
         if func.namespace == "aten" and not func.is_view and name not in FREE:
             self.calls[_part(), name] += 1
@@ -62,7 +64,7 @@ class Kernels(TorchDispatchMode):
 
     @property
     def parts(self) -> Counter[str]:
-        """Calls of each part."""
+        """The number of calls of each part."""
         out: Counter[str] = Counter()
         for (part, _), number in self.calls.items():
             out[part] += number
@@ -73,7 +75,7 @@ def _part() -> str:
     node = torch._C._current_autograd_node()
     if node is None:
         return _named(_files_of_the_stack())  # type: ignore[unreachable]  # torch says it is never None
-    # The stack of the node's forward, which the anomaly mode keeps; lines as `traceback` formats them.
+    # Anomaly mode keeps the stack of the node's forward pass, as lines formatted by `traceback`.
     made = cast(dict[str, list[str]], node.metadata).get("traceback_", [])
     return _named(line.partition('"')[2].partition('"')[0] for line in reversed(made)) + BACKWARD
 
@@ -94,7 +96,7 @@ def _named(files: Iterable[str]) -> str:
 
 
 def count(step: Callable[[], object]) -> Kernels:
-    """Return the kernels of the third call of a step; the first two make the optimiser's state."""
+    """Return the kernels of the third call of a step; the first two create the optimizer's state."""
     step()
     step()
     with torch.autograd.set_detect_anomaly(True, check_nan=False), Kernels() as kernels:

@@ -1,9 +1,9 @@
-"""Draws in the last K tokens alone, beside draws in all and none: time, and NLL on a run's test rows.
+"""Compare draws in only the last K tokens with draws in all tokens and none: time, and NLL on test rows.
 
 python -m benchmarks.last RUN [--rows 200] [--samples 10] [--last 1 4 16]
 
-Times are ratios of CPU time to that of draws in all tokens; differences in NLL are paired by row, with their
-standard error. Frozen layers below the adapters are run before anything is timed.
+Times are ratios of CPU time to draws in all tokens. Differences in NLL are paired by row and have a standard
+error. The frozen layers below the adapters run before the timing starts.
 """
 
 import math
@@ -37,9 +37,7 @@ def main() -> None:
     """Measure and print."""
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="folder of a finished run with local gates")
-    parser.add_argument(
-        "--rows", type=int, default=200, help="the first so many test rows; default: %(default)s"
-    )
+    parser.add_argument("--rows", type=int, default=200, help="number of test rows; default: %(default)s")
     parser.add_argument("--samples", type=int, default=10, help="number S of draws; default: %(default)s")
     parser.add_argument("--last", type=int, nargs="+", default=[1, 4, 16], metavar="K")
     args = parser.parse_args()
@@ -49,7 +47,7 @@ def main() -> None:
     timed(system, split, 0, None)
     full, costs = timed(system, split, args.samples, None)
     print(f"{len(split)} rows, S = {args.samples}: NLL {costs.mean():.3f}")
-    print(f"{'draws in':<12}{'time':>8}{'NLL':>8}{'minus that of all':>20}{'SE':>8}")
+    print(f"{'draws in':<12}{'time':>8}{'NLL':>8}{'NLL minus all':>20}{'SE':>8}")
     kinds = [(f"the last {k}", args.samples, k) for k in args.last] + [("none (S = 0)", 0, None)]
     for name, samples, last in kinds:
         seconds, own = timed(system, split, samples, last)

@@ -1,11 +1,11 @@
-"""What mutation runs found, function by function, kept in tests/mutants.json from one run to the next.
+"""Merge the results of mutation runs by function into tests/mutants.json.
 
 python -m benchmarks.mutants [--mutants FOLDER]     after `mutmut run`, complete or not
 
-A function counts as checked when every change of it was tried; it is known by mutmut's hash of its code, so
-that what was found holds until the code changes, or until it is tried again against better tests. Prints the
-score and what `mutmut run` is still to be asked for. Caught: a test failed or ran into the time limit. Not
-covered: no test of the selected folders runs it.
+A function is checked when all its mutants were tried. Results are stored with mutmut's hash of its code, so
+they remain valid until the code changes or the function is tried again. Prints the score and the names to
+pass to `mutmut run` next. "Caught": a test failed or ran into the time limit. "Not covered": no test of the
+selected folders runs the mutant.
 """
 
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
@@ -20,13 +20,13 @@ from bara_pyro.untrusted.files import read_json
 from experiments.engine.provenance import code_state
 
 KEPT = Path(__file__).parents[1] / "tests" / "mutants.json"
-# mutmut's exit codes of a mutant's tests; None: not tried, 2: interrupted.
+# Exit codes of mutmut for a mutant (None: not tried, 2: interrupted).
 OUTCOMES = {0: "survived", 1: "caught", 3: "caught", 5: "not covered", 33: "not covered"}
 OUTCOMES |= dict.fromkeys((24, 36, 152, 255, -24), "caught")
 
 
 def functions(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return each function that mutmut has changed: its hash, and exit codes by mutant."""
+    """Return the functions that mutmut changed, each with its hash and the exit codes by mutant."""
     found: dict[str, dict[str, Any]] = {}
     for path in sorted(folder.rglob("*.py.meta")):
         module = ".".join(path.relative_to(folder).with_suffix("").with_suffix("").parts)
@@ -38,12 +38,12 @@ def functions(folder: Path) -> dict[str, dict[str, Any]]:
         hashes = stored["hash_by_function_name"]
         found |= {f"{module}.{name}": {"code": hashes[name], "codes": own} for name, own in codes.items()}
     if not found:
-        raise DataError(f"{folder} holds no mutants: run `mutmut run` first.")
+        raise DataError(f"{folder} has no mutants: run `mutmut run` first.")
     return found
 
 
 def checked(codes: Mapping[str, int | None]) -> dict[str, Any] | None:
-    """Return how many mutants had which outcome and which survived; None where one was not tried."""
+    """Return the number of mutants by outcome and the survivors; None if a mutant was not tried."""
     outcomes = {
         number: "open" if code is None else OUTCOMES.get(code, "open") for number, code in codes.items()
     }
@@ -54,7 +54,7 @@ def checked(codes: Mapping[str, int | None]) -> dict[str, Any] | None:
 
 
 def merged(known: Mapping[str, Any], found: Mapping[str, Any], commit: str) -> dict[str, Any]:
-    """Return what is known of the functions that there are now, after a run of `commit`."""
+    """Return the results of all current functions after a run on `commit`."""
     out = {}
     for name, function in found.items():
         result = checked(function["codes"])

@@ -1,12 +1,12 @@
-"""A served run against bare servers around PEFT's LoRA: requests at once, latencies as ratios in one run.
+"""Compare `bara serve` with plain servers of PEFT's LoRA: latencies of concurrent requests in one run.
 
 python -m benchmarks.serving [--requests 1000] [--few 16] [--rounds 3] [--samples 10] [--out FILE]
 
-All servers answer the same rows of the microworld on the loopback, one row a request, with the microworld's
-language model and adapters of rank 8 on the same modules. They are asked in turn: all requests at once, then
-a fifth of them `--few` at a time. "peft" computes each request by itself, as a server of a few lines does;
-"peft, batched" is the server of `bara serve` around PEFT's forward. Every answer is checked: its status, that
-it is the row's own, and that of the run against `bara_pyro.runs.predict.predict`.
+All servers answer the same rows of the microworld locally, one row in each request, with the same language
+model and adapters of rank 8 on the same modules. They are tested in turn: with all requests at once, then
+with a fifth of them, `--few` at a time. "peft" is a minimal server that computes each request separately.
+"peft, batched" is the server of `bara serve` around PEFT's forward pass. Every answer is checked for its
+status and its row, and the answers of the run are compared with `bara_pyro.runs.predict.predict`.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ CONTESTANTS = ("bara", "peft, batched", "peft")
 
 
 class PeftEngine:
-    """PEFT's LoRA on the microworld as an engine: one forward, no draws."""
+    """PEFT's LoRA on the microworld as an engine: one forward pass, no draws."""
 
     def __init__(self, system: System) -> None:
         self.reader = RunEngine(system, samples=0)
@@ -61,16 +61,16 @@ class PeftEngine:
 
     @property
     def about(self) -> Json:
-        """What answers."""
+        """The model that answers."""
         return {"method": "peft", "samples": 0}
 
     def read(self, rows: Sequence[Fields]) -> tuple[list[QueuedQuestion], list[str]]:
-        """Read rows as a run does."""
+        """Read rows like a run."""
         return self.reader.read(rows)
 
     @torch.no_grad()
     def compute(self, questions: Sequence[QueuedQuestion]) -> list[Answer]:
-        """Answer questions by one forward of all."""
+        """Answer all questions with one forward pass."""
         batch = joined_questions(questions).batch(range(len(questions)), self.system.answer_ids)
         drawn = answer_logits(self.model, batch).double().log_softmax(-1)[None]
         examples = [question.example for question in questions]
@@ -82,7 +82,7 @@ class PeftEngine:
 
 
 def bare_app(engine: PeftEngine) -> FastAPI:
-    """Return a server of a few lines: a request is a forward, one at a time."""
+    """Return a minimal server that runs a forward pass for each request, one at a time."""
     app, one_at_a_time = FastAPI(), threading.Lock()
 
     @app.post("/probabilities")
@@ -95,7 +95,7 @@ def bare_app(engine: PeftEngine) -> FastAPI:
 
 
 def make_run(folder: Path) -> None:
-    """Write a run whose draws disagree; it costs what a trained one does."""
+    """Write an untrained run whose draws disagree, with the cost of a trained one."""
     system = build_system(load_config(overrides={"method": "bara", "task.name": TASK, "task.limit": 8}))
     for name, weight in system.model.named_parameters():
         if name.endswith("lora_B"):
@@ -105,7 +105,7 @@ def make_run(folder: Path) -> None:
 
 
 def serve_one(args: Namespace) -> None:
-    """Serve a contestant until this process is stopped, its address on stdout."""
+    """Print the address of a contestant and serve it until this process is stopped."""
     torch.set_num_threads(1)
     system = load_system(args.run, with_rows=False)
     if args.serve == "bara":
@@ -120,7 +120,7 @@ def serve_one(args: Namespace) -> None:
 
 @contextmanager
 def served(name: str, run: Path, samples: int) -> Iterator[str]:
-    """Yield the address of a contestant in a process of its own."""
+    """Yield the address of a contestant that runs in another process."""
     command = [sys.executable, "-m", "benchmarks.serving", "--serve", name, "--run", str(run)]
     with subprocess.Popen(
         [*command, "--samples", str(samples)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -132,7 +132,7 @@ def served(name: str, run: Path, samples: int) -> Iterator[str]:
 
 
 async def ask(url: str, row: Json) -> tuple[float, int, Json]:
-    """Send one row over a connection of its own; return seconds, status and answer."""
+    """Send one row over a new connection; return seconds, status and answer."""
     host, port = url.removeprefix("http://").split(":")
     body = json.dumps({"rows": [row]}).encode()
     head = (
@@ -150,7 +150,7 @@ async def ask(url: str, row: Json) -> tuple[float, int, Json]:
 
 
 async def ask_all(url: str, rows: Sequence[Json], at_once: int) -> list[tuple[float, int, Json]]:
-    """Ask about all rows, so many at once."""
+    """Send all rows, `at_once` at a time."""
     free = asyncio.Semaphore(at_once)
 
     async def one(row: Json) -> tuple[float, int, Json]:
@@ -161,7 +161,7 @@ async def ask_all(url: str, rows: Sequence[Json], at_once: int) -> list[tuple[fl
 
 
 def measure(url: str, rows: Sequence[Json], at_once: int) -> tuple[Json, list[Json]]:
-    """Return how long requests took, how many failed or were answered for another row, and the answers."""
+    """Return latencies, throughput and number of failed or wrong-row requests, and the answers."""
     began = perf_counter()
     found = asyncio.run(ask_all(url, rows, at_once))
     took = perf_counter() - began
@@ -176,14 +176,14 @@ def measure(url: str, rows: Sequence[Json], at_once: int) -> tuple[Json, list[Js
 
 
 def largest_error(answers: Sequence[Json], expected: dict[str, Json]) -> float:
-    """Return the largest difference between probabilities that were served and those predicted."""
+    """Return the largest difference between served and predicted probabilities."""
     return max(
         abs(p - expected[row["id"]]["probs"][name]) for row in answers for name, p in row["probs"].items()
     )
 
 
 def compare(args: Namespace, run: Path) -> Json:
-    """Return what all contestants took, medians over rounds, and their ratios."""
+    """Return the latencies of all contestants as medians over rounds."""
     make_run(run)
     task = build_system(load_config(overrides={"task.name": TASK})).task
     rows = [{"id": row.id, "question": row.question} for row in (*task.test, *task.train)][: args.requests]
@@ -195,7 +195,7 @@ def compare(args: Namespace, run: Path) -> Json:
     with ExitStack() as stack:
         urls = {name: stack.enter_context(served(name, run, args.samples)) for name in CONTESTANTS}
         for url in urls.values():
-            measure(url, rows[:8], 8)  # what is loaded late
+            measure(url, rows[:8], 8)  # warm-up
         for asked, at_once in ((rows, len(rows)), (rows[: len(rows) // 5], args.few)):
             for _ in range(args.rounds):
                 for name, url in urls.items():
@@ -231,12 +231,12 @@ def show(report: Json) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure and print; or serve one contestant."""
+    """Measure and print, or serve one contestant."""
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     for name, default in {"requests": 1000, "few": 16, "rounds": 3, "samples": 10}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--serve", choices=CONTESTANTS, help="serve this one: what the others start")
+    parser.add_argument("--serve", choices=CONTESTANTS, help="serve this contestant (used internally)")
     parser.add_argument("--run", type=Path)
     args = parser.parse_args(arguments)
     if args.serve:

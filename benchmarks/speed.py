@@ -1,10 +1,10 @@
-"""Training step, prediction and peak memory as ratios, measured in one run, interleaved, as medians.
+"""Measure training step, prediction and peak memory as ratios of interleaved medians from one run.
 
 python -m benchmarks.speed [--size micro|896|FOLDER] [--steps 40] [--threads 1] [--parts step memory]
                            [--clock wall|cpu] [--out FILE]
 
-The model in a local Hugging Face folder is loaded in bfloat16; the adapters are in float32, PEFT's too. The
-CPU clock counts what this process computed, whatever else the machine does.
+A model from a local Hugging Face folder is loaded in bfloat16; all adapters are in float32, including PEFT's.
+The CPU clock counts only the computation of this process.
 """
 
 import json
@@ -31,7 +31,7 @@ def interleaved(
     warmup: int = 3,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, float]:
-    """Return the median seconds of each contestant, timed in turn so that drift hits all alike."""
+    """Return the median seconds of each contestant, timed in turn so that drift affects all equally."""
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     for number in range(rounds + warmup):
         for name, call in contestants.items():
@@ -43,7 +43,7 @@ def interleaved(
 
 
 def device_clock(device: str | torch.device) -> Callable[[], float]:
-    """Return a clock, in seconds, that waits for what a device was given to do before it is read."""
+    """Return a clock (in seconds) that waits for a device to finish before it is read."""
     if not str(device).startswith("cuda"):
         return time.perf_counter
 
@@ -59,7 +59,7 @@ def steps(size_name: str) -> dict[str, Callable[[], object]]:
     size = size_of(size_name)
     batch = make_batch(size)
     calls = {"peft lora": peft_lora(size)[0]}
-    if not size.folder:  # written for float32
+    if not size.folder:  # only written for float32
         calls["by hand"] = hand_written(size)
     calls |= {name: ours(size, name)[0] for name in ("lora", "additive", "gate")}
     return {name: partial(step, batch) for name, step in calls.items()}
@@ -68,7 +68,7 @@ def steps(size_name: str) -> dict[str, Callable[[], object]]:
 def predictions(
     size_name: str, rounds: int, clock: Callable[[], float] = time.perf_counter
 ) -> dict[str, float]:
-    """Time S = 10 predictions of 16 rows against ten forwards of PEFT's LoRA."""
+    """Time predictions of 16 rows with S = 10 against ten forward passes of PEFT's LoRA."""
     size = size_of(size_name)
     batch = make_batch(size, rows=16)
     forward = peft_lora(size)[1]
@@ -85,9 +85,9 @@ def predictions(
 
 
 def peak_memory(call: Callable[[], object]) -> float:
-    """Return the MiB that the third call allocates on the CPU at its peak, above what was there before.
+    """Return the additional MiB at the peak of the third call on the CPU.
 
-    Weights, optimiser state and imports, which all share or which do not grow with the batch, are left out.
+    Weights, optimizer state and imports are excluded, because they do not grow with the batch.
     """
     call()
     call()
@@ -102,7 +102,7 @@ def peak_memory(call: Callable[[], object]) -> float:
 
 
 def peak_of_gpu(call: Callable[[], object]) -> float:
-    """Return the MiB that a second call allocates on the GPU at its peak, above what was there before."""
+    """Return the additional MiB at the peak of a second call on the GPU."""
     call()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()

@@ -1,4 +1,4 @@
-"""What the benchmarks time: training step and prediction of each contestant, on one random backbone."""
+"""The systems to benchmark: training step and prediction of each contestant on the same random backbone."""
 
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
@@ -33,9 +33,9 @@ BETA = 1e-5
 
 @dataclass(frozen=True)
 class Size:
-    """Dimensions of a language model and of its batches.
+    """Dimensions of a language model and its batches.
 
-    A random Qwen2 unless `folder`, a local Hugging Face folder whose model is loaded in bfloat16, is given.
+    The model is a random Qwen2, or the model in the local Hugging Face folder `folder`, loaded in bfloat16.
     """
 
     vocabulary: int
@@ -57,10 +57,10 @@ SIZES = {
 
 
 def size_of(name: str) -> Size:
-    """Return the size of that name, or that of the model in a local folder (4 rows of 128 tokens).
+    """Return the size with this name, or that of the model in a local folder (4 rows of 128 tokens).
 
     Raises:
-        DataError: it is neither.
+        DataError: `name` is neither a size nor a folder with a model.
     """
     if name in SIZES:
         return SIZES[name]
@@ -74,7 +74,7 @@ def size_of(name: str) -> Size:
 
 
 def make_lm(size: Size, device: str = "cpu", dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    """Return a language model of the given size, the same at every call; `dtype` is a random one's."""
+    """Return a language model of the given size, the same at every call; `dtype` applies to random ones."""
     if size.folder:
         return (
             AutoModelForCausalLM.from_pretrained(size.folder, dtype=torch.bfloat16, trust_remote_code=False)
@@ -88,7 +88,7 @@ def make_lm(size: Size, device: str = "cpu", dtype: torch.dtype = torch.float32)
 
 
 def make_batch(size: Size, rows: int | None = None) -> Batch:
-    """Return random rows, the second half of them padded on the left."""
+    """Return random rows; the second half is padded on the left."""
     torch.manual_seed(1)
     rows = rows or size.rows
     ids = torch.randint(0, size.vocabulary, (rows, size.tokens))
@@ -99,14 +99,14 @@ def make_batch(size: Size, rows: int | None = None) -> Batch:
 
 
 def labels_of(batch: Batch) -> Tensor:
-    """Return the labels of a batch, which those of `make_batch` have."""
+    """Return the labels of a batch from `make_batch`."""
     if batch.labels is None:
-        raise DataError("The batch has no labels: take one of make_batch.")
+        raise DataError("The batch has no labels: use make_batch.")
     return batch.labels
 
 
 def answer_logits(model: nn.Module, batch: Batch) -> Tensor:
-    """Return the logits of the answers' tokens at the last position, `B x C`: PEFT's forward and no more."""
+    """Return the logits of the answer tokens at the last position (`B x C`), with PEFT's forward pass."""
     positions = (batch.attention_mask.cumsum(-1) - 1).clamp_min(0)
     logits = model(
         input_ids=batch.input_ids,
@@ -121,7 +121,7 @@ def answer_logits(model: nn.Module, batch: Batch) -> Tensor:
 def peft_lora(
     size: Size, lm: PreTrainedModel | None = None
 ) -> tuple[Callable[[Batch], object], Callable[[Batch], Tensor], Callable[[], PreTrainedModel]]:
-    """PEFT's LoRA, the last position's logits only: a training step, a forward, and what takes it out."""
+    """Return a training step, a forward pass and the removal of PEFT's LoRA (last position's logits only)."""
     config = peft.LoraConfig(r=8, lora_alpha=16, target_modules=TARGETS, lora_dropout=0.0)
     model = peft.get_peft_model(lm or make_lm(size), config)
     optim = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3, fused=True)
@@ -135,7 +135,7 @@ def peft_lora(
 
 
 def inference(name: str, backbone: Backbone) -> SVI:
-    """Return a method of this library with what trains it."""
+    """Return the SVI object of a method of this library."""
     if name == "lora":
         model: LoRA | BaRA = LoRA(backbone, NUM_DATA)
         guide: DeltaGuide | WeibullGuide = DeltaGuide(model)
@@ -148,7 +148,7 @@ def inference(name: str, backbone: Backbone) -> SVI:
 def ours(
     size: Size, name: str, backbone: Backbone | None = None
 ) -> tuple[Callable[[Batch], object], Callable[[Batch, int], Tensor]]:
-    """A method of this library: a training step and prediction."""
+    """Return the training step and the prediction of a method of this library."""
     svi = inference(name, backbone or Backbone(make_lm(size)))
     return svi.step, lambda batch, samples: predict(svi.model, svi.guide, batch, samples=samples)
 
@@ -158,7 +158,7 @@ class HandWritten(nn.Module):
 
     def __init__(self, size: Size) -> None:
         super().__init__()
-        self.kl, self.Phi = torch.zeros(()), torch.zeros(())  # of the pass that is running
+        self.kl, self.Phi = torch.zeros(()), torch.zeros(())  # of the current forward pass
         self.lm = (make_lm(size).requires_grad_(False),)
         self.paths = [n for n, _ in self.lm[0].named_modules() if n.rsplit(".", 1)[-1] in TARGETS]
         self.A, self.B = nn.ParameterList(), nn.ParameterList()
@@ -214,7 +214,7 @@ class HandWritten(nn.Module):
 
 
 def hand_written(size: Size) -> Callable[[Batch], object]:
-    """The training step of `HandWritten`."""
+    """Return the training step of `HandWritten`."""
     model = HandWritten(size)
     optim = torch.optim.AdamW(model.parameters(), lr=1e-3, eps=1e-6, fused=True)
 

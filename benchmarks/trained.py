@@ -1,4 +1,4 @@
-"""Part of `benchmarks.gpu`: trainings by `bp.train` on the microworld, captured, eager and on a CPU."""
+"""Part of `benchmarks.gpu`: training runs on the microworld, captured, eager and on a CPU."""
 
 import statistics
 import tempfile
@@ -15,15 +15,15 @@ import bara_pyro as bp
 from bara_pyro.runs.system import System
 from benchmarks.capture import Figures, attempt
 
-UNCOUNTED = 10  # first steps, whose time is that of the recording and of what torch loads
+UNCOUNTED = 10  # first steps are not timed: they include recording and loading
 
 
 class Killed(Exception):
-    """Stands for a kill: the training ends where it is raised."""
+    """Simulates a kill of the training process."""
 
 
 def training(args: Namespace) -> Iterator[tuple[str, Figures]]:
-    """Train the gate form on micro-wgs; compare with the captured training those that must give its bits."""
+    """Train the gate form on micro-wgs; compare the runs that must equal the captured run bit for bit."""
     runs: dict[str, System] = {}
     with tempfile.TemporaryDirectory() as place:
         for name, device, capture in (
@@ -45,7 +45,7 @@ def training(args: Namespace) -> Iterator[tuple[str, Figures]]:
 
 
 def trained(out: Path, settings: Figures, kill: int | None) -> tuple[System, Figures]:
-    """Train, stopped behind step `kill` and gone on with from the last checkpoint before it, and evaluate."""
+    """Train and evaluate; if `kill` is set, stop after that step and resume from the last checkpoint."""
     times: list[float] = []
 
     def on_step(step: int, _: dict[str, float]) -> None:

@@ -36,5 +36,5 @@ def test_whole_functions_are_kept_until_their_code_changes(tmp_path: Path) -> No
 
 
 def test_a_folder_without_mutants_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="holds no mutants"):
+    with pytest.raises(DataError, match="has no mutants"):
         functions(tmp_path)
