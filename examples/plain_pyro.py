@@ -1,12 +1,12 @@
-"""BaRA's gate form in plain Pyro, on one page: program, guide, bound and training loop.
+"""BaRA's gate form in plain Pyro: program, guide, ELBO and training loop in one file.
 
     y = W0 x + s B ((Phi * theta) * (A x))       Phi, theta ~ Gamma(1, 1)       q: Weibull
 
-`bara_pyro.models.BaRA` and `bara_pyro.guides.WeibullGuide` are the same program and guide: a test trains both
-with the same noise and compares their losses. The library adds speed, other forms, priors and guides,
-likelihoods of whole replies, and everything that happens to a run before and after.
+This is the same program and guide as `bara_pyro.models.BaRA` and `bara_pyro.guides.WeibullGuide`: a test
+trains both with the same noise and compares their losses. The library adds speed, other forms, priors and
+guides, likelihoods of whole replies, and the handling of runs (data, evaluation, calibration, export).
 
-Try it: `python examples/plain_pyro.py`.
+Run it with `python examples/plain_pyro.py`.
 """
 
 import math
@@ -25,11 +25,11 @@ from bara_pyro.core.distributions import MeanWeibull
 
 
 class Program(nn.Module):
-    """A frozen language model, each layer of `paths` changed by A, B and its gates; `y` is the answer."""
+    """A frozen language model with a gated low-rank adapter on each layer of `paths`; `y` is the answer."""
 
     def __init__(self, lm, paths, num_data, r=8, alpha=16.0, beta=1e-5):
         super().__init__()
-        self.frozen = (lm,)  # in a tuple: its weights are not the program's
+        self.frozen = (lm,)  # a tuple hides its weights from the parameters of the program
         self.paths, self.num_data, self.r, self.scaling, self.beta = paths, num_data, r, alpha / r, beta
         layers = [lm.get_submodule(path) for path in paths]
         self.A = nn.ParameterList(torch.empty(r, layer.in_features) for layer in layers)
@@ -38,9 +38,9 @@ class Program(nn.Module):
             nn.init.kaiming_uniform_(A, a=math.sqrt(5))
 
     def change(self, i, phi, x):
-        """Return what is added to the output of layer i for its input x, `rows x tokens x in_features`."""
+        """Return the adapter's output of layer i for its input x, `rows x tokens x in_features`."""
         prior = Gamma(1.0, 1.0).expand([*x.shape[:-1], self.r]).to_event(1)
-        with poutine.scale(scale=self.beta):  # the weight of theta's KL
+        with poutine.scale(scale=self.beta):  # weight of theta's KL
             theta = pyro.sample(f"theta/{i}", prior, infer={"input": x})
         return self.scaling * F.linear(phi[i] * theta * F.linear(x, self.A[i]), self.B[i])
 
@@ -65,31 +65,31 @@ class Program(nn.Module):
         return logits[:, 0]
 
     def hook(self, layer, i, phi):
-        """Add the change of layer i to its output."""
+        """Add the adapter's output to that of layer i."""
         return layer.register_forward_hook(lambda _, args, out: out + self.change(i, phi, args[0]))
 
 
 class Guide(GuideMessenger, nn.Module):
-    """q(Phi) free, q(theta | x) linear in the layer's input: Weibulls of a mean and a noise level 1 / k."""
+    """Weibull posteriors with a mean and a noise level 1 / k: free for Phi, linear in the input for theta."""
 
     def __init__(self, program, noise=0.5):
         nn.Module.__init__(self)
         GuideMessenger.__init__(self, program)
         r, layers = program.r, [program.frozen[0].get_submodule(path) for path in program.paths]
-        start = math.log(math.expm1(noise))  # where softplus is `noise`
+        start = math.log(math.expm1(noise))  # softplus(start) == noise
         self.register_buffer("start", torch.cat([torch.zeros(r), torch.full((r,), start)]))
         self.phi = nn.Parameter(torch.zeros(len(layers), 2 * r))
         self.theta = nn.ParameterList(torch.zeros(2 * r, layer.in_features) for layer in layers)
         for weight in self.theta:
-            nn.init.orthogonal_(weight).data[r:] = 0  # every token begins with the same noise level
+            nn.init.orthogonal_(weight).data[r:] = 0  # all tokens start with the same noise level
 
     def _pyro_sample(self, msg):
         self.input = msg["infer"].get("input")
-        if msg["name"] != "y":  # not observed where answers are predicted
+        if msg["name"] != "y":  # answers are not observed in prediction
             super()._pyro_sample(msg)
 
     def get_posterior(self, name, prior):
-        """Return the posterior of a site, amortised by the input of its layer."""
+        """Return the posterior of a site, amortized over the input of its layer."""
         if name == "phi":
             return self.weibull(self.phi)
         x = self.input
@@ -97,7 +97,7 @@ class Guide(GuideMessenger, nn.Module):
         return self.weibull(F.linear(unit, self.theta[int(name.removeprefix("theta/"))]))
 
     def weibull(self, raw):
-        """Return the distribution of raw means and noise levels, `... x 2r`."""
+        """Return the Weibull distributions for raw means and noise levels, `... x 2r`."""
         mean, noise = F.softplus(raw + self.start).chunk(2, dim=-1)
         return MeanWeibull(mean.clamp_min(1e-8), noise.clamp(0.01, 1.0), validate_args=False).to_event(1)
 
@@ -113,7 +113,7 @@ def predict(program, guide, batch, draws):
 
 
 def main(steps=300, draws=10):
-    """Train on the bundled task and print how good the answers are on its test rows."""
+    """Train on a bundled task and print the scores on its test rows."""
     backbone, task = bp.load_backbone("microworld"), bp.load_task("micro-wgs")
     answers = bp.answer_token_ids(backbone.tokenizer, task.labels)
     train, test = (bp.encode(rows, backbone.tokenizer) for rows in (task.train, task.test[:500]))

@@ -1,1 +1,1 @@
-"""An example plug-in of bara_pyro: Bayesian VeRA, a guide, a prior and a task of replies."""
+"""An example plug-in for bara_pyro: Bayesian VeRA, a guide, a prior, a reply task and a command."""

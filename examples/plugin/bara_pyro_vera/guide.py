@@ -1,4 +1,4 @@
-"""A guide: every gate's posterior is exponential, which has a mean and no noise level of its own."""
+"""A guide with exponential posteriors, which have a mean but no separate noise level."""
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -9,7 +9,7 @@ from bara_pyro.guides.amortized import AmortizedGuide
 
 
 class ExponentialGuide(AmortizedGuide):
-    """`q(gate) = Exponential`, as the Weibull distribution of shape 1, whose KL terms are registered."""
+    """`q(gate) = Exponential`, written as a Weibull of shape 1 because its KL terms are registered."""
 
     noisy = False
 

@@ -1,4 +1,4 @@
-"""The method: program and guide under one name, with settings."""
+"""The method: a program and a guide under one name, with settings."""
 
 from pydantic import NonNegativeFloat
 

@@ -1,9 +1,9 @@
 r"""A program: VeRA (Kopiczko et al., ICLR 2024, arXiv 2310.11454) with a random gate.
 
-Phi  ~ prior                         one r-vector a module
+Phi  ~ prior                         one r-vector for each module
 y    = W0 x + s b * (B (Phi * A x))  A and B random and frozen, b trained
 
-VeRA trains the vector between A and B as well; here it is what the posterior is about.
+VeRA trains the vector between A and B; here it is the latent variable Phi.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ PHI = "phi"
 
 
 class VeRAAdapter(Adapter):
-    """The change of one layer: `down`, `r x in`, and `up`, `out x r`, are frozen; `out_scale` is trained."""
+    """The adapter of one layer: `down` (`r x in`) and `up` (`out x r`) are frozen, `out_scale` is trained."""
 
     def __init__(self, target: Target, r: int, scaling: float) -> None:
         super().__init__(target, r, scaling)
@@ -36,7 +36,7 @@ class VeRAAdapter(Adapter):
         self.out_scale = nn.Parameter(torch.zeros(target.out_features))
 
     def shrink(self, x: Tensor, latents: Tensor) -> Tensor:
-        """Return `Phi * A x`; `latents` is this module's Phi, `[draws x 1 x] 1 x r`."""
+        """Return `Phi * A x`; `latents` is Phi of this module, `[draws x 1 x] 1 x r`."""
         return F.linear(x, read(self, "down")) * latents
 
     def expand(self, units: Tensor, latents: Tensor, rows: Tensor | None = None) -> Tensor:
@@ -46,12 +46,12 @@ class VeRAAdapter(Adapter):
 
 
 class VeRA(AdaptedLM):
-    """The program.
+    """The program of Bayesian VeRA.
 
     Args:
         backbone, num_data, **adapter: see `bara_pyro.core.program.AdaptedLM`.
-        prior: name of Phi's prior and its hyper-parameters.
-        beta: weight of the KL of Phi; 1 is the exact ELBO.
+        prior: name of Phi's prior.
+        beta: weight of the KL of Phi; 1 gives the exact ELBO.
     """
 
     adapters: Mapping[str, VeRAAdapter]
@@ -71,14 +71,14 @@ class VeRA(AdaptedLM):
 
     @cached_property
     def latents(self) -> Latents:
-        """`phi`, `modules x r`."""
+        """The latent variable `phi`, `modules x r`."""
         return Latents(self.r, {PHI: Site(PHI, (len(self.targets), self.r))})
 
     @cached_property
     def gates(self) -> Gates:
-        """Phi alone: what every diagnostic of gates needs to know."""
+        """The gates (only Phi), which the diagnostics of gates use."""
         return Gates(tuple(t.path for t in self.targets), self.r, PHI, {}, modulating=True)
 
     def global_latents(self, batch: object) -> Sequence[Tensor]:
-        """Sample Phi of all modules."""
+        """Sample Phi for all modules."""
         return by_module(sample_per_module(PHI, self.prior, len(self.targets), self.r, self.beta))

@@ -1,4 +1,4 @@
-"""A task of replies: to count on from a number."""
+"""A reply task: count on from a number."""
 
 import random
 
@@ -7,7 +7,7 @@ from bara_pyro.data.reply_tasks import GeneratedReplies, ReplyTask
 
 
 def load(seed: int) -> ReplyTask:
-    """Return the task, 40 rows to train on and 20 others."""
+    """Return the task with 40 training rows and 20 test rows."""
     starts = random.Random(seed).sample(range(100), 60)
     rows = [
         Conversation(f"Count on from {n} :", f" {n + 1} {n + 2} {n + 3}", f"counting-{n}") for n in starts
