@@ -1,1 +1,1 @@
-"""Looking inside a fitted model: what its gates do, and whether its posterior can be trusted."""
+"""Inspect a fitted model: its calibration, its gates, and the quality of its posterior."""

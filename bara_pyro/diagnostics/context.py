@@ -1,4 +1,4 @@
-"""What all diagnostics of a run share: the run, the rows that are looked at, the draws made of them."""
+"""The data that all diagnostics of a run share: the run, the inspected rows and their posterior draws."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,24 +17,24 @@ FOLDER = "report"
 
 @dataclass(frozen=True)
 class Options:
-    """How much is looked at."""
+    """How many rows and draws an inspection uses."""
 
     rows: int = 256  # test rows
     samples: int = 50  # posterior draws of gates and predictions
-    nested: int = 10  # draws of the global gates, and for each as many of the local ones
-    token_samples: int = 100  # draws of the token maps
-    bound_draws: int = 50  # draws of the PAC-Bayes bounds, for each row
+    nested: int = 10  # draws of the global gates, and of the local gates for each of them
+    token_samples: int = 100  # draws for the token maps
+    bound_draws: int = 50  # draws for the PAC-Bayes bounds, for each row
     train_rows: int = 128  # training rows for PSIS-LOO
-    train_draws: int = 100  # draws for it; Pareto's k needs a tail to fit
+    train_draws: int = 100  # draws for PSIS-LOO; Pareto's k needs enough of them to fit a tail
     prior_draws: int = 50  # draws of the gates from each prior
-    tau: float = 0.1  # threshold below which a gate counts as off
+    tau: float = 0.1  # a gate below this threshold counts as off
     cap: float = 4.6  # cap of the NLL in the bounds, nats
-    texts: tuple[str, ...] = ()  # for the token maps; nine short ones if there are none
-    deep: bool = True  # gates, draws and the posterior, beside how far the probabilities are right
+    texts: tuple[str, ...] = ()  # texts for the token maps; nine short default texts if empty
+    deep: bool = True  # also inspect gates, draws and the posterior, not only accuracy and calibration
 
 
 def options(rows: int, samples: int, tau: float, texts: Sequence[str] = (), *, deep: bool = True) -> Options:
-    """Return options whose every number of draws goes with `samples`, and with it the time that it takes."""
+    """Return options with all numbers of draws (and the time) proportional to `samples`."""
     return Options(
         rows=rows,
         samples=samples,
@@ -52,26 +52,33 @@ def options(rows: int, samples: int, tau: float, texts: Sequence[str] = (), *, d
 
 @dataclass(frozen=True)
 class Context:
-    """A run with the rows that are looked at."""
+    """A fitted run with the inspected rows and their posterior draws."""
 
-    folder: Path  # of the run
-    system: System  # fitted
-    rows: EncodedSplit  # of the split that the run is evaluated on
+    folder: Path  # folder of the run
+    system: System  # the fitted run
+    rows: EncodedSplit  # the first rows of the split that the run is evaluated on
     labels: Tensor  # long, `n`
-    truth: Tensor  # float64, `n x C`: the true answer probabilities; NaN where they are not known
-    log_probs: Tensor  # float64, `S x n x C`: the answers' log-probabilities under posterior draws
-    gates: GateDraws | None  # the gates behind them; for LoRA its activations; None for other methods
-    options: Options  # how much is looked at
-    out: Path  # where the report goes
+    truth: Tensor  # float64, `n x C`: true answer probabilities; NaN for unknown ones
+    log_probs: Tensor  # float64, `S x n x C`: log-probabilities of the answers under posterior draws
+    gates: GateDraws | None  # the gates of these draws; activations for LoRA; None for other methods
+    options: Options
+    out: Path  # folder of the report
 
     @property
     def has_gates(self) -> bool:
-        """Whether there are gates to look at."""
+        """Whether the method has gates."""
         return self.system.model.gates is not None
 
 
 def look(folder: Path, system: System, options: Options, out: Path | None = None) -> Context:
-    """Draw what all parts need; the report goes to the run's subfolder `report` where `out` is None."""
+    """Return the context of a run: its first test rows and their posterior draws.
+
+    Args:
+        folder: folder of the run.
+        system: the fitted run.
+        options: how many rows and draws to use.
+        out: folder of the report; `report` inside the run's folder if None.
+    """
     name = system.config.task.evaluate_on
     rows = first_rows(system.split(name), options.rows)
     gates = None

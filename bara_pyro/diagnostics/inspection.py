@@ -1,4 +1,4 @@
-"""The inspection of a run: every diagnostic's result, in one that can be stored and read back."""
+"""The inspection of a run: the results of all diagnostics in one object that can be stored and read."""
 
 import sys
 import time
@@ -32,56 +32,56 @@ DIAGNOSTICS: dict[str, Callable[[Context], Result | None]] = {
     "draws": export_draws,
     "posterior": posterior_trust,
 }
-"""The field of `Inspection` -> what computes it; None where a method has no such thing. Packages add some."""
+"""Field of `Inspection` -> function that computes it, or returns None if it does not apply to the method."""
 QUICK = ("scores",)
-"""Those that an inspection with `deep=False` computes."""
+"""The diagnostics of an inspection with `deep=False`."""
 
 
 class RunFacts(Result):
-    """What was trained on what."""
+    """The method, task and training of a run."""
 
     method: str
-    backbone: str
+    backbone: str  # name of the language model
     task: str
-    split: str  # that is looked at
-    rows: int  # of it
+    split: str  # the inspected split
+    rows: int  # number of inspected rows
     train_rows: int
     r: int  # rank of the adapters
-    modules: int  # how many there are
-    trainable: int  # parameters
-    frozen: int
+    modules: int  # number of adapted modules
+    trainable: int  # number of trainable parameters
+    frozen: int  # number of frozen parameters
     steps: int
-    lr: float
+    lr: float  # learning rate
     seed: int
-    train_seconds: float | None  # None where that is not known
+    train_seconds: float | None  # None if unknown
     config_hash: str
 
 
 class Inspection(Result):
-    """All that was found in a run; a part is None where a method has no such thing, or was not looked at.
+    """The results of an inspection; a part is None if it does not apply to the method or was not requested.
 
-    Beside the fields below it has one for each part that packages add (`bara_pyro.diagnostics.parts`).
+    Installed packages may add further fields (`bara_pyro.diagnostics.parts`).
     """
 
     model_config = ConfigDict(extra="allow")
 
-    schema_version: int = SCHEMA  # of this layout
-    run: RunFacts  # what was looked at
-    options: Options  # how much of it
+    schema_version: int = SCHEMA
+    run: RunFacts  # the inspected run
+    options: Options  # numbers of rows and draws
     scores: PredictiveScores
     rank: RankUse | None
     tokens: TokenUse | None
     uncertainty: UncertaintySplit | None
     draws: DrawnAnswers | None
     posterior: PosteriorTrust | None
-    seconds: dict[str, float]  # what each took
-    total_seconds: float  # including the drawing before them
-    peak_memory_mib: float | None  # of the process; None on Windows, which does not tell
+    seconds: dict[str, float]  # time of each part
+    total_seconds: float  # total time, including the draws that the parts share
+    peak_memory_mib: float | None  # peak memory of the process; None on Windows
 
     @model_validator(mode="before")
     @classmethod
     def _read_added(cls, values: Json) -> Json:
-        """Read what packages add as what they add; an unknown name is refused."""
+        """Read the fields of installed packages with their classes, and reject unknown names."""
         added = {name: ADDED.find(name).result for name in values.keys() - cls.model_fields.keys()}
         return values | {
             name: None if values[name] is None else kind.model_validate(values[name])
@@ -97,17 +97,19 @@ def look_inside(
     out: str | Path | None = None,
     on_part: Callable[[int], None] | None = None,
 ) -> Inspection:
-    """Run every diagnostic on a run, or those of `QUICK`; its draws are written, too, for ArviZ.
+    """Run the diagnostics on a run, and write its draws for ArviZ.
+
+    With `deep=False` in the options only the diagnostics of `QUICK` run, and no draws are written.
 
     Args:
-        folder: of the run.
-        system: the run, read.
-        options: how much to look at.
-        out: where the draws go; the run's subfolder `report` if None.
+        folder: folder of the run.
+        system: the run.
+        options: numbers of rows and draws.
+        out: folder for the draws; `report` inside the run's folder if None.
         on_part: called with 1 after each diagnostic.
 
     Raises:
-        ConfigError: the answers are whole texts.
+        ConfigError: the run generates free text instead of choosing an answer.
         DataError: the split has no rows.
 
     Examples:
@@ -139,12 +141,12 @@ def look_inside(
 
 
 def part_names(options: Options) -> tuple[str, ...]:
-    """Return the names of the diagnostics that are run."""
+    """Return the names of the diagnostics to run."""
     return (*DIAGNOSTICS, *ADDED) if options.deep else QUICK
 
 
 def run_facts(c: Context) -> RunFacts:
-    """Return the facts of a run."""
+    """Return the method, task and training of a run."""
     config, counts = c.system.config, parameter_counts(c.system)
     return RunFacts(
         method=config.method.name,
@@ -166,7 +168,7 @@ def run_facts(c: Context) -> RunFacts:
 
 
 def peak_memory() -> float | None:
-    """Return the peak resident memory of the process, MiB; None on Windows, which does not tell."""
+    """Return the peak resident memory of the process in MiB; None on Windows, which does not report it."""
     try:
         import resource
     except ImportError:

@@ -1,4 +1,4 @@
-"""What packages add to an inspection, by their entry points `bara_pyro.diagnostics`."""
+"""Parts that installed packages add to an inspection through the entry points `bara_pyro.diagnostics`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from bara_pyro.registry import Registry
 
 @dataclass(frozen=True)
 class InspectionPart:
-    """A field of `Inspection`, by the name of its entry point, and a section of its page.
+    """A field of `Inspection`, named after its entry point, and a section of the report.
 
     Attributes:
-        result: class of what is found.
-        compute: finds it; None where a method has no such thing.
-        render: shows it.
+        result: class of the result.
+        compute: returns the result for a run, or None if the part does not apply to its method.
+        render: returns the section of the report.
     """
 
     result: type[Result]

@@ -1,4 +1,4 @@
-"""What the result of a diagnostic is: typed, unchanging, and the same after a journey through JSON."""
+"""Base class of the results of diagnostics: typed, immutable, and unchanged by a round trip through JSON."""
 
 import math
 from typing import Annotated
@@ -14,6 +14,6 @@ Number = Annotated[
 
 
 class Result(BaseModel):
-    """Base of all results: fields are set once, unknown ones are refused, infinities and NaN become null."""
+    """Immutable base class of results: rejects unknown fields, and stores infinities and NaN as null."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="null")

@@ -84,7 +84,7 @@ def _ids(run: Path) -> list[str]:
 def test_the_page_is_written_once(groups: Path, tmp_path: Path, bara: Bara) -> None:
     a, b = groups / "bara" / "seed-0", groups / "lora" / "seed-0"
     page = tmp_path / "compared.html"
-    assert "One run a side" in bara("compare", a, b, "--page", page).out
+    assert "Each side has one run" in bara("compare", a, b, "--page", page).out
     assert "<svg" in page.read_text()
     assert_one_sentence(bara("compare", a, b, "--page", page), "--overwrite")
     assert bara("compare", a, b, "--page", page, "--overwrite").code == 0

@@ -157,7 +157,7 @@ def test_prune_writes_a_run_that_can_be_used(place: Place, run: Path, tmp_path: 
     assert curve[-1]["share"] < curve[0]["share"] == 100
     assert bara("evaluate", smaller).code == 0
     assert_one_sentence(bara("prune", run, "--out", smaller), "already")
-    assert_one_sentence(bara("prune", smaller, "--out", tmp_path / "again"), "pruned already")
+    assert_one_sentence(bara("prune", smaller, "--out", tmp_path / "again"), "already pruned")
 
 
 def test_counts_of_shortened_and_dropped_rows_are_noted(place: Place, tmp_path: Path, bara: Bara) -> None:

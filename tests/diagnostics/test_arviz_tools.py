@@ -164,7 +164,7 @@ def test_comparison() -> None:
     assert second.difference_se == pytest.approx(theirs.loc["bad", "dse"], **rounded)
     with pytest.raises(DataError, match="different rows"):
         compare({"good": exported(good), "fewer": exported(good[:, :10])})
-    with pytest.raises(ConfigError, match="two methods"):
+    with pytest.raises(ConfigError, match="give two or more"):
         compare({"good": exported(good)})
 
 
@@ -177,7 +177,7 @@ def test_plots_are_written(data, point, tmp_path: Path) -> None:
     assert all(path.read_bytes().startswith(PNG) for path in written)
     assert [path.name for path in plots(point, tmp_path)] == ["predictive_check.png"]
     assert not pyplot.get_fignums()
-    with pytest.raises(DataError, match="neither a Phi nor labels"):
+    with pytest.raises(DataError, match="neither Phi nor labels"):
         plots(container({"constant_data": data.constant_data}, {}), tmp_path)
 
 

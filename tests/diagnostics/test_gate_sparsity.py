@@ -102,7 +102,7 @@ def test_expectation_of_the_weibull_distribution() -> None:
 
 @pytest.mark.parametrize("tau", [-0.1, math.nan])
 def test_a_threshold_that_is_none(tau: float) -> None:
-    with pytest.raises(ConfigError, match="at least 0"):
+    with pytest.raises(ConfigError, match="0 or more"):
         gate_sparsity(by_hand(), tau)
 
 

@@ -143,7 +143,7 @@ def test_equal_weights_and_the_bootstrap() -> None:
     found = summarise(weights, resamples=400)
     delta = float(weights.exp().std() / weights.exp().mean()) / math.sqrt(2000)
     assert found.evidence_error == pytest.approx(delta, rel=0.15)
-    with pytest.raises(ConfigError, match="samples=1"):
+    with pytest.raises(ConfigError, match="samples is 1"):
         summarise(weights[:1])
 
 
@@ -157,11 +157,11 @@ def test_a_bound_of_minus_infinity_is_below_everything() -> None:
 
 def test_what_cannot_be_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
     model, batch = one_gate()
-    with pytest.raises(ConfigError, match="DeltaGuide puts all mass on a point"):
+    with pytest.raises(ConfigError, match="DeltaGuide is a point estimate"):
         log_weights(model, DeltaGuide(model), batch)
     with pytest.raises(ConfigError, match="was made for another model"):
         log_weights(model, WeibullGuide(one_gate()[0]), batch)
-    with pytest.raises(ConfigError, match=r"samples=0"):
+    with pytest.raises(ConfigError, match="samples is 0"):
         log_weights(model, WeibullGuide(model), batch, samples=0)
     lora = LoRA(model.backbone, len(batch))
     with pytest.raises(ConfigError, match="LoRA has no latents"):
@@ -177,8 +177,8 @@ def test_what_cannot_be_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
     ("options", "said"),
     [
         ({"num_data": 24}, "num_data=24 for 12 rows would count each row 2 times"),
-        ({"beta_phi": 0.5}, "'phi' enters with weight 0.5"),
-        ({"beta_theta": 0.0, "latent": "phi*theta"}, f"'{THETA}' enters with weight 0"),
+        ({"beta_phi": 0.5}, "'phi' has KL weight 0.5"),
+        ({"beta_theta": 0.0, "latent": "phi*theta"}, f"'{THETA}' has KL weight 0"),
     ],
 )
 def test_another_posterior_is_refused(options: dict, said: str) -> None:

@@ -168,7 +168,7 @@ def test_answers_have_their_probabilities() -> None:
     assert torch.equal(same[:, 0], drawn[:, 0])
     assert (same[:, 0] == same[:, 1]).double().mean() < 0.5  # 0.38 of independent answers
     assert not torch.equal(answers(probs.log().expand(9, -1, -1), ("a", "b"), 1, "y"), drawn[:9])
-    with pytest.raises(DataError, match="'b' has no probabilities"):
+    with pytest.raises(DataError, match="row 'b' are NaN"):
         answers(torch.tensor([[[0.0], [math.nan]]]), ("a", "b"), 0, "y")
 
 
@@ -297,11 +297,11 @@ def test_too_large_is_refused_before_anything_is_drawn(bara, monkeypatch) -> Non
     ("arguments", "error", "words"),
     [
         ({"split": "tests"}, ConfigError, "Unknown split 'tests'"),
-        ({"samples": 0}, ConfigError, "samples=0"),
-        ({"rows": 0}, ConfigError, "rows=0"),
+        ({"samples": 0}, ConfigError, "samples is 0"),
+        ({"rows": 0}, ConfigError, "rows is 0"),
         ({"rows": []}, ConfigError, "at least one row"),
         ({"rows": ["fox-red"] * 2, "split": "train"}, (ConfigError, DataError), "fox-red"),
-        ({"rows": ["wolf"]}, DataError, "no row 'wolf' among the 8 of the test split"),
+        ({"rows": ["wolf"]}, DataError, "no row 'wolf' among the 8 rows of the test split"),
         ({"tokens": "first"}, ConfigError, "'first'"),
         ({"modules": ["lm_tail"]}, ConfigError, "'lm_tail'"),
         ({"tau": -1.0}, ConfigError, "-1.0"),

@@ -160,7 +160,7 @@ def test_several_seeds_are_paired_and_a_t_test_over_them(tmp_path: Path) -> None
     assert line.difference == pytest.approx(np.mean(by_seed))
     assert (line.low, line.high, line.df) == pytest.approx((low, high, 3), abs=1e-9)
     assert found.a.seeds == found.b.seeds == [0, 1, 2, 5]
-    assert found.notes == ["left out, because one side lacks it: seed 7"]
+    assert found.notes == ["seeds that only one side has were left out: 7"]
     with pytest.raises(DataError, match=r"0, 1, 2, 5 and 8"):
         compare_runs(a, group(tmp_path / "c", {8: 0.1}, "lora"))
 
@@ -218,19 +218,19 @@ def test_rows_and_draws_have_to_be_the_same(tmp_path: Path, two: tuple[Path, Pat
     refused("split", "validation rows", split="validation")
     refused("ids", "'row-0'", ids=[f"row-{i + 1}" for i in range(ROWS)])
     refused("order", "order differs", ids=[f"row-{ROWS - 1 - i}" for i in range(ROWS)])
-    refused("labels", "other classes or answers", labels=(LABELS + 1) % 3)
-    refused("classes", "other classes or answers", classes=["b"] * 3)
+    refused("labels", "different classes or answers", labels=(LABELS + 1) % 3)
+    refused("classes", "different classes or answers", classes=["b"] * 3)
     refused("draws", "S = 10.*S = 20", {20: probs[10]})
     with pytest.raises(DataError, match="S = 10 and not 0"):
         compare_runs(*two, samples=0)
     read = write(tmp_path / "read", probs, rows="4567")
-    assert "other tokenizers or prompts" in compare_runs(a, read).notes[0]
+    assert "tokenizers or prompts differ" in compare_runs(a, read).notes[0]
 
 
 def test_only_repetitions_make_a_group(tmp_path: Path, two: tuple[Path, Path]) -> None:
     for name, message, change in (
         ("method", "differ in more than their seed", {"seed": 1, "method": "lora"}),
-        ("twice", "2 runs of seed 0", {}),
+        ("twice", "2 runs with seed 0", {}),
     ):
         for i, changes in enumerate(({}, change)):
             write(tmp_path / name / f"s{i}", {10: predictions(i, 1)}, **changes)

@@ -188,11 +188,11 @@ def test_what_cannot_be_pruned() -> None:
     with pytest.raises(ConfigError, match="blob cannot be pruned"):
         prune(system, system.split("train"))
     system = fitted("lora")
-    with pytest.raises(ConfigError, match="tolerance=0"):
+    with pytest.raises(ConfigError, match="tolerance is 0"):
         prune(system, system.split("train"), 0)
     silence(system, 0)
     smaller = prune(system, system.split("train"), 0.01).system
-    with pytest.raises(ConfigError, match="pruned already"):
+    with pytest.raises(ConfigError, match="already pruned"):
         prune(replace(smaller), smaller.split("train"), 0.01)
 
 

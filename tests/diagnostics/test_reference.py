@@ -71,7 +71,7 @@ def test_nuts_with_local_gates_and_two_chains() -> None:
 
 def test_what_nuts_refuses() -> None:
     model, batch = one_gate()
-    with pytest.raises(ConfigError, match=r"1 gates are more than max_latents=0.*raise the limit"):
+    with pytest.raises(ConfigError, match=r"1 gates exceed max_latents=0.*raise max_latents"):
         nuts(model, batch, max_latents=0)
     with pytest.raises(ConfigError, match="samples=7"):
         nuts(model, batch, samples=7)

@@ -62,9 +62,9 @@ def test_weights_that_cannot_be_relied_on_say_so() -> None:
 
 def test_points_and_numbers_that_are_refused() -> None:
     model, batch = one_gate()
-    with pytest.raises(ConfigError, match="puts all mass on a point"):
+    with pytest.raises(ConfigError, match="is a point estimate"):
         weighed_draws(model, DeltaGuide(model), batch, samples=5)
-    with pytest.raises(ConfigError, match="samples=0"):
+    with pytest.raises(ConfigError, match="samples is 0"):
         weighed_draws(model, weibull(model), batch, samples=0)
 
 

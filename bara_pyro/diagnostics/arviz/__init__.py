@@ -1,1 +1,1 @@
-"""Draws for ArviZ: groups, files, plots, PSIS-LOO."""
+"""Export posterior draws to ArviZ: groups, netCDF files and PSIS-LOO."""

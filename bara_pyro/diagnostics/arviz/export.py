@@ -1,4 +1,4 @@
-"""The draws of a run exported for ArviZ, and what a first look at them says."""
+"""Export the draws of a run for ArviZ, and summarize them: predictive check and Phi by module."""
 
 from collections.abc import Mapping
 
@@ -14,39 +14,40 @@ from bara_pyro.diagnostics.result import Result
 FILE = "posterior.nc"
 EXPORTED_ROWS = 64
 INTERVAL = 0.94
-"""Probability of the interval that answers are predicted in, and of the long one of a forest plot."""
+"""Probability of the predictive intervals of answers, and of the long intervals in forest plots."""
 
 
 class AnswerShare(Result):
-    """How often an answer is given, percent of the rows."""
+    """The share of rows with an answer, in percent."""
 
     answer: str
-    observed: float  # in the data
-    # Over the draws of the posterior, each of which answers all rows: median and the ends of `INTERVAL`.
+    observed: float  # share in the data
+    # Median and `INTERVAL` over posterior draws, each of which answers all rows.
     low: float
     median: float
     high: float
-    # Whether the draws hold what was observed, all answers together as often as one by `INTERVAL`.
-    within: bool | None = None  # of older files not known
+    # Whether the observed share is in an interval that covers all answers together with probability
+    # `INTERVAL`.
+    within: bool | None = None  # None in older files
 
     @property
     def as_predicted(self) -> bool:
-        """Whether what was observed is as the draws have it; where that is not known, the interval says."""
+        """Whether the observed share agrees with the draws; older files use the interval of the answer."""
         return self.low <= self.observed <= self.high if self.within is None else self.within
 
 
 class DrawnAnswers(Result):
-    """What was exported."""
+    """A summary of the exported draws."""
 
     file: str  # name of the netCDF file
-    rows: int
-    draws: int
+    rows: int  # number of rows
+    draws: int  # number of draws
     answers: list[AnswerShare]  # the posterior predictive check
     phi_median: dict[str, float]  # median of Phi by module; empty without a global gate
 
 
 def export_draws(c: Context) -> DrawnAnswers:
-    """Write the draws of some rows into the report's folder, for any method, and return what they say."""
+    """Write the draws of up to `EXPORTED_ROWS` rows to the report's folder and return their summary."""
     rows, split = min(EXPORTED_ROWS, len(c.rows)), c.system.config.task.evaluate_on
     data = to_inference_data(c.system, split=split, rows=rows, samples=c.options.samples)
     write_netcdf(data, c.out / FILE)
@@ -61,11 +62,11 @@ def export_draws(c: Context) -> DrawnAnswers:
 
 
 def _answers(groups: dict[str, Dataset]) -> list[AnswerShare]:
-    """Return whether as many of each answer are predicted as there are."""
+    """Return the observed and the predicted share of each answer."""
     shares = answer_shares(groups)
     names = [str(name) for name in groups["posterior_predictive"]["answer"].values]
     low, _, middle, _, high = interval(shares["posterior"]).tolist()
-    # By Bonferroni: of ten answers one by itself would be outside in nearly half of all looks.
+    # Bonferroni: without it one of ten answers would be outside its interval in nearly half of all checks.
     tail = (1 - INTERVAL) / 2 / len(names)
     ends = np.quantile(shares["posterior"].reshape(-1, len(names)), [tail, 1 - tail], axis=0)
     inside = (ends[0] <= shares["observed"]) & (shares["observed"] <= ends[1])
@@ -82,14 +83,14 @@ def _phi(groups: dict[str, Dataset]) -> dict[str, float]:
 
 
 def phi_lines(phi: DataArray) -> Dataset:
-    """Return `phi` as one variable, `chain x draw x module`: units as further draws, modules by layer."""
+    """Return `phi` as one variable `chain x draw x module`, with units as further draws, sorted by layer."""
     layers, projections = phi["layer"].values, phi["projection"].values
     order = np.argsort(np.where(layers < 0, np.iinfo(int).max, layers), kind="stable")
     names = [
         str(projection) if layer < 0 else f"{layer} {projection}"
         for layer, projection in zip(layers[order], projections[order], strict=True)
     ]
-    if len(set(names)) < len(names):  # two of one name in a layer: only the path tells them apart
+    if len(set(names)) < len(names):  # equal names in a layer: use the full paths
         names = [str(path) for path in phi["module"].values[order]]
     values = phi.transpose("chain", "draw", "rank", "module").values[..., order]
     pooled = values.reshape(values.shape[0], -1, values.shape[-1])
@@ -97,10 +98,10 @@ def phi_lines(phi: DataArray) -> Dataset:
 
 
 def answer_shares(groups: Mapping[str, Dataset]) -> dict[str, np.ndarray]:
-    """Return the share of the rows that each answer has, percent: in the data and by draw.
+    """Return the share of rows with each answer in percent, in the data and in each draw.
 
     Returns:
-        `observed`: float64, `C`; `posterior` and, where it was drawn from, `prior`: `chain x draw x C`.
+        `observed` (float64, `C`), `posterior` and, if it was drawn from, `prior` (`chain x draw x C`).
     """
     kinds = {"observed": "observed_data", "posterior": "posterior_predictive", "prior": "prior_predictive"}
     classes = np.arange(groups["posterior_predictive"].sizes["answer"])
@@ -112,6 +113,6 @@ def answer_shares(groups: Mapping[str, Dataset]) -> dict[str, np.ndarray]:
 
 
 def interval(values: np.ndarray) -> np.ndarray:
-    """Return the quantiles over all draws of `chain x draw x C` that are shown, `5 x C`, from low to high."""
+    """Return the plotted quantiles over all draws of `chain x draw x C`: `5 x C`, from low to high."""
     tail = (1 - INTERVAL) / 2
     return np.quantile(values, [tail, 0.25, 0.5, 0.75, 1 - tail], axis=(0, 1))

@@ -1,4 +1,4 @@
-"""What draws are exported of: a run, or a program, its guide and a batch of rows, read as a run."""
+"""Accept a run, or a program with its guide and a batch of rows, as the source of exported draws."""
 
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -19,30 +19,32 @@ from bara_pyro.runs.config import load_config
 from bara_pyro.runs.system import System
 
 Pair: TypeAlias = tuple[AdaptedLM, SiteGuide]
-GIVEN = "given"  # the name of a task, and the method, of a pair that is no run
+GIVEN = "given"  # name of the task and method of a (model, guide) pair, which is not a run
 
 
 def looked_at(
     run: System | Pair | AdaptedLM, guide: SiteGuide | None, split: str, rows: Rows | Batch
 ) -> tuple[System, EncodedSplit]:
-    """Return a run and the rows that are asked for; see `to_inference_data`.
+    """Return a run and the requested rows; arguments as for `to_inference_data`.
 
     Raises:
-        ConfigError: it is neither a run nor a program with its guide, or the rows are of the other.
+        ConfigError: `run` is neither a run nor a program with its guide, or `rows` does not fit it.
         DataError: a row is unknown.
     """
     if isinstance(run, System):
         if guide is not None or isinstance(rows, Batch):
-            raise ConfigError("A run has its own guide and rows: give their number, or their identifiers.")
+            raise ConfigError(
+                "A run has its own guide and rows: leave out guide, and give rows as a number or identifiers."
+            )
         return run, wanted_rows(run, split, rows)
     if isinstance(run, AdaptedLM):
         if guide is None:
-            raise ConfigError(f"A {type(run).__name__} needs its guide: give (model, guide).")
+            raise ConfigError(f"{type(run).__name__} needs a guide: give (model, guide).")
         run = (run, guide)
     model, guide = pair_of(run)
     if not isinstance(rows, Batch):
         raise ConfigError(
-            f"rows={rows!r} are of no run: give a batch beside (model, guide), such as "
+            f"rows is {rows!r}, but (model, guide) has no rows of a run: give a batch, such as "
             "bp.encode(examples, tokenizer).batch(range(8), answer_ids)."
         )
     require_answer_tokens(model.likelihood, "Exported draws")
@@ -50,7 +52,7 @@ def looked_at(
 
 
 def _as_run(model: AdaptedLM, guide: SiteGuide, batch: Batch, split: str) -> tuple[System, EncodedSplit]:
-    """Return a run of default settings, whose split are the rows of a batch."""
+    """Return a run with default settings that has the rows of a batch as its split."""
     tokens = [ids[mask].tolist() for ids, mask in zip(batch.input_ids, batch.attention_mask, strict=True)]
     ids = batch.ids or tuple(map(str, range(len(batch))))
     labels = (-1,) * len(batch) if batch.labels is None else tuple(batch.labels.tolist())

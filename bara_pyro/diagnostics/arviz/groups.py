@@ -1,4 +1,4 @@
-"""What the groups of exported draws hold: dimensions, type, unit of each variable, and when it is there."""
+"""The groups of exported draws: dimensions, type and unit of each variable, and when it exists."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -19,10 +19,10 @@ class Variable:
 
     dims: tuple[str, ...]
     dtype: str
-    text: str  # what it is
+    text: str  # description
     unit: str = ""  # "nats", "tokens", ..; empty for a plain number
-    # What has to be known for it: "phi" and "theta" (such a latent), "gates" (either), "tokens" (all are
-    # kept), "labels" (of every row), "prior" (it is drawn from).
+    # What the variable needs: "phi", "theta" (such a gate), "gates" (either), "tokens" (gates of all tokens
+    # are kept), "labels" (for every row), "prior" (draws from the prior).
     needs: tuple[str, ...] = ()
 
 
@@ -79,11 +79,11 @@ GROUPS: dict[str, dict[str, Variable]] = {
         ),
     },
 }
-"""Group -> variable -> what it is. ArviZ expects chains and draws in every group but those called data."""
+"""Group -> variable -> description. ArviZ expects chains and draws in every group except the data groups."""
 
 
 def nbytes(features: Collection[str], sizes: Mapping[str, int]) -> int:
-    """Return the bytes of all variables whose needs are among the features; coordinates are left out."""
+    """Return the bytes of all variables whose needs are among the features, without coordinates."""
     return sum(
         np.dtype(spec.dtype).itemsize * prod(sizes[dim] for dim in spec.dims)
         for group in GROUPS.values()
@@ -93,14 +93,20 @@ def nbytes(features: Collection[str], sizes: Mapping[str, int]) -> int:
 
 
 Variables = dict[str, Any]
-"""Name -> values: tensors, arrays, lists, whatever numpy reads."""
+"""Name -> values: tensors, arrays or lists that numpy can read."""
 
 Coords = Mapping[str, np.ndarray | tuple[str, np.ndarray]]
-"""Name -> values, or (dimension, values) for a coordinate that is no index."""
+"""Name -> values, or (dimension, values) for a coordinate that is not an index."""
 
 
 def dataset(group: str, arrays: Variables, coords: Coords) -> xarray.Dataset:
-    """Return arrays (name -> values, without the dimension `chain`) as a group, with its coordinates."""
+    """Return a group of exported draws.
+
+    Args:
+        group: name of the group.
+        arrays: name of a variable -> its values, without the dimension `chain`.
+        coords: coordinates; those of unused dimensions are left out.
+    """
     variables = {}
     for name, values in arrays.items():
         spec = GROUPS[group][name]
@@ -113,7 +119,7 @@ def dataset(group: str, arrays: Variables, coords: Coords) -> xarray.Dataset:
 
 
 def module_coords(paths: Sequence[str]) -> Coords:
-    """Return the coordinates of modules: path, layer (-1 for one outside the layers), projection."""
+    """Return the coordinates of modules: path, layer (-1 for modules outside the layers) and projection."""
     layers = [re.search(r"(?:^|\.)(\d+)(?:\.|$)", path) for path in paths]
     return {
         "module": np.array(paths, dtype=str),

@@ -1,19 +1,19 @@
-r"""A fitted system as ArviZ's data: draws of gates and answers, prior beside posterior, ready to be stored.
+r"""Export a fitted system to ArviZ: draws of gates and answers from the posterior and the prior.
 
-The draws are those of `core.prediction.predict` with the same seed. They are independent: one chain, no
-matter for R-hat. Groups and variables are listed in `bara_pyro.diagnostics.arviz.groups`; a method without
-gates has none of those that tell of gates.
+The draws are those of `core.prediction.predict` with the same seed. They are independent and form one chain,
+so R-hat does not apply. Groups and variables are listed in `bara_pyro.diagnostics.arviz.groups`; methods
+without gates lack the variables of gates.
 
-**The ELBO of a draw** is that of `MeanFieldELBO` with both KL weights at 1, of all N training rows as the n
-rows given stand for them; its mean over draws estimates the bound:
+**The ELBO of a draw** is that of `MeanFieldELBO` with both KL weights at 1. It is scaled from the n given
+rows to all N training rows, and its mean over draws estimates the bound:
 
     elbo_s = N / n \sum_i (log p(y_i | draw s) - kl_theta_si) - kl_phi
 
-The KLs are analytic. That of theta still differs from draw to draw, because q(theta | x) sees inputs that
-depend on the draws of the layers below. Where a KL has no closed form there is neither it nor `elbo`.
+The KLs are analytic. The KL of theta still varies between draws, because q(theta | x) sees inputs that depend
+on the draws in lower layers. If a KL has no closed form, it and `elbo` are left out.
 
-**`pareto_k`** has one value a row and no draws, so it is found in `constant_data`. On rows that were not
-trained on it says no more than how far the likelihood is spread over the draws; see `diagnostics.loo`.
+**`pareto_k`** has one value for each row and no draws, so it is in `constant_data`. On rows that were not
+used in training it only measures how far the likelihood spreads over the draws; see `diagnostics.arviz.loo`.
 """
 
 import json
@@ -63,24 +63,24 @@ def to_inference_data(
     """Return draws of a fitted system as an `arviz.InferenceData` (ArviZ 0.x) or a `DataTree` (1.x).
 
     Args:
-        system: a fitted run; or `(model, guide)`, or a model whose guide is given next.
-        guide: of a model.
-        rows: of a run how many, from the front of the split (all, where it has fewer), or their identifiers;
-            of model and guide a batch.
-        split: where a run's rows come from; PSIS-LOO needs "train".
-        samples: number S of draws; where the guide has a predictive of its own, that decides.
-        modules: paths of the modules whose gates are kept; all if None. KLs are those of all modules.
-        tokens: "all" keeps theta at every token, too, as `theta_tokens`; the coordinate `token` counts
-            backwards from the last token, 0.
-        prior: draw the same from the prior, too (twice the work).
+        system: a fitted run, a pair `(model, guide)`, or a model (then give `guide`).
+        guide: the guide of a model.
+        rows: for a run the number of rows, taken from the start of the split, or their identifiers. For a
+            model and guide a batch.
+        split: the split of a run's rows; PSIS-LOO needs "train".
+        samples: number S of draws. A guide with its own predictive distribution may return another number.
+        modules: paths of the modules whose gates are kept; all if None. KLs always cover all modules.
+        tokens: "all" also keeps theta at every token as `theta_tokens`; the coordinate `token` is 0 for the
+            last token and negative before it.
+        prior: also draw from the prior, which doubles the work.
         tau: threshold of `effective_rank`.
-        seed: of the draws; the configured one if None.
-        max_bytes: the most that the arrays may take.
+        seed: seed of the draws; the configured seed if None.
+        max_bytes: largest size of all arrays in bytes.
 
     Raises:
-        ConfigError: an argument is unknown or out of range, the arrays would take more than `max_bytes`, or
-            what is given is neither a run nor a model with its guide.
-        DataError: a row is unknown, or a draw's probabilities are not numbers.
+        ConfigError: an argument is unknown or out of range, the arrays would exceed `max_bytes`, or `system`
+            is neither a run nor a model with a guide.
+        DataError: a row is unknown, or the probabilities of a draw are NaN.
 
     Examples:
         >>> import bara_pyro as bp
@@ -90,7 +90,7 @@ def to_inference_data(
         >>> dict(data["posterior"]["phi"].sizes)
         {'chain': 1, 'draw': 4, 'module': 9, 'rank': 8}
 
-        Of a program and a guide of one's own:
+        For your own program and guide:
 
         >>> batch = run.split("test").batch(range(3), run.answer_ids)
         >>> data = to_inference_data((run.model, run.guide), rows=batch, samples=4, prior=False)
@@ -113,7 +113,7 @@ def to_inference_data(
         "sample_stats": _gate_stats(drawn, tau) if "gates" in features else {},
     }
     if {"gates", "prior"} <= features:
-        # A row a batch: padding is filled with the mean, which a prior need not have.
+        # One row in a batch: padding is filled with the mean, which a prior may lack.
         unseen = full_draws(system, PriorGuide(system.model), part, samples, seed, paths, batch_size=1)
         arrays |= {"prior": unseen.gates(), "prior_predictive": _predictive(unseen, part, seed, "prior/y")}
     coords = {
@@ -135,7 +135,7 @@ def to_inference_data(
 def _add_labels(
     arrays: dict[str, Variables], drawn: FullDraws, labels: Tensor, num_data: int, coords: Coords
 ) -> None:
-    """Add what takes the rows' labels: their likelihood, the ELBO by draw, Pareto's k by row."""
+    """Add the variables that need labels: log-likelihood, ELBO by draw and Pareto k by row."""
     likelihood = drawn.log_probs.gather(-1, labels.expand(len(drawn.log_probs), -1).unsqueeze(-1))[..., 0]
     arrays |= {"log_likelihood": {"y": likelihood}, "observed_data": {"y": labels}}
     arrays["sample_stats"] |= _elbo(drawn, likelihood, num_data)
@@ -153,10 +153,10 @@ def estimate_bytes(
     tokens: Tokens = "last",
     prior: bool = True,
 ) -> int:
-    """Return the bytes of the arrays that `to_inference_data` would make; nothing is drawn.
+    """Return the size in bytes of the arrays that `to_inference_data` would create, without drawing.
 
-    Coordinates, some kilobytes, are not counted; of a guide with a predictive of its own
-    it is the most that there can be. Arguments and errors are those of `to_inference_data`.
+    Coordinates (some kilobytes) are not counted. For a guide with its own predictive distribution this is an
+    upper bound. Arguments and errors are those of `to_inference_data`.
 
     Examples:
         >>> import bara_pyro as bp
@@ -172,7 +172,7 @@ def estimate_bytes(
 
 
 def _features(system: System, part: EncodedSplit, tokens: str, prior: bool) -> set[str]:
-    """Return what there is to draw, in the words of `Variable.needs`."""
+    """Return what the system and its rows offer, in the terms of `Variable.needs`."""
     if tokens not in get_args(Tokens):
         raise ConfigError(unknown("choice of tokens", tokens, get_args(Tokens)))
     found = {"labels"} if min(part.labels) >= 0 else set()
@@ -183,7 +183,7 @@ def _features(system: System, part: EncodedSplit, tokens: str, prior: bool) -> s
 
 def _sizes(system: System, part: EncodedSplit, samples: int, modules: int) -> dict[str, int]:
     if samples < 1:
-        raise ConfigError(f"samples={samples} must be 1 or more: a posterior is looked at through its draws.")
+        raise ConfigError(f"samples is {samples}: give 1 or more.")
     return {
         "chain": 1,
         "draw": max(samples, system.guide.copies),
@@ -198,8 +198,8 @@ def _sizes(system: System, part: EncodedSplit, samples: int, modules: int) -> di
 def _check_room(needed: int, max_bytes: int, samples: int, rows: int) -> None:
     if needed > max_bytes:
         raise ConfigError(
-            f"{samples} draws of {rows} rows would take {needed:,} bytes and max_bytes is {max_bytes:,}: "
-            f"lower rows (to about {max(1, rows * max_bytes // needed)}) or samples, or name fewer modules."
+            f"{samples} draws of {rows} rows would take {needed:,} bytes, but max_bytes is {max_bytes:,}: "
+            f"lower rows (to about {max(1, rows * max_bytes // needed)}) or samples, or choose fewer modules."
         )
 
 
@@ -215,7 +215,7 @@ def _gate_stats(drawn: FullDraws, tau: float) -> dict[str, Tensor]:
 
 
 def _elbo(drawn: FullDraws, likelihood: Tensor, num_data: int) -> dict[str, Tensor]:
-    """Return `elbo`, `S`, where the KL of every latent is known."""
+    """Return `elbo` (`S`), or nothing if the KL of a latent is unknown."""
     known = {
         name: getattr(drawn, f"kl_{name}") for name in ("phi", "theta") if getattr(drawn, name) is not None
     }
@@ -226,7 +226,7 @@ def _elbo(drawn: FullDraws, likelihood: Tensor, num_data: int) -> dict[str, Tens
 
 
 def _pareto_k(likelihood: Tensor, coords: Coords) -> Tensor:
-    """Return the Pareto k of each row, NaN where all draws say the same."""
+    """Return the Pareto k of each row, NaN for rows on which all draws agree."""
     spread = (likelihood.amax(dim=0) > likelihood.amin(dim=0)).numpy()
     k = np.full(len(spread), np.nan)
     if spread.any():
@@ -249,13 +249,13 @@ def _constants(system: System, part: EncodedSplit, split: str) -> Variables:
 
 
 def _no_run(system: System) -> Json:
-    """Return what is known of a program and its guide in place of a run's settings."""
+    """Return the attributes of a program and its guide, which have no run settings."""
     pair = f"{type(system.model).__name__}, {type(system.guide).__name__}"
     return {"method": pair, "config_hash": "", "split": GIVEN}
 
 
 def _attributes(system: System, split: str, samples: int, seed: int, tau: float) -> Json:
-    """Return where the draws come from; netCDF knows numbers and text only."""
+    """Return the origin of the draws as numbers and text, the only types of netCDF attributes."""
     return {
         "schema": SCHEMA,
         "inference_library": "bara_pyro",

@@ -1,14 +1,14 @@
-"""Leave-one-out by importance sampling, and methods compared by it.
+"""Leave-one-out cross-validation by importance sampling (PSIS-LOO), and method comparison based on it.
 
-**What it is.** PSIS-LOO (Vehtari, Gelman and Gabry 2017) asks how well row i would have been predicted by a
-posterior that had not seen it, by giving every draw the weight 1 / p(y_i | draw). That takes row i back out
-of a posterior *that was conditioned on it*: it makes sense on training rows (`split="train"`) and only there.
-On other rows it would remove what was never put in; their plain likelihood is already that of unseen rows.
+**What it estimates.** PSIS-LOO (Vehtari, Gelman and Gabry 2017) estimates how well the posterior would
+predict row i if it had not seen it. It gives every draw the weight 1 / p(y_i | draw), which removes row i
+from a posterior *that was conditioned on it*. Use it only on training rows (`split="train"`). For other rows
+the plain likelihood is already that of unseen data.
 
-**What it is not.** The draws are of q, not of the posterior, and the weights do not mend the difference. They
-act on latents only: weights of the adapters that are points (A and B) have seen row i and stay as they are.
-So the estimate is too hopeful, and of a method without any spread there is none. Where there are validation
-rows, their likelihood is the better judge.
+**Limits.** The draws come from the guide, not from the exact posterior, and the weights do not correct this.
+They also act only on latent variables: the point estimates A and B have seen row i. The estimate is therefore
+optimistic, and it does not exist for a method without posterior spread. If you have validation rows, prefer
+their likelihood.
 """
 
 from collections.abc import Mapping
@@ -26,28 +26,31 @@ from bara_pyro.errors import ConfigError, DataError
 
 
 class NoSpreadError(ConfigError):
-    """All draws are the same: there is nothing to weigh."""
+    """All draws are the same, so they cannot be reweighted."""
 
 
 @dataclass(frozen=True)
 class Ranked:
-    """A method in a comparison by PSIS-LOO; sums over the rows, nats."""
+    """A method in a comparison by PSIS-LOO; sums over rows, in nats."""
 
     method: str
-    elpd: float  # expected log predictive probability
-    se: float  # its standard error over rows
-    difference: float  # how far it is behind the best
-    difference_se: float  # the standard error of that over rows
+    elpd: float  # expected log predictive density; higher is better
+    se: float  # standard error of `elpd` over rows
+    difference: float  # `elpd` of the best method minus that of this one
+    difference_se: float  # standard error of the difference over rows
     p: float  # effective number of parameters
-    weight: float  # in the mixture that predicts the left-out rows best
-    unreliable: int  # rows whose Pareto k is above the limit; with more than a few all this is worth little
+    weight: float  # stacking weight: in the mixture that predicts the left-out rows best
+    unreliable: int  # number of rows with a Pareto k above the limit; more than a few invalidate the result
 
 
 def loo(data: Idata) -> Loo:
-    """Return PSIS-LOO of `to_inference_data(system, split="train", ...)`, with the Pareto k of every row.
+    """Return the PSIS-LOO estimate for exported draws of training rows, with the Pareto k of every row.
+
+    Args:
+        data: the result of `to_inference_data(system, split="train", ...)`.
 
     Raises:
-        ConfigError: the rows are not of the training split, or all draws are the same (`NoSpreadError`).
+        ConfigError: the rows are not from the training split, or all draws are the same (`NoSpreadError`).
         DataError: the rows have no labels.
 
     Examples:
@@ -63,27 +66,30 @@ def loo(data: Idata) -> Loo:
     split = data.attrs.get("split")
     if split != "train":
         raise ConfigError(
-            f"The rows are of the split {split!r}, which the posterior has not seen: export them with "
-            "split='train', or take the plain likelihood, which is that of unseen rows already."
+            f"The rows are from the split {split!r}, but PSIS-LOO is for training rows: export them with "
+            "split='train', or use the plain likelihood."
         )
     groups = inference_groups(data)
     if "log_likelihood" not in groups:
-        raise DataError("There is no group log_likelihood: PSIS-LOO needs rows whose labels are known.")
+        raise DataError("There is no group log_likelihood: export rows with known labels for PSIS-LOO.")
     likelihood = groups["log_likelihood"]
     if not float((likelihood["y"].max("draw") - likelihood["y"].min("draw")).max()) > 0:
         raise NoSpreadError(
-            f"All draws of {data.attrs.get('method')!r} are the same: PSIS-LOO re-weights draws and needs a "
-            "posterior with some spread."
+            f"All draws of {data.attrs.get('method')!r} are the same: PSIS-LOO reweights draws and needs a "
+            "posterior with spread."
         )
     return psis_loo(likelihood)
 
 
 def compare(methods: Mapping[str, Idata]) -> tuple[Ranked, ...]:
-    """Rank methods (name -> data, as `loo` takes it) by PSIS-LOO on the same training rows, best first.
+    """Rank methods by PSIS-LOO on the same training rows, best first.
+
+    Args:
+        methods: name of a method -> exported draws, as for `loo`.
 
     Raises:
-        ConfigError: fewer than two methods, or what `loo` raises.
-        DataError: the methods do not have the same rows.
+        ConfigError: there are fewer than two methods, or `loo` rejects the draws of one.
+        DataError: the methods have different rows.
 
     Examples:
         >>> import bara_pyro as bp
@@ -94,11 +100,11 @@ def compare(methods: Mapping[str, Idata]) -> tuple[Ranked, ...]:
         ...     run = bp.train(task="micro-wgs", method=method, steps=2, limit=4, out=f"runs/{method}")
         ...     data[method] = to_inference_data(run, split="train", rows=4, samples=30, prior=False)
         >>> ranked = compare(data)
-        >>> sorted(one.method for one in ranked), ranked[0].difference  # the best first
+        >>> sorted(one.method for one in ranked), ranked[0].difference  # 0 for the best
         (['bara', 'bara-gate'], 0.0)
     """
     if len(methods) < 2:
-        raise ConfigError(f"A comparison needs two methods or more, not {len(methods)}.")
+        raise ConfigError(f"There are {len(methods)} methods to compare: give two or more.")
     results = {name: loo(data) for name, data in methods.items()}
     first = next(iter(results))
     for name, result in results.items():

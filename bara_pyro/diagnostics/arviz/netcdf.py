@@ -1,4 +1,4 @@
-"""Exported draws in a netCDF file: whole or not at all, and read back the same."""
+"""Write exported draws to a netCDF file and read them back."""
 
 from importlib import import_module
 from pathlib import Path
@@ -14,10 +14,13 @@ ENGINE = "h5netcdf"
 
 
 def write_netcdf(data: Idata, path: str | Path) -> Path:
-    """Write what `to_inference_data` returned; ArviZ's own reader understands the file, too.
+    """Write the result of `to_inference_data` to a netCDF file, which ArviZ can also read.
+
+    Returns:
+        The path of the file.
 
     Raises:
-        CheckpointError: the file cannot be written; what was there before is untouched.
+        CheckpointError: the file cannot be written; an existing file is left untouched.
         ConfigError: h5netcdf is not installed.
 
     Examples:
@@ -29,16 +32,16 @@ def write_netcdf(data: Idata, path: str | Path) -> Path:
         PosixPath('posterior.nc')
     """
     _engine()
-    # Written over the open, still empty file: HDF5 needs a path, and the file is made whole by its renaming.
+    # HDF5 needs a path, so it overwrites the open, empty temporary file, which is then renamed.
     atomic_write(Path(path), lambda file: data.to_netcdf(file.name, engine=ENGINE))
     return Path(path)
 
 
 def read_netcdf(path: str | Path) -> Idata:
-    """Read a file of `write_netcdf`, all of it into memory.
+    """Read a file of `write_netcdf` into memory.
 
     Raises:
-        CheckpointError: the file is missing, truncated or no netCDF file.
+        CheckpointError: the file is missing, truncated or not a netCDF file.
         ConfigError: h5netcdf is not installed.
 
     Examples:

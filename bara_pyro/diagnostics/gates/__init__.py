@@ -1,1 +1,1 @@
-"""What the gates do: draws, sparsity, effective rank, tokens, pruning."""
+"""Diagnostics of the gates: draws, sparsity, effective rank, token maps, pruning."""

@@ -1,4 +1,4 @@
-"""One pass over rows that keeps everything: gates, answers, and the KL that goes with each draw."""
+"""Posterior draws of gates and answers for rows, with the KL of each draw."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,23 +29,23 @@ Rows = int | Sequence[str]
 
 @dataclass
 class FullDraws:
-    """S draws of n rows; None where the program has no such gate, or no closed form of its KL."""
+    """S draws for n rows. A gate is None if the program lacks it, a KL if it has no closed form."""
 
     log_probs: Tensor  # float64, `S x n x C`
     phi: Tensor | None = None  # float32, `S x M x r`
     theta: Tensor | None = None  # float32, `S x n x M x r`, at the last token
-    theta_tokens: Tensor | None = None  # `S x n x T x M x r`, NaN where a module sees no token; if asked for
-    kl_phi: Tensor | None = None  # float64, `S`, nats: of all modules, at weight 1
-    kl_theta: Tensor | None = None  # float64, `S x n`, nats: the same, summed over real tokens
-    centre: float = 0.0  # what is taken from theta before it acts
+    theta_tokens: Tensor | None = None  # optional, `S x n x T x M x r`; NaN if a module does not see a token
+    kl_phi: Tensor | None = None  # float64, `S`, nats: KL of all modules, with weight 1
+    kl_theta: Tensor | None = None  # float64, `S x n`, nats: KL of all modules and real tokens, with weight 1
+    centre: float = 0.0  # subtracted from theta in the gate
 
     @property
     def psi(self) -> Tensor:
-        """The gate as it acts, `Phi * (theta - centre)`: `S x n x M x r`, of Phi alone `S x 1 x M x r`."""
+        """The gate `Phi * (theta - centre)`: `S x n x M x r`, or `S x 1 x M x r` without theta."""
         return product(self.phi, self.theta, self.centre)
 
     def gates(self) -> dict[str, Tensor]:
-        """Return the gates that there are, and `gate`, their product, of both kinds."""
+        """Return the program's gates by name, and their product as `gate` if it has both kinds."""
         found = {"phi": self.phi, "theta": self.theta, "theta_tokens": self.theta_tokens}
         if self.phi is not None and self.theta is not None:
             found["gate"] = self.psi
@@ -53,10 +53,15 @@ class FullDraws:
 
 
 def wanted_rows(system: System, split: str, rows: Rows) -> EncodedSplit:
-    """Return the rows asked for, in that order: so many from the front of the split, or those named.
+    """Return the first rows of a split, or rows by identifier in the given order.
+
+    Args:
+        system: the run.
+        split: name of the split.
+        rows: number of rows, or their identifiers.
 
     Raises:
-        ConfigError: the split is unknown, or no row is asked for, or one twice.
+        ConfigError: the split is unknown, no row is given, or a row is given twice.
         DataError: a row is unknown.
     """
     if split not in SPLITS:
@@ -64,14 +69,14 @@ def wanted_rows(system: System, split: str, rows: Rows) -> EncodedSplit:
     whole = system.split(split)
     if isinstance(rows, int):
         if rows < 1:
-            raise ConfigError(f"rows={rows} must be 1 or more, or a list of row identifiers.")
+            raise ConfigError(f"rows is {rows}: give 1 or more, or a list of row identifiers.")
         return first_rows(whole, rows)
     place = {row_id: i for i, row_id in enumerate(whole.ids)}
     for row_id in rows:
         if row_id not in place:
-            raise DataError(f"There is no row {row_id!r} among the {len(whole)} of the {split} split.")
+            raise DataError(f"There is no row {row_id!r} among the {len(whole)} rows of the {split} split.")
     if not rows or len(set(rows)) < len(rows):
-        raise ConfigError(f"rows={list(rows)} must name at least one row, and none twice.")
+        raise ConfigError(f"rows is {list(rows)}: name at least one row, and each row once.")
     return whole.take([place[row_id] for row_id in rows])
 
 
@@ -86,17 +91,17 @@ def full_draws(
     width: int = 0,
     batch_size: int | None = None,
 ) -> FullDraws:
-    """Draw answers, and gates where the method has them: the draws of `core.prediction.predict`.
+    """Return draws of answers and, if the method has them, gates: the draws of `core.prediction.predict`.
 
     Args:
-        system: whose program runs.
-        guide: what the latents are drawn from: the system's own guide, or its prior.
+        system: the run.
+        guide: distribution of the latents: the system's guide or its prior.
         part: the n rows, in the order of the result.
         samples: number of draws, at least 1.
-        seed: of the draws.
+        seed: seed of the draws.
         modules: paths of the modules whose gates are kept.
-        width: number T of tokens of `theta_tokens`; 0 keeps the last token only.
-        batch_size: rows a batch; the configured one if None.
+        width: number T of tokens of `theta_tokens`; 0 keeps only the last token.
+        batch_size: rows in a batch; the configured number if None.
     """
     model, gates, c = system.model, system.model.gates, system.config.predict
     require_answer_tokens(model.likelihood, "Diagnostics of draws")
@@ -132,12 +137,12 @@ def _keep(
     modules: Sequence[str],
     kl: dict[str, Tensor | None],
 ) -> None:
-    """Put what one forward drew into its places."""
+    """Store the draws of one forward pass."""
     out.log_probs[piece.draws, rows] = piece.log_probs
     phi = gates.global_gates(piece.values)
     if out.phi is not None and phi is not None:
         out.phi[piece.draws] = phi[:, [gates.modules.index(path) for path in modules]].cpu()
-        whole = kl.get(str(gates.phi))  # one and the same in every forward
+        whole = kl.get(str(gates.phi))  # the same in every forward pass
         out.kl_phi = None if whole is None else whole.double().sum().cpu().expand(len(out.phi))
     if out.theta is None:
         return
@@ -145,7 +150,7 @@ def _keep(
         values = piece.values[gates.theta[path]]
         out.theta[piece.draws, rows, i] = values[..., -1, :].cpu()
         if out.theta_tokens is not None:
-            width = values.shape[-2]  # one at the answer head
+            width = values.shape[-2]  # 1 at the answer head
             real = values.masked_fill(~piece.mask[:, -width:, None], torch.nan)
             out.theta_tokens[piece.draws, rows, -width:, i] = real.cpu()
     for site in gates.theta.values():
@@ -158,10 +163,10 @@ def _keep(
 
 
 class _Divergences(Messenger):
-    """Notes KL(posterior || prior) of every latent as it is drawn, whatever weight or mask it is given.
+    """Records KL(posterior || prior) of every latent as it is drawn, without weights and masks.
 
     Attributes:
-        seen: site -> KL in nats, of the posterior's batch shape; None where there is no closed form.
+        seen: site -> KL in nats, of the posterior's batch shape; None without a closed form.
     """
 
     def __init__(self, model: AdaptedLM) -> None:
@@ -178,13 +183,15 @@ class _Divergences(Messenger):
 
 
 def answers(log_probs: Tensor, ids: Sequence[str], seed: int, key: str) -> Tensor:
-    """Draw an answer from every draw's probabilities, long, `S x n`; a row's noise is its own.
+    """Draw an answer from the probabilities of every draw, long, `S x n`.
+
+    The noise of a row depends on the seed, the key and its identifier, not on the other rows.
 
     Args:
         log_probs: `S x n x C`.
-        ids: of the n rows.
-        seed: of the draws.
-        key: keeps several draws of one row apart.
+        ids: identifiers of the n rows.
+        seed: seed of the draws.
+        key: a name that makes the noise of several calls independent.
 
     Raises:
         DataError: a probability is NaN.
@@ -192,12 +199,12 @@ def answers(log_probs: Tensor, ids: Sequence[str], seed: int, key: str) -> Tenso
     if log_probs.isnan().any():
         row = ids[int(log_probs.isnan().any(dim=-1).any(dim=0).nonzero()[0])]
         raise DataError(
-            f"A draw of row {row!r} has no probabilities (NaN), its gates overflow: choose a prior with "
-            "lighter tails, or leave the prior out with prior=False."
+            f"The probabilities of row {row!r} are NaN in a draw because its gates overflow: choose a prior "
+            "with lighter tails, or leave the prior out with prior=False."
         )
     uniform = torch.empty(log_probs.shape[:2], dtype=torch.float64)
     for i, row_id in enumerate(ids):
         generator = torch.Generator().manual_seed(noise_seed(seed, f"{key}/{row_id}"))
         uniform[:, i] = torch.rand(len(log_probs), generator=generator, dtype=torch.float64)
     below = log_probs.exp().cumsum(dim=-1) <= uniform.unsqueeze(-1)
-    return below.sum(dim=-1).clamp(max=log_probs.shape[-1] - 1)  # where rounding leaves the sum below 1
+    return below.sum(dim=-1).clamp(max=log_probs.shape[-1] - 1)  # rounding can leave the sum below 1

@@ -1,13 +1,12 @@
-r"""Dropping the units that do nothing: a smaller adapter whose predictions are the same within a tolerance.
+r"""Prune adapters: drop units that hardly change predictions.
 
-A unit is one of the r directions of a module. What it adds to the layer's output, at the posterior mean, is
-`s B_k c_k(x)` with
+A unit is one of the r directions of a module. At the posterior mean it adds `s B_k c_k(x)` to the layer's
+output, with
 
     c = Phi * theta (additive form),   (Phi * theta) * (A x) (gate form),   A x (LoRA)
 
-and its importance is the size of that beside the frozen layer's own output: the ratio of root mean squares
-over the real tokens of calibration rows. A closed gate makes a unit unimportant, and so does an empty column
-of B.
+Its importance is the root mean square of this term divided by that of the frozen layer's output, over the
+real tokens of calibration rows. A closed gate makes a unit unimportant, and so does an empty column of B.
 """
 
 from collections.abc import Mapping
@@ -32,33 +31,34 @@ from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.system import System, assemble
 
 Importance = dict[str, Tensor]
-"""Path of a module -> importance of its units, float64, `r`: 0.01 is a hundredth of the layer's output."""
+"""Path of a module -> importance of its units, float64, `r`; 0.01 means 1 % of the layer's output."""
 
 
 @dataclass(frozen=True)
 class Pruned:
-    """A smaller system and what became of it."""
+    """A pruned system and how much its predictions changed."""
 
-    system: System  # with `rank_pattern`; for prediction, not for further training
-    kept: int  # units that are left
-    units: int  # that there were
-    tolerance: float  # the largest change of a probability that was allowed on the calibration rows
-    difference: float  # the largest change that there was on them
+    system: System  # the pruned system (with `rank_pattern`), for prediction and not for further training
+    kept: int  # number of units kept
+    units: int  # number of units before pruning
+    tolerance: float  # largest allowed change of a probability on the calibration rows
+    difference: float  # largest observed change of a probability on the calibration rows
 
 
 def prune(system: System, rows: EncodedSplit, tolerance: float = 0.01) -> Pruned:
     """Drop as many units as possible without changing a prediction by more than a tolerance.
 
-    The least important go first; each module keeps its most important one. Predictions are those of the
-    posterior mean (S = 0), which alone are the same for the same gates: draws of fewer gates use other noise.
+    The least important units are dropped first; each module keeps its most important one. Predictions are
+    made at the posterior mean (S = 0), because draws of fewer gates would use different noise.
 
     Args:
-        system: a fitted BaRA or LoRA.
-        rows: calibration rows, of the training split for example.
-        tolerance: the largest change of a class probability on these rows.
+        system: a fitted BaRA or LoRA run.
+        rows: calibration rows, for example those of the training split.
+        tolerance: largest allowed change of a class probability on these rows.
 
     Raises:
-        ConfigError: another method, a system that is pruned already, or a tolerance that is not positive.
+        ConfigError: the method is neither BaRA nor LoRA, the system is already pruned, or the tolerance is
+            not positive.
 
     Examples:
         >>> import bara_pyro as bp
@@ -69,12 +69,12 @@ def prune(system: System, rows: EncodedSplit, tolerance: float = 0.01) -> Pruned
         (72, True, True)
     """
     if not tolerance > 0:
-        raise ConfigError(f"tolerance={tolerance} must be positive, 0.01 for example.")
+        raise ConfigError(f"tolerance is {tolerance}: give a positive number, 0.01 for example.")
     importance = unit_importance(system, rows)
     before = draw(system, rows, 0).exp()
     units = sum(map(len, importance.values()))
     found = Pruned(system, units, units, tolerance, 0.0)
-    low, high = 0, units - len(importance) + 1  # a count that is within the tolerance, one that is not
+    low, high = 0, units - len(importance) + 1  # dropping `low` units is within the tolerance, `high` is not
     while high - low > 1:
         middle = (low + high) // 2
         smaller = without(system, weakest(importance, middle))
@@ -88,10 +88,10 @@ def prune(system: System, rows: EncodedSplit, tolerance: float = 0.01) -> Pruned
 
 @torch.no_grad()
 def unit_importance(system: System, rows: EncodedSplit) -> Importance:
-    """Return how much each unit adds to its layer's output, as a share of the frozen layer's own.
+    """Return how much each unit adds to its layer's output, relative to the frozen layer's output.
 
     Raises:
-        ConfigError: the method is neither BaRA nor LoRA, or the system is pruned already.
+        ConfigError: the method is neither BaRA nor LoRA, or the system is already pruned.
     """
     model = _checked(system)
     added = {target.path: torch.zeros(model.r, dtype=torch.float64) for target in model.targets}
@@ -110,7 +110,7 @@ def unit_importance(system: System, rows: EncodedSplit) -> Importance:
 
 
 def weakest(importance: Importance, drop: int) -> dict[str, Tensor]:
-    """Return which units stay when the `drop` least important of all modules go: path -> bool, `r`."""
+    """Return which units stay if the `drop` least important ones are dropped: path -> bool, `r`."""
     keep = {path: torch.ones(len(values), dtype=torch.bool) for path, values in importance.items()}
     candidates = [
         (float(value), path, unit)
@@ -125,11 +125,16 @@ def weakest(importance: Importance, drop: int) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def without(system: System, keep: Mapping[str, Tensor]) -> System:
-    """Return a system that has only the chosen units: path -> bool, `r`, at least one each."""
+    """Return a system with only the chosen units.
+
+    Args:
+        system: a fitted BaRA or LoRA run.
+        keep: path of a module -> which units to keep (bool, `r`), at least one in each module.
+    """
     model = _checked(system)
     ranks = {path: int(chosen.sum()) for path, chosen in keep.items() if not chosen.all()}
     smaller = assemble(system.config, system.backbone, system.task, model.num_data, ranks)
-    # The kept units first, in their order; Phi has places for all r still, which nothing reads.
+    # Kept units come first, in their order. Phi still has entries for all r units; the others are unused.
     order = {path: torch.argsort(~chosen, stable=True) for path, chosen in keep.items()}
     for target in model.targets:
         path = target.path
@@ -146,14 +151,14 @@ def without(system: System, keep: Mapping[str, Tensor]) -> System:
 
 def _copy_posterior(old: SiteGuide, new: SiteGuide, gates: Gates, order: dict[str, Tensor]) -> None:
     if not isinstance(old, AmortizedGuide) or not isinstance(new, AmortizedGuide):
-        raise ConfigError(f"A {type(old).__name__} cannot be pruned: choose a guide with units of its own.")
+        raise ConfigError(f"{type(old).__name__} cannot be pruned: choose an amortized guide.")
     for i, path in enumerate(gates.modules):
         if gates.theta:
             site = module_key(gates.theta[path])
             rank, levels = new.sizes[gates.theta[path]]
             kept = order[path][:rank].to(old.sites[site].weight.device)
             parts = old.sites[site].weight.split((gates.r, len(old.sites[site].weight) - gates.r))
-            # One noise level for all units stays as it is.
+            # A single noise level for all units is kept.
             noise = parts[1] if levels <= 1 and len(parts[1]) <= 1 else parts[1][kept]
             new.sites[site].weight.copy_(torch.cat([parts[0][kept], noise]))
         if gates.phi:
@@ -163,13 +168,13 @@ def _copy_posterior(old: SiteGuide, new: SiteGuide, gates: Gates, order: dict[st
         for name in new.by_unit:
             own = getattr(old, name)
             getattr(new, name)[i] = own[i, order[path].to(own.device)]
-    # What a guide of one's own has beside, of no unit.
+    # Other parameters of a user's guide, which do not belong to units.
     for name, value in old.named_parameters():
         if not name.startswith("sites.") and name not in new.by_unit:
             if value.shape != new.get_parameter(name).shape:
                 raise ConfigError(
-                    f"A {type(old).__name__} cannot be pruned: its parameter {name!r} follows from the rank, "
-                    "and is not in its `by_unit`."
+                    f"{type(old).__name__} cannot be pruned: its parameter {name!r} depends on the rank; "
+                    "add it to `by_unit`."
                 )
             new.get_parameter(name).copy_(value)
 
@@ -180,12 +185,12 @@ def _checked(system: System) -> AdaptedLM:
     if not model.prunable:
         raise ConfigError(f"{system.config.method.name} cannot be pruned: BaRA and LoRA can.")
     if model.rank_pattern:
-        raise ConfigError("This run is pruned already: prune the run that it came from.")
+        raise ConfigError("This run is already pruned: prune the original run instead.")
     return model
 
 
 def _added(model: AdaptedLM, adapter: Adapter, piece: Drawn, x: Tensor, batch: Batch) -> Tensor:
-    """Return the squared size of what each unit adds, `B x T x r`."""
+    """Return the squared norm of each unit's contribution, `B x T x r`."""
     up = chosen_rows(adapter.lora_B, batch.answer_ids if adapter.target.is_head else None)
     total = up.square().sum(0) * adapter.scaling**2
     if model.gates is not None:
@@ -196,7 +201,7 @@ def _added(model: AdaptedLM, adapter: Adapter, piece: Drawn, x: Tensor, batch: B
 
 
 def _frozen(system: System, adapter: Adapter, x: Tensor, batch: Batch) -> Tensor:
-    """Return the squared size of the frozen layer's output, `B x T`."""
+    """Return the squared norm of the frozen layer's output, `B x T`."""
     if adapter.target.is_head:
         return system.backbone.logits(x.to(system.backbone.dtype), batch.answer_ids).float().square().sum(-1)
     layer = system.backbone.lm.get_submodule(adapter.target.path)

@@ -1,4 +1,4 @@
-"""What pruning costs and gains along a curve of kept rank: scores, parameters, time."""
+"""The pruning curve: scores, parameters and time by share of units kept."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from bara_pyro.runs.system import System, count_parameters
 from bara_pyro.types import Json
 
 SHARES = (1.0, 0.9, 0.75, 0.6, 0.45, 0.3, 0.15)
-REPEATS = 5  # timings of each system, taken in turn
+REPEATS = 5  # timings of each system, alternating
 TIMED_ROWS = 64
 
 
@@ -29,26 +29,32 @@ def prune_curve(
     samples: int = 10,
     on_point: Callable[[int], None] | None = None,
 ) -> list[Json]:
-    """Return what is left of a fitted BaRA or LoRA at each share of its units, the most important ones kept.
+    """Return scores, parameters and time of a fitted BaRA or LoRA run at several shares of units kept.
 
     Args:
-        system: fitted.
-        calibration: rows that importance is measured on.
-        test: rows that scores are of.
-        shares: of the units to keep, from 0 to 1; every module keeps at least one.
-        samples: number of draws of the scores.
-        on_point: called with 1 after each point.
+        system: the fitted run.
+        calibration: rows to measure the importance of units on.
+        test: rows to compute scores on.
+        shares: shares of units to keep, from 0 to 1. The most important units are kept, at least one in every
+            module.
+        samples: number of posterior draws for the scores.
+        on_point: called with 1 after each share.
 
     Returns:
-        A row a share: `share` (percent, as it came out), `parameters`, `time` (of a prediction at the
-        posterior mean, as a share of the whole system's), the scores of `bara_pyro.metrics.evaluate`, and
-        `difference`, the largest change of a class probability at the posterior mean.
+        A row for each share, with
+
+        - `share`: percentage of units kept, after rounding;
+        - `parameters`: number of parameters;
+        - `time`: time of a prediction at the posterior mean, relative to the whole system;
+        - the scores of `bara_pyro.metrics.evaluate`;
+        - `difference`: the largest change of a class probability at the posterior mean.
 
     Raises:
-        ConfigError: a share lies outside 0 to 1, or see `bara_pyro.diagnostics.gates.prune.prune`.
+        ConfigError: a share is not between 0 and 1, or the run cannot be pruned
+            (see `bara_pyro.diagnostics.gates.prune.prune`).
     """
     if not shares or min(shares) < 0 or max(shares) > 1:
-        raise ConfigError(f"The shares {tuple(shares)} of units to keep must lie between 0 and 1.")
+        raise ConfigError(f"The shares of units are {tuple(shares)}: give numbers between 0 and 1.")
     importance = unit_importance(system, calibration)
     units = sum(map(len, importance.values()))
     before = draw(system, test, 0).exp()
@@ -73,7 +79,7 @@ def prune_curve(
 
 
 def _relative_time(smaller: System, whole: System, rows: EncodedSplit) -> float:
-    """Return the ratio of median times of a prediction, taken in turn."""
+    """Return the ratio of the median times of a prediction, measured alternately."""
     few = rows.batch(range(min(TIMED_ROWS, len(rows))), whole.answer_ids).to(whole.backbone.device)
     seconds: dict[int, list[float]] = {0: [], 1: []}
     for _ in range(REPEATS):

@@ -1,4 +1,4 @@
-"""Where the rank goes: sparsity by module, the effective rank by row, and what it goes with."""
+"""Use of the rank: sparsity by module, effective rank by row, and its correlations."""
 
 import torch
 from torch import Tensor
@@ -23,32 +23,32 @@ TRUE_AMBIGUITY, ERROR, ENTROPY = "true ambiguity (entropy of the true answer)", 
 
 
 class ModuleUse(Result):
-    """One adapted module."""
+    """Sparsity and effective rank of one adapted module."""
 
-    module: str  # its path
-    sparsity: dict[str, float]  # "phi", "theta", "psi" -> percent off
+    module: str  # path of the module
+    sparsity: dict[str, float]  # "phi", "theta", "psi" -> percentage of gates that are off
     rank: float  # mean effective rank over rows
-    spread: float  # its standard deviation
+    spread: float  # standard deviation of the effective rank over rows
 
 
 class RankUse(Result):
-    """How much of the rank is in use."""
+    """How much of the rank a run uses."""
 
-    gates: bool  # whether there are gates; of LoRA these are activations `A x`
-    tau: float  # threshold below which a gate is off
-    r: int  # the rank
-    draws: int  # that expectations are over
+    gates: bool  # False for LoRA, whose activations `A x` take the place of gates
+    tau: float  # a gate below this threshold is off
+    r: int  # rank of the adapters
+    draws: int  # number of draws that percentages are averaged over
     modules: list[ModuleUse]  # in the model's order
-    sparsity: dict[str, float]  # "phi", "theta", "psi" -> percent off, over all modules
-    summary: RankSummary  # of the effective rank
+    sparsity: dict[str, float]  # "phi", "theta", "psi" -> percentage off, over all modules
+    summary: RankSummary  # summary of the effective rank
     rows: list[float]  # effective rank of each row, mean over modules
-    relations: list[RankCorrelation]  # of the effective rank to what is known of the rows
-    readings: dict[str, dict[str, float]]  # the three readings of sparsity; none without gates
-    support: SupportRelation | None  # None where there are not both gates
+    relations: list[RankCorrelation]  # correlations of the effective rank with properties of the rows
+    readings: dict[str, dict[str, float]]  # sparsity by each of three definitions; empty without gates
+    support: SupportRelation | None  # None without both kinds of gates
 
 
 def rank_use(c: Context) -> RankUse | None:
-    """Return where the rank goes; None for methods without gates or one `A x`."""
+    """Return how much of the rank a run uses; None for methods with neither gates nor activations `A x`."""
     if c.gates is None:
         return None
     tau = c.options.tau
@@ -78,7 +78,7 @@ def rank_use(c: Context) -> RankUse | None:
 
 
 def _relations(c: Context, rank: Tensor) -> list[RankCorrelation]:
-    """Relate the effective rank to how hard a row is, as far as that is known."""
+    """Correlate the effective rank of rows with error, predicted entropy and (if known) true ambiguity."""
     averaged = posterior_predictive(c.log_probs)
     wrong = (averaged.argmax(-1) != c.labels).double()
     found = [(ERROR, wrong), (ENTROPY, torch.special.entr(averaged.exp()).sum(-1))]
@@ -89,7 +89,7 @@ def _relations(c: Context, rank: Tensor) -> list[RankCorrelation]:
 
 
 def _readings(c: Context, gates: GateDraws) -> dict[str, dict[str, float]]:
-    """Return the sparsity that each reading of the paper's definition gives."""
+    """Return the sparsity by each interpretation of the paper's definition."""
     found = {"expectation over draws": gate_sparsity(gates, c.options.tau).overall}
     for name, samples in (("one draw", 1), ("mean gate", 0)):
         found[name] = gate_sparsity(system_gates(c.system, c.rows, samples), c.options.tau).overall

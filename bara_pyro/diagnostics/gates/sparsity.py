@@ -1,14 +1,14 @@
-r"""How much of the rank is as good as off: sparsity of Phi, theta and their product Psi, layer by layer.
+r"""Sparsity of the gates Phi and theta and of their product Psi, by layer.
 
     Sparsity(z; tau) = 100 / N * #{i : |z_i| < tau}        (paper, Section "Qualitative Analysis of Sparsity")
 
-The paper does not say of which draw: three readings are offered, each by the draws that are given.
+The paper does not say which draw z is. The draws passed in decide between three interpretations:
 
-    one draw       `gate_draws(..., samples=1)`   what the paper's Phi figures are: multiples of 1/224, ..
-    mean gate      `gate_draws(..., samples=0)`   E[Phi] E[theta]: sparse only where the posterior is sure
-    expectation    `gate_draws(..., samples=S)`   the share of draws in which an entry is off, averaged
+    one draw       `gate_draws(..., samples=1)`   the paper's Phi figures (multiples of 1/224, ..)
+    mean gate      `gate_draws(..., samples=0)`   E[Phi] E[theta]: sparse only if the posterior is certain
+    expectation    `gate_draws(..., samples=S)`   mean over draws of the share of entries that are off
 
-LoRA has no gate. Its activations `A x` stand for theta and Psi, and Phi counts as 0 by bookkeeping.
+LoRA has no gates. Its activations `A x` take the place of theta and Psi, and Phi counts as 0 by convention.
 """
 
 from collections.abc import Sequence
@@ -29,12 +29,12 @@ TAU = 0.1
 
 @dataclass(frozen=True)
 class Sparsity:
-    """Percentages of entries below a threshold."""
+    """Percentages of gates below a threshold."""
 
     modules: tuple[str, ...]  # paths of the M modules
     tau: float  # the threshold
-    by_module: dict[str, Tensor]  # "phi", "theta" and "psi" -> float64, `M`
-    ranks: tuple[int, ...] = ()  # units of each module; empty: as many each
+    by_module: dict[str, Tensor]  # "phi", "theta" and "psi" -> percentage, float64, `M`
+    ranks: tuple[int, ...] = ()  # units of each module; if empty, all modules have the same number
 
     @property
     def overall(self) -> dict[str, float]:
@@ -43,10 +43,10 @@ class Sparsity:
 
 
 def gate_sparsity(draws: GateDraws, tau: float = TAU) -> Sparsity:
-    """Return the sparsity of the gates of each module, over draws, rows and rank.
+    """Return the sparsity of the gates of each module in percent, over draws, rows and units.
 
-    `phi` is 0 where the program has no global gate (LoRA, `latent: theta`); `theta` is left out where it has
-    no local one.
+    `phi` is 0 if the program has no global gate (LoRA, `latent: theta`). `theta` is left out if the program
+    has no local gate.
 
     Raises:
         ConfigError: `tau` is negative.
@@ -67,7 +67,7 @@ def gate_sparsity(draws: GateDraws, tau: float = TAU) -> Sparsity:
 
 
 def sparsity_curve(draws: GateDraws, taus: Sequence[float]) -> dict[str, Tensor]:
-    """Return the sparsity over all modules at each of T thresholds: `phi`, `theta`, `psi` -> float64, `T`.
+    """Return the sparsity over all modules at T thresholds: `phi`, `theta`, `psi` -> percent, float64, `T`.
 
     Examples:
         >>> import torch
@@ -86,7 +86,7 @@ def check_tau(tau: float) -> None:
     """Check a threshold.
 
     Raises:
-        ConfigError: it is negative or not a number.
+        ConfigError: `tau` is negative or NaN.
     """
     if not tau >= 0:
-        raise ConfigError(f"tau is {tau}: give a threshold of at least 0.")
+        raise ConfigError(f"tau is {tau}: give a threshold of 0 or more.")

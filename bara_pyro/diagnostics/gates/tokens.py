@@ -1,7 +1,8 @@
-"""Which tokens use the gates: the expected share of gates that are nearly off, by token and layer.
+"""Token maps: the expected share of gates that are nearly off, by token and layer.
 
-For each token the share of entries of `Phi * theta` below tau, averaged over draws and modules (paper,
-Section "Token-level Sparsity Visualization"). The answer head is left out: it sees the last token alone.
+For each token this is the share of entries of `Phi * theta` below tau, averaged over draws and modules
+(paper, Section "Token-level Sparsity Visualization"). The answer head is left out because it sees only the
+last token.
 """
 
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from bara_pyro.diagnostics.result import Number, Result
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.runs.system import System
 
-MAX_LENGTH = 512  # tokens of a text
+MAX_LENGTH = 512  # the most tokens in a text
 TEXTS = {
     "irrigation": "Drip lines bring water to the roots at night, when little of it evaporates.",
     "heritage": "Only three families still carve the wooden masks that open the spring festival.",
@@ -31,29 +32,29 @@ TEXTS = {
     "sensors": "The probe in the silo reports heat and moisture every minute and sleeps in between.",
     "imaging": "In the second scan the shadow beside the rib had gone: it was a fold of skin.",
 }
-"""Nine short texts of nine domains."""
+"""Nine short texts from nine domains."""
 
 
 class TextUse(Result):
-    """One text."""
+    """The token map of one text."""
 
-    title: str  # what it is called
-    tokens: list[str]  # the T tokens as they are read
-    mean: list[Number]  # expected share of gates off by token, over all modules, `T`, percent to two decimals
-    percent: list[list[Number]]  # the same by module, `M x T`
+    title: str
+    tokens: list[str]  # the T tokens as text
+    mean: list[Number]  # `T`: expected share of gates off over all modules, percent with two decimals
+    percent: list[list[Number]]  # `M x T`: the same for each module
 
 
 class TokenUse(Result):
     """Token maps."""
 
-    tau: float  # threshold below which a gate is off
-    draws: int  # that expectations are over; 0 for the mean gate
+    tau: float  # a gate below this threshold is off
+    draws: int  # number of draws averaged over; 0 for the mean gate
     modules: list[str]  # paths of the M modules
     texts: list[TextUse]  # in the order given
 
 
 def token_use(c: Context) -> TokenUse | None:
-    """Return the token maps; None where no adapter but the answer head's has a gate."""
+    """Return the token maps of a run; None if only the answer head (or nothing) has gates."""
     if not c.has_gates or all(target.is_head for target in c.system.model.targets):
         return None
     samples = c.options.token_samples if c.system.guide.stochastic else 0
@@ -62,9 +63,9 @@ def token_use(c: Context) -> TokenUse | None:
 
 
 def default_texts(system: System) -> dict[str, str]:
-    """Return nine texts that the language model can read: of nine domains in English, or the run's own.
+    """Return nine texts for token maps: English texts, or rows of the run if its model cannot read those.
 
-    A language model of a small world reads no other, and what is said of words is said of those of its task.
+    The language model of a microworld knows only the words of its tasks.
     """
     if _readable(system, " ".join(TEXTS.values())):
         return dict(TEXTS)
@@ -90,19 +91,20 @@ def token_maps(
     seed: int = 0,
     modules: Sequence[str] | None = None,
 ) -> TokenUse:
-    """Return the expected sparsity of every token of some texts.
+    """Return the expected sparsity of the gates at every token of some texts.
 
     Args:
-        system: a fitted BaRA.
+        system: a fitted BaRA run.
         texts: title -> text.
         samples: number of draws; 0 for the mean gate.
-        tau: threshold.
-        seed: of the draws.
-        modules: paths of the modules; all but the answer head if None.
+        tau: a gate below this threshold counts as off.
+        seed: seed of the draws.
+        modules: paths of the modules; if None, all except the answer head.
 
     Raises:
-        ConfigError: the method has no gates, an unknown module, no module but the head, `tau` negative.
-        DataError: no text, an empty one, or one that is too long.
+        ConfigError: the method has no gates, a module is unknown, only the answer head has gates, or `tau` is
+            negative.
+        DataError: there is no text, or a text is empty or too long.
 
     Examples:
         >>> import bara_pyro as bp
@@ -116,14 +118,16 @@ def token_maps(
     model, gates, tokenizer = system.model, system.model.gates, system.backbone.tokenizer
     require_answer_tokens(model.likelihood, "Token maps")
     if gates is None:
-        raise ConfigError(f"{system.config.method.name} has no gates: token maps are of a BaRA run.")
+        raise ConfigError(f"{system.config.method.name} has no gates: give a BaRA run for token maps.")
     body = [target.path for target in model.targets if not target.is_head]
     paths = [path for path in chosen_modules(model, modules) if path in body]
     if not paths:
-        raise ConfigError("There is no module but the answer head, which sees the last token alone.")
+        raise ConfigError(
+            "Only the answer head has gates, and it sees only the last token: give a run with other modules."
+        )
     if not texts or not all(text.strip() for text in texts.values()):
-        raise DataError("A text is empty, or there is none: give each title a text.")
-    longest = max(MAX_LENGTH, system.config.task.max_length)  # a row that is trained on is no longer
+        raise DataError("There is no text, or a text is empty: give each title a text.")
+    longest = max(MAX_LENGTH, system.config.task.max_length)  # training rows always fit
     examples = [Example(title, text) for title, text in texts.items()]
     split = encode(examples, tokenizer, longest, context=system.backbone.context)
     found = []
@@ -132,7 +136,7 @@ def token_maps(
         below = torch.zeros(len(paths), batch.input_ids.shape[1], dtype=torch.float64)
         for piece in record(model, system.guide, batch, samples=samples, seed=seed):
             for i, path in enumerate(paths):
-                # Of a pruned module the first units alone are gates.
+                # A pruned module has gates only in its first units.
                 own = gates.of(piece.values, path)[..., : model.rank_pattern.get(path, model.r)]
                 below[i] += (own.abs() < tau).double().mean(-1).sum((0, 1)).cpu()
         percent = (100 * below / max(samples, 1)).float()

@@ -1,1 +1,1 @@
-"""The page of `bara inspect`."""
+"""The report pages of `bara inspect`, `bara compare` and `bara prune`."""

@@ -1,4 +1,4 @@
-"""Pictures of exported draws: Phi by layer as a forest and as ridges, and the predictive check of answers."""
+"""Figures of exported draws: Phi by layer as forest and ridge plots, and the predictive check of answers."""
 
 from collections.abc import Mapping
 from importlib import import_module
@@ -16,18 +16,18 @@ from bara_pyro.errors import DataError
 from bara_pyro.report.style import INK, PALETTE, WIDTH, Look, dress, legend_of, new_figure, save
 
 FOREST, RIDGE, CHECK = "phi_forest", "phi_ridge", "predictive_check"
-SAME = 1e-3  # of their mean: values that differ by less, those of a point, have no density to draw
+SAME = 1e-3  # relative spread below which values (of a point estimate) have no density to draw
 LEGEND = f"point: median; thick 50 %, thin {100 * INTERVAL:.0f} %"
 
 
 def gate_figures(data: Idata) -> dict[str, Figure]:
-    """Return what the data allow to draw: `phi_forest` and `phi_ridge` of Phi, `predictive_check` of labels.
+    """Return the figures that the data allow, by name.
 
-    Phi is drawn with ArviZ, one line a module, all its units together, ordered by layer; for single units
-    there is `arviz.plot_forest(data, var_names=["phi"])`. Answers are categories, over which ArviZ's own
-    check (`plot_ppc`, later `plot_ppc_dist`) would draw a density: here each has its share of the rows.
-    What there is no Phi or no label for is left out, and ridges where all values of a module are
-    next to the same.
+    - `phi_forest` and `phi_ridge` show Phi with ArviZ: one line for each module, ordered by layer, with all
+      units together. For single units use `arviz.plot_forest(data, var_names=["phi"])`. Both need a global
+      gate; ridges also need values that vary.
+    - `predictive_check` shows the share of rows with each answer and needs labels. ArviZ's check (`plot_ppc`,
+      later `plot_ppc_dist`) would draw a density over answers, which are categories.
     """
     groups = inference_groups(data)
     found: dict[str, Figure] = {}
@@ -41,31 +41,31 @@ def gate_figures(data: Idata) -> dict[str, Figure]:
         if float(spread.min()) > SAME:
             found[RIDGE] = ridge(lines, height)
             _label(found[RIDGE], "Φ")
-            found[RIDGE].axes[-1].grid(False)  # it would lie over the ridges
+            found[RIDGE].axes[-1].grid(False)  # the grid would be drawn over the ridges
     if "observed_data" in groups:
         found[CHECK] = predictive_check(groups)
     return found
 
 
 def plots(data: Idata, folder: str | Path) -> list[Path]:
-    """Save each of `figures` as a PNG file of its name, and return the files.
+    """Save each figure of `gate_figures` as a PNG file named after it, and return the paths.
 
     Raises:
-        DataError: there is neither a Phi nor a label.
+        DataError: the data have neither Phi nor labels.
         CheckpointError: the folder cannot be written to.
     """
     found = gate_figures(data)
     if not found:
-        raise DataError("There is nothing to draw: the data have neither a Phi nor labels.")
+        raise DataError("There is nothing to draw: the data have neither Phi nor labels.")
     return [save(figure, Path(folder) / f"{name}.png") for name, figure in found.items()]
 
 
 def forest(lines: xarray.Dataset, height: float) -> Figure:
-    """Draw one interval a line: median, the middle half, and `INTERVAL`.
+    """Plot the median and two intervals (50 % and `INTERVAL`) for each module.
 
     Args:
         lines: one variable, `chain x draw x module`.
-        height: of the figure, inches.
+        height: height of the figure in inches.
     """
     if renewed():
         probabilities = {"ci_kind": "hdi", "ci_probs": (0.5, INTERVAL)}
@@ -74,16 +74,16 @@ def forest(lines: xarray.Dataset, height: float) -> Figure:
 
 
 def ridge(lines: xarray.Dataset, height: float) -> Figure:
-    """Draw one density a line; arguments as in `forest`."""
+    """Plot a density for each module; arguments as in `forest`."""
     if renewed():
         return _new_style("plot_ridge", lines, height)
-    # Filled as far as it goes.
+    # Fill (nearly) the whole density.
     look = {"hdi_prob": 0.999, "ridgeplot_truncate": False, "ridgeplot_alpha": 0.6}
     return _old_style(lines, height, kind="ridgeplot", **look)
 
 
 def _old_style(lines: xarray.Dataset, height: float, **options: Any) -> Figure:
-    """Draw with ArviZ 0.x, into axes of ours."""
+    """Draw with ArviZ 0.x into our axes."""
     figure = new_figure(WIDTH, height)
     arviz().plot_forest(
         lines,
@@ -99,7 +99,7 @@ def _old_style(lines: xarray.Dataset, height: float, **options: Any) -> Figure:
 
 
 def _new_style(function: str, lines: xarray.Dataset, height: float, **options: Any) -> Figure:
-    """Draw with ArviZ 1.x, whose figure is its own."""
+    """Draw with ArviZ 1.x, which makes its own figure."""
     collection = getattr(arviz(), function)(
         container({"posterior": lines}, {}),
         combined=True,
@@ -111,19 +111,19 @@ def _new_style(function: str, lines: xarray.Dataset, height: float, **options: A
     )
     figure: Figure = collection.viz["figure"].item()
     figure.set_layout_engine("constrained")
-    figure.axes[0].set_axis_off()  # it holds the names of the lines, as text
-    import_module("matplotlib.pyplot").close(figure)  # which would keep it for ever
+    figure.axes[0].set_axis_off()  # these axes only hold the names of the lines as text
+    import_module("matplotlib.pyplot").close(figure)  # pyplot would keep the figure alive
     return figure
 
 
 def _label(figure: Figure, x_label: str) -> None:
     axes = figure.axes[-1]
-    axes.set_title("", loc="center")  # ArviZ names the interval there, over ours
+    axes.set_title("", loc="center")  # ArviZ puts the interval's name here
     dress(axes, x_label, "Layer and projection", "Global gate Φ of a module's units")
 
 
 def predictive_check(groups: Mapping[str, xarray.Dataset]) -> Figure:
-    """Draw each answer's share of the rows: in the data, and as posterior and prior predict it."""
+    """Plot the share of rows with each answer: observed, and predicted by the posterior and the prior."""
     answers = [str(answer) for answer in groups["posterior_predictive"]["answer"].values]
     figure = new_figure(max(WIDTH, 1.2 + 0.4 * len(answers)), 3.8)
     axes = figure.add_subplot()

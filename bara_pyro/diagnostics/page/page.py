@@ -31,14 +31,25 @@ def inspect_run(
     out: str | Path | None = None,
     on_part: Callable[[int], None] | None = None,
 ) -> tuple[Path, list[str]]:
-    """Look inside a run and write what is found to `out`, its subfolder `report` if None.
+    """Inspect a run and write a report: a page, its figures, all numbers and the posterior draws.
 
-    These are index.html, tokens.html, a PNG a figure, inspection.json (an `Inspection`, every number) and
-    posterior.nc (draws, for ArviZ); with `deep=False` in the options the page is of calibration alone.
-    Arguments and errors are those of `look_inside`; `on_part` is called once more after the page.
+    The files are index.html, tokens.html, one PNG for each figure, inspection.json (all numbers, an
+    `Inspection`) and posterior.nc (the draws, for ArviZ). With `deep=False` in the options the page covers
+    accuracy and calibration only.
+
+    Args:
+        folder: folder of the run.
+        system: the run.
+        options: how many rows and draws to use.
+        out: folder for the report; `report` inside the run's folder if None.
+        on_part: called with 1 after each part and after the page.
 
     Returns:
-        The page, and what was found: of each part a sentence in plain words.
+        The path of the page, and the findings: a plain sentence for each section.
+
+    Raises:
+        ConfigError: the run generates free text instead of choosing an answer.
+        DataError: the split has no rows.
 
     Examples:
         >>> import bara_pyro as bp
@@ -61,9 +72,14 @@ def inspect_run(
 
 
 def write_page(found: Inspection, out: Path) -> tuple[Path, list[Shown]]:
-    """Write the page of an inspection, its token maps and its figures to the folder that holds the draws.
+    """Write the page of an inspection, its token maps and its figures.
 
-    Nothing is computed. Returns the page, and its sections.
+    Args:
+        found: the inspection; nothing is computed anew.
+        out: the folder to write to, which must contain the draws of the inspection.
+
+    Returns:
+        The path of the page, and its sections.
     """
     shown = sections(found, out)
     if found.tokens is not None:
@@ -75,13 +91,13 @@ def write_page(found: Inspection, out: Path) -> tuple[Path, list[Shown]]:
 
 
 def figures(found: Inspection, shown: Sequence[Shown]) -> dict[str, Figure]:
-    """Return the figures that have a file of their own, by its name: of the sections, and of the tokens."""
+    """Return the figures to save as files, by name: those of the sections and the token maps."""
     own = {picture.name: picture.figure for part in shown for picture in part.pictures}
     return own if found.tokens is None else {**own, "tokens": token_figure(found.tokens)}
 
 
 def sections(found: Inspection, out: Path) -> list[Shown]:
-    """Return the sections of the page: of what there is of the method."""
+    """Return the sections of the page, one for each part that the method has."""
     added = found.model_extra or {}
     return [
         render_scores(found.run, found.scores),
@@ -95,17 +111,20 @@ def sections(found: Inspection, out: Path) -> list[Shown]:
 
 
 def _head(found: Inspection, shown: list[Shown]) -> list[Block]:
-    """Return what stands above the sections: what was found, and where the rest is."""
+    """Return the head of the page: a summary of each section, and the other files of the report."""
     run, numbers = found.run, Link(NUMBERS, NUMBERS)
     points = [Paragraph([Link(s.section.title, f"#{s.section.id}"), f": {s.plain}"]) for s in shown]
-    beside: list[str | Link] = ["Beside this page: ", numbers, " (every number), "]
+    beside: list[str | Link] = ["Files in this folder: ", numbers, " (all numbers), "]
     if found.draws is not None:
-        beside += [Link(found.draws.file, found.draws.file), " (the draws, for ArviZ), "]
+        beside += [Link(found.draws.file, found.draws.file), " (posterior draws, for ArviZ), "]
     blocks: list[Block] = [
-        f"{run.method}, trained on {run.task} with the language model {run.backbone}.",
+        f"Report on {run.method}, trained on {run.task} with the language model {run.backbone}.",
         Points(points),
-        Paragraph([*beside, "and each figure as a PNG file."]),
+        Paragraph([*beside, "and a PNG file for each figure."]),
     ]
     if not found.options.deep:
-        blocks.append("Gates, tokens, uncertainty, posterior and bounds: bara inspect RUN --deep.")
+        blocks.append(
+            "This report covers accuracy and calibration. For gates, tokens, uncertainty, posterior and "
+            "bounds run bara inspect RUN --deep."
+        )
     return blocks

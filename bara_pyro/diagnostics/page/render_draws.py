@@ -1,4 +1,4 @@
-"""The section on what the draws look like."""
+"""The section on the posterior predictive check and the draws of Phi."""
 
 from pathlib import Path
 
@@ -10,16 +10,16 @@ from bara_pyro.report import Column, Link, Paragraph, Picture, Table
 
 CAPTIONS = {
     CHECK: (
-        "Share of the rows that each answer has: observed, by the posterior and by the prior.",
-        "Predictive check: each draw answers all rows, and the crosses should lie within the intervals.",
+        "Share of rows with each answer: observed, predicted by the posterior and by the prior.",
+        "Predictive check: each draw answers all rows. The crosses should lie within the intervals.",
     ),
     FOREST: (
-        "Intervals of the global gate Φ, a line a module.",
-        "All units of a module together. Where Φ is small they are nearly closed whatever the input.",
+        "Intervals of the global gate Φ, one line for each module.",
+        "All units of a module together. Units with a small Φ are nearly off for every input.",
     ),
     RIDGE: (
-        "Densities of the global gate Φ, a ridge a module.",
-        "The same draws as densities: several humps are units that the data tell apart.",
+        "Densities of the global gate Φ, one ridge for each module.",
+        "The same draws as densities. Several peaks in a ridge are groups of units with different Φ.",
     ),
 }
 COLUMNS = (
@@ -32,14 +32,14 @@ COLUMNS = (
 
 
 def render_draws(found: DrawnAnswers, folder: Path) -> Shown:
-    """Show the predictive check and Phi by layer; the figures are of the draws that the folder holds."""
+    """Return the section with the predictive check and Phi by layer, from the draws stored in `folder`."""
     drawn = gate_figures(read_netcdf(folder / found.file))
     pictures = [Picture(drawn[name], *words, name) for name, words in CAPTIONS.items() if name in drawn]
     file = Link(found.file, found.file)
     about = Paragraph(
-        [f"{found.draws} draws of the first {found.rows} rows; ", file, " holds them for ArviZ."]
+        [f"{found.draws} draws of the first {found.rows} rows. Open ", file, " with ArviZ to use them."]
     )
-    caption = f"How often each answer is given: in the data, and in {100 * INTERVAL:.0f} % of the draws"
+    caption = f"Share of rows with each answer: observed, and {100 * INTERVAL:.0f} % interval of the draws"
     table = Table(COLUMNS, [answer.model_dump() for answer in found.answers], caption)
     return shown_section(
         "Predictive check and draws", _plain(found), _technical(found), [*pictures, table, about]
@@ -49,21 +49,18 @@ def render_draws(found: DrawnAnswers, folder: Path) -> Shown:
 def _plain(found: DrawnAnswers) -> str:
     outside = [answer for answer in found.answers if not answer.as_predicted]
     if not outside:
-        return (
-            "Answers drawn from the model are as frequent as in the data: it favours none of them beyond "
-            "what the questions ask for."
-        )
+        return "The model gives each answer about as often as it is right: it does not favour one answer."
     most = max(outside, key=lambda answer: abs(answer.median - answer.observed))
     way = "more" if most.median > most.observed else "less"
     return (
-        f"The model gives the answer {most.answer!r} {way} often than it should: in about {most.median:.0f} "
-        f"% of the questions, where it is right in {most.observed:.0f} %."
+        f"The model gives the answer {most.answer!r} {way} often than it should: for about "
+        f"{most.median:.0f} % of the questions, but it is right for {most.observed:.0f} %."
     )
 
 
 def _technical(found: DrawnAnswers) -> list[str]:
     outside = [_outside(answer) for answer in found.answers if not answer.as_predicted]
-    verdict = "Each answer is as frequent among the rows as predicted"
+    verdict = "The share of rows with each answer is as predicted"
     if outside:
         verdict = f"Not as frequent as predicted: {'; '.join(outside)}"
     sentences = [f"{verdict} ({100 * INTERVAL:.0f} % intervals, {found.rows} rows)."]
@@ -71,10 +68,10 @@ def _technical(found: DrawnAnswers) -> list[str]:
         median = found.phi_median
         least, most = min(median, key=median.__getitem__), max(median, key=median.__getitem__)
         sentences.append(
-            f"The median of Φ goes from {median[least]:.2f} ({least}) to {median[most]:.2f} ({most})."
+            f"The median of Φ ranges from {median[least]:.2f} ({least}) to {median[most]:.2f} ({most})."
         )
     return sentences
 
 
 def _outside(a: AnswerShare) -> str:
-    return f"{a.answer!r} has {a.observed:.0f} % of the rows, {a.low:.0f} to {a.high:.0f} % is predicted"
+    return f"{a.answer!r} has {a.observed:.0f} % of the rows, predicted were {a.low:.0f} to {a.high:.0f} %"

@@ -1,4 +1,4 @@
-"""A comparison of two runs as sentences, tables, a figure and a page: `bara compare`."""
+"""The comparison of two runs as sentences, tables, a figure and a page: `bara compare`."""
 
 import math
 from dataclasses import replace
@@ -21,7 +21,7 @@ READ = {"a": "A is better", "b": "B is better", "unclear": "unclear"}
 
 
 def table(found: PairedComparison) -> Table:
-    """Return the scores of both sides and what is between them, a row a score."""
+    """Return a table of both sides' scores and their differences, one row for each score."""
     percent = f"{100 * found.level:g}"
     columns = (
         Column("metric", "score"),
@@ -48,36 +48,36 @@ def table(found: PairedComparison) -> Table:
 
 
 def caption(found: PairedComparison) -> str:
-    """Return what is compared, in one line."""
+    """Return one line that says what is compared."""
     groups = "" if found.clusters == found.rows else f" in {found.clusters:,} clusters"
     rows = f"{found.rows:,} {found.split} rows of {found.task}{groups}"
     return f"A: {_side(found.a)}; B: {_side(found.b)}; {rows}, S = {found.samples}"
 
 
 def comparison_sentences(found: PairedComparison) -> list[str]:
-    """Return what was found, in plain words."""
+    """Return the findings as plain sentences."""
     told = [_sentence(one, found.level) for one in found.metrics if one.better != "unclear"]
     open_ones = [METRICS[one.metric].title for one in found.metrics if one.better == "unclear"]
     if open_ones:
-        told.append(f"No difference is certain in {_and(open_ones)}.")
+        told.append(f"There is no significant difference in {_and(open_ones)}.")
     if any(math.isinf(one.a) or math.isinf(one.b) for one in found.metrics):
-        told.append("A score is infinite: a right answer was given probability 0, so it has no interval.")
+        told.append("A score is infinite and has no interval: a right answer was given probability 0.")
     if len(found.a.runs) == 1:
         told.append(
-            "One run a side was compared: the intervals speak of these trained models on other rows, and not "
-            "of training again with another seed."
+            "Each side has one run, so the intervals cover other test rows but not training again with "
+            "another seed."
         )
     return told
 
 
 def write_comparison(found: PairedComparison, out: Path) -> Path:
-    """Write a comparison as one HTML file that needs nothing else."""
+    """Write a comparison as one self-contained HTML file, and return its path."""
     points = Points([Paragraph(sentence, "plain") for sentence in comparison_sentences(found)])
     notes = [Points([f"Note: {note}." for note in found.notes])] if found.notes else []
     picture = Picture(
         figure(found),
         "Difference of each score with its interval: " + "; ".join(map(_described, found.metrics)),
-        f"Differences with their {100 * found.level:g} % intervals. To the right of the line A is better.",
+        f"Differences with {100 * found.level:g} % intervals. A is better to the right of the line.",
     )
     parts = [
         Section("Scores", [replace(table(found), caption=""), picture, HOW]),
@@ -95,18 +95,18 @@ def write_comparison(found: PairedComparison, out: Path) -> Path:
 
 
 HOW = Paragraph(
-    "Each interval is of one score by itself, paired by row, and crossed over seeds and clusters of rows "
-    "where there are several. The p-values are of no difference, after Holm's correction for four scores "
-    "being looked at, and the reading rests on them. An ECE of few rows is too high by chance on both sides.",
+    "The intervals are paired by row. With several seeds or clusters of rows they cover both. Each interval "
+    "is for one score. The p-values test for no difference and are corrected for the number of scores "
+    "(Holm); the reading is based on them. With few rows the ECE is biased upwards on both sides.",
     "technical",
 )
-AGREE = "On which rows which side answers right, in percent."
+AGREE = "Percentage of rows that each side answers correctly."
 
 
 def _agreement(found: PairedComparison) -> Table:
     named = {"both": "both", "only_a": "only A", "only_b": "only B", "neither": "neither"}
     rows = [(title, getattr(found.agreement, key)) for key, title in named.items()]
-    return pairs(rows, ("right", "rows (%)"), "", ".1f")
+    return pairs(rows, ("correct", "rows (%)"), "", ".1f")
 
 
 def _facts(found: PairedComparison) -> Table:
@@ -122,13 +122,13 @@ def _facts(found: PairedComparison) -> Table:
         ("task", f"{found.task}, {found.split} rows"),
         ("rows and clusters", f"{found.rows:,} and {found.clusters:,}"),
         ("posterior draws S", str(found.samples)),
-        ("draws of clusters", f"{found.resamples:,}"),
+        ("bootstrap draws", f"{found.resamples:,}"),
     ]
-    return pairs(rows, ("what", "value"), "")
+    return pairs(rows, ("property", "value"), "")
 
 
 def figure(found: PairedComparison) -> Figure:
-    """Draw the difference of each score with its interval, better for A to the right of a line at 0."""
+    """Plot the difference of each score with its interval; A is better to the right of 0."""
     drawn = new_figure(WIDTH, 0.85 * len(found.metrics) + 0.4)
     panels = drawn.subplots(len(found.metrics), 1, squeeze=False)[:, 0]
     for panel, one in zip(panels, found.metrics, strict=True):
@@ -144,7 +144,7 @@ def figure(found: PairedComparison) -> Figure:
         else:
             panel.text(0.5, 0.5, "infinite", transform=panel.transAxes, fontsize=SMALL, color=INK)
         if METRICS[one.metric].best == "min":
-            panel.invert_xaxis()  # so that A is better on the same side of every panel
+            panel.invert_xaxis()  # A is better on the right in every panel
         panel.set(ylim=(-1, 1), yticks=[])
         panel.xaxis.set_major_locator(MaxNLocator(5, steps=(1, 2, 5, 10)))
         panel.spines["left"].set_visible(False)

@@ -1,4 +1,4 @@
-"""The section on how sure to be of the posterior."""
+"""The section on what the gates learnt and how reliable the posterior is."""
 
 import math
 
@@ -12,27 +12,28 @@ from bara_pyro.report.style import GREY, PALETTE, WIDTH, dress, legend_of, new_f
 
 KINDS = {"phi": "global", "theta": "local"}
 ABOUT = (
-    "KL of a gate is how far its posterior has moved from the prior: near 0 it learnt nothing. Pareto's k of "
-    "a training row says how much the posterior hangs on it (above 0.7, or less with few draws: too much for "
-    "the estimate). Both are measured within the family of the guide; whether the family is right is another "
-    "question, which python -m experiments reference_posterior asks against NUTS on a small model."
+    "The KL of a gate measures how far its posterior is from its prior; a gate with a KL near 0 learnt "
+    "nothing. The Pareto k of a training row measures how strongly the posterior depends on that row. Above "
+    "0.7 (less with few draws) the estimate for the row is unreliable. Neither shows whether the guide's "
+    "family of distributions is adequate. For that, python -m experiments reference_posterior compares "
+    "guides with NUTS on a small model."
 )
 
 
 def render_posterior(found: PosteriorTrust) -> Shown:
-    """Show KL by gate, PSIS-LOO on training rows, the prior's own predictions."""
+    """Return the section with the KL by gate, PSIS-LOO on training rows and prior predictions."""
     technical = [
         f"{one.at_prior:.0f} % of the {KINDS[one.kind]} gates are within {EPS:g} nats of their prior; the "
         f"mean KL of a unit is {one.mean:.2f} nats."
         for one in found.learning
     ]
     if found.why_not:
-        technical.append(f"The KL by gate is not known: {found.why_not}")
+        technical.append(f"The KL by gate is unknown: {found.why_not}")
     own = found.prior_predictive[0]
     technical += [
         _weighing(found.left_out) if found.left_out else found.not_left_out,
-        f"With all gates from {own.prior} the trained weights give answers of entropy {own.entropy:.2f} nats "
-        f"a draw ({own.saturated:.0f} % of them surer than 0.99).",
+        f"With all gates drawn from {own.prior}, answers have an entropy of {own.entropy:.2f} nats, and "
+        f"{own.saturated:.0f} % have a probability above 0.99.",
     ]
     tables = [_learning(found.learning)] if found.learning else []
     if found.left_out:
@@ -46,22 +47,22 @@ def _plain(found: PosteriorTrust) -> str:
     words = _learnt({KINDS[one.kind]: 100 - one.at_prior for one in found.learning})
     left = found.left_out
     if left is None:
-        return f"{words}All draws give the same answers: the posterior has no spread to speak of."
+        return f"{words}All draws give the same answers, so the posterior has no spread."
     if not _finite(left):
-        return f"{words}There are too few draws to say how much was learnt by heart: give more --samples."
+        return f"{words}There are too few draws to measure how much was memorized: give more --samples."
     if left.gap <= 2 * left.gap_se:
-        return f"{words}Questions it was trained on are predicted no better than new ones."
+        return f"{words}Training questions are predicted no better than new ones: no sign of memorization."
     ratio = math.exp(left.gap)
     return (
-        f"{words}The right answer of a question it was trained on gets {ratio:.2f} times the probability of "
-        "a new one's: so much is learnt by heart."
+        f"{words}The right answers to training questions get {ratio:.2f} times the probability of those to "
+        "new questions: part of the training data was memorized."
     )
 
 
 def _learnt(share: dict[str, float]) -> str:
-    """Return how many gates of each kind differ from their prior, percent, in words.
+    """Return a sentence on the share (percent) of gates of each kind that differ from their prior.
 
-    A guide may start away from the prior: that a gate differs does not say that data moved it.
+    A guide may start away from the prior, so a difference does not prove that data moved the gate.
     """
     if not share:
         return ""
@@ -74,15 +75,15 @@ def _learnt(share: dict[str, float]) -> str:
 
 
 def _weighing(left: LeftOut) -> str:
-    weight = f"{left.high_k} of {left.rows} rows weigh too much for the estimate."
+    weight = f"{left.high_k} of {left.rows} rows have a Pareto k that is too high for a reliable estimate."
     if not _finite(left):
-        weight = f"{left.draws} draws are too few to say how much a row weighs."
-    what = "is what the point weights A and B have learnt by heart"
+        weight = f"{left.draws} draws are too few to estimate Pareto's k."
+    what = "The point estimates A and B memorized this much."
     if left.gap <= 2 * left.gap_se:
-        what = f"is within two standard errors ({left.gap_se:.3f} nats)"
+        what = f"This is within two standard errors ({left.gap_se:.3f} nats)."
     return (
-        f"Left out by PSIS, a training row has {left.elpd:.3f} nats, a row that was never seen "
-        f"{left.unseen:.3f}: the difference, {left.gap:.3f} nats, {what}; {weight}"
+        f"A training row left out by PSIS has an expected log probability of {left.elpd:.3f} nats, an unseen "
+        f"row of {left.unseen:.3f}, a difference of {left.gap:.3f}. {what} {weight}"
     )
 
 
@@ -96,7 +97,8 @@ def _learning(found: list[GateLearning]) -> Table:
         ]
         for module, row in rows.items():
             row[one.kind], row[f"{one.kind} at prior"] = one.by_module[module], one.at_prior_by_module[module]
-    return Table(columns, list(rows.values()), f"How far the gates have moved; at prior: within {EPS:g} nats")
+    caption = f"KL of posterior and prior by module; at prior: units within {EPS:g} nats"
+    return Table(columns, list(rows.values()), caption)
 
 
 def _left_out(left: LeftOut) -> Table:
@@ -119,7 +121,7 @@ def _priors(found: list[PriorPredictive]) -> Table:
         Column("saturated", "above 0.99", "% of draws", ".1f"),
         Column("averaged_entropy", "entropy of the average", "nats", ".3f"),
     )
-    return Table(columns, [vars(one) for one in found], "Answers with all gates drawn from the prior")
+    return Table(columns, [vars(one) for one in found], "Predictions with all gates drawn from the prior")
 
 
 def _finite(left: LeftOut) -> list[float]:
@@ -131,7 +133,7 @@ def _pictures(left: LeftOut) -> list[Picture]:
     if not k:
         return []
     missing = len(left.pareto_k) - len(k)
-    caption = "How much the posterior hangs on single training rows."
+    caption = "How strongly the posterior depends on single training rows."
     return [
         Picture(
             pareto_figure(k, left.good_k),
@@ -143,7 +145,7 @@ def _pictures(left: LeftOut) -> list[Picture]:
 
 
 def pareto_figure(k: list[float], limit: float) -> Figure:
-    """Draw the Pareto k of all rows that have one, in rising order, with the limit."""
+    """Plot the finite Pareto k of training rows in increasing order, with the limit."""
     figure = new_figure(WIDTH, 3.2)
     axes = figure.add_subplot()
     axes.axhline(limit, color=GREY, linewidth=1.2, linestyle="--", label=f"limit {limit:.2f}")
@@ -155,6 +157,6 @@ def pareto_figure(k: list[float], limit: float) -> Figure:
         if chosen:
             places, values = zip(*chosen, strict=True)
             axes.scatter(places, values, s=16, color=color, marker=marker, label=label)
-    dress(axes, "Training rows, in the order of k", "Pareto k of a row (no unit)")
+    dress(axes, "Training rows, sorted by k", "Pareto k of a row (no unit)")
     legend_of(figure, loc="outside upper left", ncols=3)
     return figure

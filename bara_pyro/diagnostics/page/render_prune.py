@@ -1,4 +1,4 @@
-"""The curve of kept rank as a table and as a figure: `bara prune --curve`."""
+"""The pruning curve as a table and a figure: `bara prune --curve`."""
 
 from collections.abc import Sequence
 
@@ -20,14 +20,16 @@ COLUMNS = (
 
 
 def curve_table(rows: Sequence[Json], samples: int) -> Table:
-    """Return the curve as a table."""
-    about = "time of S = 0 as a share of the whole's; max Δp: largest change of a probability at S = 0"
-    caption = f"Units kept, most important first; scores with S = {samples}; {about}"
+    """Return the pruning curve as a table, with one row for each share of units kept."""
+    about = (
+        "time: of a prediction with S = 0, 1 for all units; max Δp: largest change of a probability, S = 0"
+    )
+    caption = f"Most important units kept; scores with S = {samples}; {about}"
     return Table(COLUMNS, rows, caption)
 
 
 def curve_figure(rows: Sequence[Json]) -> Figure:
-    """Draw NLL, ECE and the largest change of a probability against the share of units kept."""
+    """Plot NLL, ECE and the largest change of a probability against the share of units kept."""
     figure = new_figure(9.0, 3.2)
     shown = (("nll", "NLL (nats)"), ("ece", "ECE (%)"), ("difference", "Largest change of a probability"))
     kept = [row["share"] for row in rows]

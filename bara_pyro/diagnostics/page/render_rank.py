@@ -1,4 +1,4 @@
-"""The section on where the rank goes."""
+"""The section on the effective rank and the sparsity of the gates."""
 
 import math
 
@@ -30,35 +30,37 @@ RELATIONS = (
     Column("high", "to", format="+.2f"),
     Column("rows", "rows", format="d"),
 )
-LABELLED = 24  # modules that an axis has room to name
+LABELLED = 24  # the most modules that fit as names on an axis
 DOUBT = {
-    1: "Questions that the model is less sure of use more of them.",
-    0: "No difference is seen between questions that the model is sure of and others.",
-    -1: "Questions that the model is less sure of use fewer of them.",
+    1: "Questions with uncertain answers use more directions.",
+    0: "The number does not clearly depend on how certain the answer is.",
+    -1: "Questions with uncertain answers use fewer directions.",
 }
 
 
 def render_rank(found: RankUse) -> Shown:
-    """Show sparsity by module, the effective rank of the rows, and what it goes with."""
+    """Return the section with the sparsity by module, the effective rank of rows and its correlations."""
     summary = found.summary
     technical = [
-        f"Effective rank {summary.mean:.2f} of {found.r}; from row to row it varies by "
-        f"{summary.over_rows:.2f} (standard deviation), from module to module by {summary.over_modules:.2f}.",
+        f"The mean effective rank is {summary.mean:.2f} of {found.r}, with a standard deviation of "
+        f"{summary.over_rows:.2f} over rows and {summary.over_modules:.2f} over modules.",
         *(_sentence(x) for x in found.relations if not math.isnan(x.rho)),  # NaN: all rows alike
     ]
     rows = [{**m.sparsity, **m.model_dump(include={"module", "rank", "spread"})} for m in found.modules]
     tables = [Table(MODULES, rows, f"Share of gates below τ = {found.tau:g}, and effective rank")]
     if found.relations:
         rows = [{"what": f"{x.verdict} {x.with_}", **vars(x)} for x in found.relations]
-        tables.append(Table(RELATIONS, rows, "What it goes with, over rows (95 % bootstrap intervals)"))
+        tables.append(Table(RELATIONS, rows, "Rank correlations over rows, with 95 % bootstrap intervals"))
     if found.readings:
         in_a_draw, at_mean = (found.readings[k]["psi"] for k in ("expectation over draws", "mean gate"))
         technical.append(
-            f"{in_a_draw:.1f} % of the gates are off in a draw, {at_mean:.1f} % in the mean gate: the rest "
-            "of it is the draws' noise, which closes a gate at random."
+            f"{in_a_draw:.1f} % of the gates are off in a draw and {at_mean:.1f} % in the mean gate; the "
+            "difference is due to the spread of the draws."
         )
         rows = [{"reading": name, **values} for name, values in found.readings.items()]
-        tables.append(Table((Column("reading", "reading"), *SPARSITY), rows, "Three readings of sparsity"))
+        tables.append(
+            Table((Column("reading", "definition"), *SPARSITY), rows, "Sparsity by three definitions")
+        )
     if found.support is not None:
         tables.append(_support(found.support))
     blocks: list[Block] = [*_pictures(found), _words(found), *tables]
@@ -69,10 +71,12 @@ def _plain(found: RankUse) -> str:
     rank = f"{found.summary.mean:.1f} of the {found.r}"
     if not found.gates:
         return (
-            f"LoRA has no gates, so nothing closes: its activations count as small in all but {rank} "
-            "directions of an adapter, for comparison with methods that have gates."
+            f"LoRA has no gates. For comparison with methods that have gates: its activations are above the "
+            f"threshold in {rank} directions of an adapter."
         )
-    words = f"In a draw a question uses {rank} directions that an adapter has; the rest are nearly off."
+    words = (
+        f"On average a question uses {rank} directions of an adapter; the gates of the others are nearly off."
+    )
     doubt = [x for x in found.relations if x.with_ == ENTROPY and not math.isnan(x.rho)]
     if not doubt:
         return words
@@ -82,16 +86,23 @@ def _plain(found: RankUse) -> str:
 
 def _words(found: RankUse) -> str:
     if not found.gates:
-        return f"LoRA has no gates: these are its activations A x, off below {found.tau:g}; Φ counts as 0."
+        return (
+            f"LoRA has no gates. Its activations A x take their place and count as off below {found.tau:g}; "
+            "Φ counts as 0."
+        )
     return (
-        f"A gate counts as off below {found.tau:g}. Percentages are expectations over {found.draws} draws at "
-        "the last token; the effective rank of a row is the expected number of units that are on."
+        f"A gate counts as off below {found.tau:g}. Percentages are averages over {found.draws} draws at the "
+        "last token. The effective rank of a row is the average number of units that are on."
     )
 
 
 def _sentence(x: RankCorrelation) -> str:
-    known = "too few rows differ" if math.isnan(x.low) else f"ρ = {x.rho:+.2f} [{x.low:+.2f}, {x.high:+.2f}]"
-    return f"The effective rank {x.verdict} {x.with_} ({known})."
+    if math.isnan(x.low):
+        return f"The effective rank {x.verdict} {x.with_}: too few rows differ."
+    return (
+        f"The effective rank {x.verdict} {x.with_} (ρ = {x.rho:+.2f}, 95 % interval {x.low:+.2f} to "
+        f"{x.high:+.2f})."
+    )
 
 
 def _support(s: SupportRelation) -> Table:
@@ -99,11 +110,11 @@ def _support(s: SupportRelation) -> Table:
         ("units with Φ above τ", s.phi),
         ("units with θ above τ", s.theta),
         (f"units with Φθ above τ² = {s.tau_product:g}", s.product),
-        ("of these supports, not within both factors' (%)", s.broken),
+        ("of these, supports outside that of Φ or θ (%)", s.broken),
         (f"units with Φθ above the sound threshold {s.tau_sound:.3g}", s.sound),
-        ("of these supports, not within both factors' (%)", s.broken_sound),
+        ("of these, supports outside that of Φ or θ (%)", s.broken_sound),
     )
-    return pairs(rows, ("count", "mean"), "Proposition 1: the support of the product and of its factors")
+    return pairs(rows, ("quantity", "mean"), "Proposition 1: the support of the product and of its factors")
 
 
 def _pictures(found: RankUse) -> list[Picture]:
@@ -111,20 +122,20 @@ def _pictures(found: RankUse) -> list[Picture]:
         Picture(
             sparsity_figure(found),
             f"Share of gates below {found.tau:g} in each of {len(found.modules)} modules.",
-            "Share of gates that are off, by module from the input to the answer.",
+            "Share of gates that are off, by module, from the input to the answer.",
             "sparsity",
         ),
         Picture(
             rank_figure(found),
-            f"Histogram of the effective rank of {len(found.rows)} rows, around {found.summary.mean:.2f}.",
-            "Effective rank of the rows, mean over modules.",
+            f"Histogram of the effective rank of {len(found.rows)} rows, with mean {found.summary.mean:.2f}.",
+            "Effective rank of each row, averaged over modules.",
             "effective_rank",
         ),
     ]
 
 
 def sparsity_figure(found: RankUse) -> Figure:
-    """Draw the share of gates that are off, by module."""
+    """Plot the share of gates that are off, by module."""
     figure = new_figure(WIDTH, 3.4)
     axes, places = figure.add_subplot(), range(len(found.modules))
     for index, (gate, name) in enumerate(NAMES.items()):
@@ -143,7 +154,7 @@ def sparsity_figure(found: RankUse) -> Figure:
 
 
 def rank_figure(found: RankUse) -> Figure:
-    """Draw how the effective rank is spread over the rows."""
+    """Plot a histogram of the effective rank over rows."""
     figure = new_figure(WIDTH, 3.4)
     axes = figure.add_subplot()
     axes.hist(found.rows, bins=20, color=PALETTE[0], edgecolor="white", label="A bin")
@@ -152,7 +163,7 @@ def rank_figure(found: RankUse) -> Figure:
 
 
 def short(path: str) -> str:
-    """Return "3 q_proj" for model.layers.3.self_attn.q_proj."""
+    """Return the short name of a module: "3 q_proj" for model.layers.3.self_attn.q_proj."""
     parts = path.split(".")
     number = next((part for part in parts if part.isdigit()), "")
     return f"{number} {parts[-1]}".strip()

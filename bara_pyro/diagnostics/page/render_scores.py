@@ -1,4 +1,4 @@
-"""The section on how far the probabilities of a run are right."""
+"""The section on accuracy and calibration."""
 
 import torch
 
@@ -19,34 +19,35 @@ COLUMNS = (
     Column("brier", "Brier", "", ".3f"),
 )
 PLAIN = {
-    1: "It is surer than it should be: its probabilities overstate how often it is right.",
-    0: "The two agree within chance: its probabilities can be taken at their word, on the whole.",
-    -1: "It is less sure than it could be: its probabilities understate how often it is right.",
+    1: "It is overconfident: it is right less often than its probabilities say.",
+    0: "The two agree within sampling error, so overall its probabilities can be trusted.",
+    -1: "It is underconfident: it is right more often than its probabilities say.",
 }
-FINE = 5.0  # points: what rows can tell, for probabilities that no difference is told of to be trusted
-TECHNICAL = {1: "over-confident on the whole", 0: "within chance", -1: "under-confident on the whole"}
+FINE = 5.0  # points: without a significant gap, probabilities are trusted if the rows could detect this much
+TECHNICAL = {1: "overconfident", 0: "no significant gap", -1: "underconfident"}
 
 
 def render_scores(run: RunFacts, found: PredictiveScores) -> Shown:
-    """Show the facts of the run, its scores on all rows and on those looked at, its reliability."""
+    """Return the section with the scores, the reliability diagrams and the facts of the run."""
     main, few = found.main[-1], found.looked_at[-1]
     plain = (
-        f"Of {main.rows:,} {run.split} questions the model answers {main.acc:.0f} in 100 right, and is "
-        f"{main.confidence:.0f} % sure on average. {_plain(main)}"
+        f"The model answers {main.acc:.0f} % of {main.rows:,} {run.split} questions correctly, with an "
+        f"average confidence of {main.confidence:.0f} %. {_plain(main)}"
     )
     technical = [
-        f"{run.method} on {run.task}, S = {main.draws}: {main.acc:.1f} % right (± {main.standard_error:.1f} "
-        f"by chance), mean confidence {main.confidence:.1f} %; confidence less accuracy {_interval(main)}, "
-        f"{TECHNICAL[main.sureness]}; ECE {main.ece:.1f} %{_by_chance(main)}, NLL {main.nll:.3f} nats, on "
-        f"{main.rows:,} rows.",
+        f"{run.method} on {run.task}, {main.rows:,} rows, S = {main.draws}: accuracy {main.acc:.1f} % "
+        f"(standard error {main.standard_error:.1f}), ECE {main.ece:.1f} %{_by_chance(main)}, "
+        f"NLL {main.nll:.3f} nats.",
+        f"Mean confidence {main.confidence:.1f} %; confidence minus accuracy {_interval(main)}: "
+        f"{TECHNICAL[main.sureness]}.",
         *_of_sampling(found.main),
         *(_why_they_differ(main, few) if found.evaluated else ()),
     ]
-    rows = [_row(f"all {s.rows:,}, as evaluate has them", s) for s in found.evaluated]
-    rows += [_row(f"the first {s.rows:,}, looked at here", s) for s in found.looked_at]
+    rows = [_row(f"all {s.rows:,} (evaluation)", s) for s in found.evaluated]
+    rows += [_row(f"first {s.rows:,} (this report)", s) for s in found.looked_at]
     caption = (
-        "Scores by number of draws S (0: the posterior mean). ECE by chance: what a perfectly calibrated "
-        "model with these probabilities would show on so many rows."
+        "Scores by number of posterior draws S (0: the posterior mean). ECE by chance: the mean ECE of a "
+        "perfectly calibrated model with the same probabilities and number of rows."
     )
     return shown_section(
         "Accuracy and calibration",
@@ -57,22 +58,21 @@ def render_scores(run: RunFacts, found: PredictiveScores) -> Shown:
 
 
 def _plain(s: DistributionScores) -> str:
-    """Return what that means, and no more than so few rows can tell."""
+    """Return what the scores mean for a user, and no more than the number of rows supports."""
     said = PLAIN[s.sureness]
     if s.sureness == 0 and s.told > FINE:
-        side = "over" if s.gap > 0 else "under"
         said = (
-            f"That leans to {side}-confidence: confidence less accuracy is {_interval(s)}. No difference is "
-            f"told; on so few rows one of up to {s.told:.0f} points would not be."
+            f"Confidence minus accuracy is {_interval(s)}. This gap is not significant, but {s.rows:,} rows "
+            f"cannot detect gaps under {s.told:.0f} points."
         )
     if s.sureness == 0 and s.uneven:
-        said = said if s.told > FINE else "The two agree on the whole."
+        said = said if s.told > FINE else "Overall the two agree."
         said += (
-            f" Single probabilities are off: the ECE is {s.ece:.0f} %, and by chance at most "
-            f"{s.chance_ece_high:.0f} % in 19 cases of 20."
+            f" At some levels of confidence they do not: the ECE is {s.ece:.0f} %. A calibrated model would "
+            f"stay below {s.chance_ece_high:.0f} % in 19 of 20 cases."
         )
     if s.majority is not None and s.acc < s.majority:
-        said += f" Always giving the most frequent answer would be right {s.majority:.0f} times in 100."
+        said += f" Always giving the most frequent answer would be right in {s.majority:.0f} % of cases."
     return said
 
 
@@ -82,7 +82,7 @@ def _interval(s: DistributionScores) -> str:
 
 
 def _by_chance(s: DistributionScores) -> str:
-    return "" if s.chance_ece_high is None else f" (by chance up to {s.chance_ece_high:.1f} %)"
+    return "" if s.chance_ece_high is None else f" (up to {s.chance_ece_high:.1f} % by chance)"
 
 
 def _row(which: str, s: DistributionScores) -> dict[str, object]:
@@ -91,10 +91,9 @@ def _row(which: str, s: DistributionScores) -> dict[str, object]:
 
 def _why_they_differ(main: DistributionScores, few: DistributionScores) -> list[str]:
     return [
-        f"On the {few.rows:,} rows that are looked at below the ECE is {few.ece:.1f} % instead of "
-        f"{main.ece:.1f} %. An ECE of few rows is too high by chance: a perfectly calibrated model with "
-        f"these probabilities would show {few.chance_ece:.1f} % on {few.rows:,} rows and "
-        f"{main.chance_ece:.1f} % on {main.rows:,}."
+        f"On the {few.rows:,} rows used in the rest of this report the ECE is {few.ece:.1f} % instead of "
+        f"{main.ece:.1f} %. The ECE of few rows is biased upwards: a perfectly calibrated model would have "
+        f"{few.chance_ece:.1f} % on {few.rows:,} rows and {main.chance_ece:.1f} % on {main.rows:,}."
     ]
 
 
@@ -104,7 +103,7 @@ def _of_sampling(scores: list[DistributionScores]) -> list[str]:
         return []
     gain = point.nll - averaged.nll
     return [
-        f"Averaging over {averaged.draws} draws instead of taking the posterior mean "
+        f"Averaging {averaged.draws} draws instead of using the posterior mean "
         f"{'lowers' if gain > 0 else 'raises'} the NLL by {abs(gain):.3f} nats and changes the ECE by "
         f"{averaged.ece - point.ece:+.1f} points."
     ]
@@ -117,14 +116,14 @@ def _reliability(s: DistributionScores) -> Picture:
     return Picture(
         reliability_diagram({name: bins}),
         f"Reliability diagram, {name}: expected calibration error {s.ece:.1f} % on {s.rows:,} rows.",
-        f"{s.rows:,} rows. Bars below the diagonal: surer than right.",
+        f"{s.rows:,} rows. Bars below the diagonal mean overconfidence.",
         f"reliability_s{s.draws}",
     )
 
 
 def facts(run: RunFacts) -> Table:
-    """Return what was trained on what, as a table."""
-    took = "not known" if run.train_seconds is None else f"{run.train_seconds:.0f} s of training"
+    """Return the method, the task and the training of a run as a table."""
+    took = "unknown" if run.train_seconds is None else f"{run.train_seconds:.0f} s of training"
     rows = [
         ("method", run.method),
         ("language model", run.backbone),
@@ -135,4 +134,4 @@ def facts(run: RunFacts) -> Table:
         ("time", took),
         ("configuration", run.config_hash),
     ]
-    return pairs(rows, ("of the run", "value"), "The run")
+    return pairs(rows, ("property", "value"), "The run")

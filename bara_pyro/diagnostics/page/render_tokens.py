@@ -1,4 +1,4 @@
-"""Which tokens use the gates: the section of the page, the picture for print and a page of all layers."""
+"""Token maps of the gates: a section of the report, a figure, and a page with all layers."""
 
 import json
 import math
@@ -21,30 +21,30 @@ from bara_pyro.report.style import INK, LARGE, SMALL, new_figure
 from bara_pyro.runs.atomic import write_text
 
 PAGE, PACKAGE = "tokens.html", "bara_pyro.diagnostics.page"
-CLOSE = 5.0  # percent: tokens that lie so near to one another hardly differ
-COLUMNS, WIDTH = 3, 46  # of the picture: texts side by side, letters a line
-# White and black are the page's own colours in an SVG and change places in the dark; shades of tokens do not.
+CLOSE = 5.0  # percent: a smaller range over tokens counts as no difference
+COLUMNS, WIDTH = 3, 46  # of the figure: texts side by side, characters in a line
+# Pure white and black are theme colours in an SVG and swap in dark mode; the shades of tokens must not.
 FIXED = {"#ffffff": "#fefefe", "#000000": "#010101"}
 
 
 def render_tokens(found: TokenUse) -> Shown:
-    """Show each text with its tokens shaded, mean over modules."""
+    """Return the section with each text, its tokens shaded by the mean over modules."""
     values = [value for text in found.texts for value in text.mean if not math.isnan(value)]
     low, high = min(values), max(values)
     fewest, most = (_where(found, value) for value in (low, high))
-    words = "Which word is read hardly matters to the gates"
+    words = "The gates hardly depend on the word"
     if high - low > CLOSE:
-        words = "The gates tell words apart"
+        words = "The gates depend on the word"
     plain = (
-        f"{words}: {fewest} leaves the fewest of them closed ({low:.0f} %), {most} the most ({high:.0f} %)."
+        f"{words}: {low:.0f} % of them are nearly off for {fewest} (fewest), {high:.0f} % for {most} (most)."
     )
     technical = [
-        f"Over the tokens of {len(found.texts)} texts {low:.0f} to {high:.0f} % of the gates Φθ are below "
-        f"{found.tau:g}, expected over {max(found.draws, 1)} draws."
+        f"In the tokens of {len(found.texts)} texts between {low:.0f} and {high:.0f} % of the gates Φθ are "
+        f"below {found.tau:g}, averaged over {max(found.draws, 1)} draws."
     ]
     label = "share of gates that are nearly off; light: few gates in use"
     blocks: list[Block] = [
-        Paragraph(["Layer by layer, with the value of each token: ", Link("token maps", PAGE), "."]),
+        Paragraph(["For single layers and the value of each token see the ", Link("token maps", PAGE), "."]),
         ColourScale(COLOURS, f"{low:.1f} %", f"{high:.1f} %", label),
         *(_shaded(text, low, high) for text in found.texts),
     ]
@@ -65,12 +65,12 @@ def _shaded(text: TextUse, low: float, high: float) -> Shaded:
 
 
 def with_visible_spaces(token: str) -> str:
-    """Return a token with what cannot be seen made visible."""
+    """Return a token with symbols for line breaks and blanks."""
     return token.replace("\n", "⏎").strip() or "␣"
 
 
 def token_page(found: TokenUse, path: Path, title: str) -> Path:
-    """Write token maps as one HTML file that needs nothing else: layers to choose, values to point at.
+    """Write token maps as one self-contained HTML file with a choice of layer and the value of each token.
 
     Raises:
         DataError: there are no texts.
@@ -85,12 +85,12 @@ def token_page(found: TokenUse, path: Path, title: str) -> Path:
     )  # fmt: skip
     data = {
         "modules": found.modules,
-        # Layer 0 is the mean; one decimal, which is what is shown.
+        # Layer 0 is the mean over layers. One decimal, as displayed.
         "texts": [[_rounded(t.mean), *map(_rounded, t.percent)] for t in found.texts],
         "scale": [channels(colour) for colour in COLOURS],
         "equal": EQUAL,
     }
-    # A module's name may hold anything: "</script>" must not end the script.
+    # Module names are arbitrary: "</script>" in one must not end the script.
     plain = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     script = f"const data = {plain};\n{source(PACKAGE, 'tokens.js')}"
     page = document(title, body=Markup(body), style=source(PACKAGE, "tokens.css"), script=script)  # noqa: S704
@@ -108,7 +108,7 @@ def _check_texts(found: TokenUse) -> None:
 
 
 def token_figure(found: TokenUse) -> Figure:
-    """Draw the texts with their tokens shaded by the share of gates that are nearly off; light is sparse.
+    """Draw texts with tokens shaded by the share of gates that are nearly off; light means few in use.
 
     Raises:
         DataError: there are no texts.
@@ -142,7 +142,7 @@ def token_figure(found: TokenUse) -> Figure:
 
 
 def _lines(tokens: Sequence[str]) -> list[tuple[int, int]]:
-    """Return column and line of each token, lines of at most `WIDTH` letters, a space between tokens."""
+    """Return the column and line of each token, for lines of at most `WIDTH` characters."""
     places, column, line = [], 0, 0
     for token in tokens:
         if column and column + len(token) > WIDTH:

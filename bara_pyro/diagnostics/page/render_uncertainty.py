@@ -1,4 +1,4 @@
-"""The section on what the uncertainty is made of."""
+"""The section on the sources of uncertainty."""
 
 import math
 
@@ -11,9 +11,9 @@ from bara_pyro.report.style import GREY, PALETTE, WIDTH, dress, legend_of, new_f
 
 PARTS = {
     "total": "total: entropy of the prediction",
-    "aleatoric": "aleatoric: expected entropy of a draw",
-    "global_": "epistemic, of the global gates Φ",
-    "local": "epistemic, of the local gates θ",
+    "aleatoric": "aleatoric: mean entropy of the draws",
+    "global_": "epistemic, from the global gates Φ",
+    "local": "epistemic, from the local gates θ",
 }
 COLUMNS = (
     Column("part", "part"),
@@ -21,38 +21,38 @@ COLUMNS = (
     Column("share", "share", "%", ".1f"),
 )
 ABOUT = (
-    "Draws are nested: for each draw of the global gates several of the local ones. What differs between the "
-    "groups is the global gates' doing, what differs within them the local gates'."
+    "Draws are nested: several draws of the local gates for each draw of the global gates. Differences "
+    "between the groups come from the global gates, differences within a group from the local gates."
 )
 KINDS = {"aleatoric": "Aleatoric", "epistemic": "Epistemic"}
 
 
 def render_uncertainty(found: UncertaintySplit) -> Shown:
-    """Show the parts of the uncertainty, and each row's against what is known of it."""
+    """Return the section with the parts of the uncertainty and the uncertainty of each row."""
     in_gates = found.share("global_") + found.share("local")
     plain = (
-        f"{found.share('aleatoric'):.0f} % of the model's doubt is about the questions themselves, which "
-        f"look open to it, and {in_gates:.0f} % about what it has learnt, where draws of its gates disagree "
-        "(the weights beside the gates count as certain)."
+        f"{found.share('aleatoric'):.0f} % of the uncertainty comes from questions that look ambiguous to "
+        f"the model, {in_gates:.0f} % from draws of its gates that disagree. The other weights count as "
+        "certain."
     )
     technical = [
-        f"Of {found.total:.3f} nats of uncertainty {found.share('aleatoric'):.0f} % are aleatoric, "
-        f"{found.share('global_'):.1f} % lie in the global and {found.share('local'):.1f} % in the local "
+        f"The mean uncertainty is {found.total:.3f} nats: {found.share('aleatoric'):.0f} % aleatoric, "
+        f"{found.share('global_'):.1f} % from the global and {found.share('local'):.1f} % from the local "
         "gates.",
         *(
             f"{name} {x.verdict} {x.with_} (ρ = {x.rho:+.2f})."
             for name, x in found.relations.items()
-            if not math.isnan(x.low)  # all rows alike, or nearly
+            if not math.isnan(x.low)  # NaN: too few rows differ
         ),
     ]
     if found.aleatoric_bias is not None:
         manner = "more" if found.aleatoric_bias > 0 else "less"
         technical.append(
-            f"On average the model sees {abs(found.aleatoric_bias):.3f} nats {manner} ambiguity than there "
-            "is."
+            f"On average the aleatoric part is {abs(found.aleatoric_bias):.3f} nats {manner} than the true "
+            "ambiguity."
         )
     rows = [{"part": t, "mean": getattr(found, k), "share": found.share(k)} for k, t in PARTS.items()]
-    table = Table(COLUMNS, rows, f"{found.nested} draws of Φ, and {found.nested} of θ for each")
+    table = Table(COLUMNS, rows, f"{found.nested} draws of Φ, with {found.nested} draws of θ for each")
     pictures = [_picture(found, kind) for kind in KINDS]
     return shown_section("Sources of uncertainty", plain, technical, [table, *pictures, ABOUT])
 
@@ -69,7 +69,7 @@ def _picture(found: UncertaintySplit, kind: str) -> Picture:
 
 
 def uncertainty_figure(found: UncertaintySplit, kind: str) -> Figure:
-    """Draw the "aleatoric" or "epistemic" part of each row against its true entropy, or by right or wrong."""
+    """Plot the "aleatoric" or "epistemic" part of each row against its true entropy or its correctness."""
     figure = new_figure(WIDTH, 3.4)
     axes, known = figure.add_subplot(), found.aleatoric_bias is not None
     values = getattr(found, f"{kind}_rows")

@@ -1,1 +1,1 @@
-"""Two runs, or two groups of runs with several seeds, on the same rows."""
+"""Compare two runs, or two groups of runs with several seeds, on the same rows."""

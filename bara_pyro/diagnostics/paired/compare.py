@@ -1,4 +1,4 @@
-"""Whether one of two runs is better on the same rows, or was lucky with its rows or its seeds."""
+"""Compare two runs on the same rows, with intervals over rows and seeds."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -19,33 +19,33 @@ RESAMPLES, LEVEL = 2000, 0.95
 
 
 class Side(Result):
-    """One of the two that are compared."""
+    """One of the two sides of a comparison."""
 
-    name: str  # the folder, as it was given
+    name: str  # the folder as given
     method: str
-    runs: list[str]  # folders of the predictions, in the order of `Comparison.seeds`
-    seeds: list[int]  # of the trainings
+    runs: list[str]  # folders of the predictions, in the order of `seeds`
+    seeds: list[int]  # training seeds
 
 
 class PairedDifference(Result):
-    """One score of both sides, each the mean over its runs; the unit is that of the score."""
+    """One score of both sides, averaged over the runs of each, in the unit of the score."""
 
-    metric: str  # of `bara_pyro.metrics.base.METRICS`, whose unit it has
+    metric: str  # name in `bara_pyro.metrics.base.METRICS`
     a: Number
     b: Number
     difference: Number  # a - b
-    low: Number  # of the paired interval, by itself
-    high: Number
-    p: Number  # two-sided, of no difference
-    p_holm: Number  # the same, corrected for all the scores that are looked at
-    se_rows: Number  # standard error by other clusters of rows
-    se_seeds: Number  # by training again with other seeds; unknown of one run a side
+    low: Number  # lower end of the paired interval, not corrected for several scores
+    high: Number  # upper end
+    p: Number  # two-sided p-value of no difference
+    p_holm: Number  # p-value corrected for all compared scores (Holm)
+    se_rows: Number  # standard error due to clusters of rows
+    se_seeds: Number  # standard error due to training seeds; unknown with one run on each side
     df: Number  # degrees of freedom of Student's t
-    better: Literal["a", "b", "unclear"]  # by `p_holm`
+    better: Literal["a", "b", "unclear"]  # decided by `p_holm`
 
 
 class JointAccuracy(Result):
-    """Which of the two answers right, in percent of the rows, mean over the pairs of runs."""
+    """Percentage of rows that both, one or neither side answers correctly, mean over pairs of runs."""
 
     both: float
     only_a: float
@@ -54,17 +54,17 @@ class JointAccuracy(Result):
 
 
 class PairedComparison(Result):
-    """Two runs, or two groups of runs, on the same rows."""
+    """The comparison of two runs, or two groups of runs, on the same rows."""
 
     a: Side
     b: Side
     task: str
     split: str
-    rows: int  # n
-    clusters: int  # of rows whose errors go together; n where each stands for itself
-    samples: int  # posterior draws S; 0 is the posterior mean
-    level: float  # of the intervals
-    resamples: int
+    rows: int  # number n of rows
+    clusters: int  # number of clusters of rows with correlated errors; n if every row is independent
+    samples: int  # number S of posterior draws; 0 is the posterior mean
+    level: float  # nominal coverage of the intervals
+    resamples: int  # number of bootstrap draws
     metrics: list[PairedDifference]
     agreement: JointAccuracy
     notes: list[str]
@@ -81,27 +81,28 @@ def compare_runs(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> PairedComparison:
-    """Compare what two runs, or two groups of runs, predicted on the same rows.
+    """Compare the predictions of two runs, or two groups of runs, on the same rows.
 
-    Differences are paired by row, and by seed where both sides are groups. Their intervals are crossed over
-    seeds and clusters of rows (`bara_pyro.metrics.paired_bootstrap`); of one run a side they speak of these
-    trained models on other rows.
+    Differences are paired by row and, if both sides are groups, by seed. Their intervals cover seeds and
+    clusters of rows (`bara_pyro.metrics.paired_bootstrap`). With one run on each side they cover other rows
+    for the same trained models.
 
     Args:
-        a: folder of a run, of one of its evaluations, or of several runs that differ by their seed.
-        b: the same of the other side.
-        on: name of the evaluation of each run to compare on; by default the rows evaluated after training.
-        samples: number S of posterior draws; by default the largest, which then has to be the same for all.
-        clusters: cluster of a row by its id; by default what the predictions say, and each row by itself
-            where they say nothing.
+        a: folder of a run, of one of its evaluations, or of several runs that differ only in their seed.
+        b: the same for the other side.
+        on: name of the evaluation to compare on; by default the rows evaluated after training.
+        samples: number S of posterior draws; by default the largest, which must then be equal for all runs.
+        clusters: identifier of a row -> its cluster; by default the clusters stored with the predictions. A
+            row without a stored cluster is a cluster.
         level: nominal coverage of the intervals.
-        resamples: draws of clusters.
-        seed: of these draws.
+        resamples: number of bootstrap draws.
+        seed: seed of the bootstrap draws.
 
     Raises:
-        CheckpointError: a folder holds no evaluated run, or a file of it is damaged.
+        CheckpointError: a folder has no evaluated run, or a file is damaged.
         ConfigError: `level` or `resamples` is out of range.
-        DataError: the rows or S differ, the groups share no seed, a row has no cluster, or all have one.
+        DataError: the rows or S differ, the groups share no seed, a row has no cluster, or all rows are in
+            one cluster.
     """
     check_level(level)
     ours, theirs, notes = _paired(read_group(Path(a), on), read_group(Path(b), on))
@@ -110,8 +111,8 @@ def compare_runs(
     drawn = _samples(runs, samples)
     if len({run.fingerprint for run in runs}) > 1:
         notes.append(
-            "the rows were read as different tokens: by other tokenizers or prompts, or their texts have "
-            "changed between the evaluations"
+            "the rows have different tokens, because the tokenizers or prompts differ or the texts changed "
+            "between the evaluations"
         )
     names = _clusters(runs, clusters)
     labels = runs[0].labels
@@ -148,46 +149,46 @@ def _side(given: Path | str, runs: Sequence[Evaluated]) -> Side:
 def _paired(
     ours: list[Evaluated], theirs: list[Evaluated]
 ) -> tuple[list[Evaluated], list[Evaluated], list[str]]:
-    """Return the runs of both sides seed by seed, and what is left out; one run a side is a pair."""
+    """Return the runs of both sides paired by seed, and notes on seeds left out; single runs are a pair."""
     if len(ours) == len(theirs) == 1:
         return ours, theirs, []
     a, b = ({run.seed: run for run in side} for side in (ours, theirs))
     shared = sorted(a.keys() & b.keys())
     if not shared:
         raise DataError(
-            f"The seeds of the two groups are {', '.join(map(str, sorted(a)))} and "
-            f"{', '.join(map(str, sorted(b)))}: train both with the same ones, which runs are paired by."
+            f"The groups have no seed in common ({', '.join(map(str, sorted(a)))} and "
+            f"{', '.join(map(str, sorted(b)))}): train both with the same seeds."
         )
     alone = sorted(a.keys() ^ b.keys())
-    notes = [f"left out, because one side lacks it: seed {', '.join(map(str, alone))}"] if alone else []
+    notes = [f"seeds that only one side has were left out: {', '.join(map(str, alone))}"] if alone else []
     return [a[seed] for seed in shared], [b[seed] for seed in shared], notes
 
 
 def _check_rows(runs: Sequence[Evaluated]) -> None:
-    """Refuse runs that were not evaluated on the same rows with the same classes."""
+    """Raise `DataError` unless all runs were evaluated on the same rows with the same classes."""
     first = runs[0]
     for other in runs[1:]:
         if (other.task, other.split) != (first.task, first.split):
             raise DataError(
                 f"{first.folder} was evaluated on the {first.split} rows of {first.task!r} and "
-                f"{other.folder} on the {other.split} rows of {other.task!r}: evaluate both on the same."
+                f"{other.folder} on the {other.split} rows of {other.task!r}: use the same rows for both."
             )
         if other.ids != first.ids:
             only = set(first.ids) ^ set(other.ids)
             what = f"{min(only)!r} is not in both" if only else "their order differs"
             raise DataError(
                 f"{first.folder} and {other.folder} were not evaluated on the same rows of {first.task!r} "
-                f"({what}): evaluate both on the same."
+                f"({what}): evaluate both on the same rows."
             )
         if other.classes != first.classes or not torch.equal(other.labels, first.labels):
             raise DataError(
-                f"{first.folder} and {other.folder} have other classes or answers for the rows of "
-                f"{first.task!r}: evaluate both on the same."
+                f"{first.folder} and {other.folder} have different classes or answers for the rows of "
+                f"{first.task!r}: evaluate both on the same data."
             )
 
 
 def _samples(runs: Sequence[Evaluated], wanted: int | None) -> int:
-    """Return the number of draws that all are compared with."""
+    """Return the number of posterior draws to compare all runs with."""
     for run in runs:
         if wanted is not None and wanted not in run.log_probs:
             raise DataError(
@@ -202,14 +203,14 @@ def _samples(runs: Sequence[Evaluated], wanted: int | None) -> int:
         if max(other.log_probs) != max(first.log_probs):
             raise DataError(
                 f"{first.folder} was evaluated with S = {max(first.log_probs)} and {other.folder} with "
-                f"S = {max(other.log_probs)}: evaluate both with the same, or choose one that both have as "
-                "samples (--samples)."
+                f"S = {max(other.log_probs)}: evaluate both with the same S, or choose one that both have "
+                "(--samples)."
             )
     return max(first.log_probs)
 
 
 def _clusters(runs: Sequence[Evaluated], given: Mapping[str, str] | None) -> list[str]:
-    """Return the cluster of each row; a row that stands for itself is its own."""
+    """Return the cluster of each row; a row without one is a cluster."""
     ids = runs[0].ids
     if given is not None:
         if missing := [row_id for row_id in ids if row_id not in given]:
@@ -217,7 +218,7 @@ def _clusters(runs: Sequence[Evaluated], given: Mapping[str, str] | None) -> lis
         known: Sequence[str] = [given[row_id] for row_id in ids]
     else:
         known = next((run.clusters for run in runs if any(run.clusters)), runs[0].clusters)
-    taken = set(known)  # a row may have the name of a cluster that it is not of
+    taken = set(known)  # a row may be named like a cluster that it is not in
     own = (f"row {row_id}" if row_id in taken else row_id for row_id in ids)
     return [cluster or name for cluster, name in zip(known, own, strict=True)]
 
@@ -233,7 +234,7 @@ def _difference(
     resamples: int,
     seed: int,
 ) -> PairedDifference:
-    """Return one score of both sides (`runs x n x C` each); there is no interval where one is infinite."""
+    """Return one score of both sides (`runs x n x C` each); without an interval if it is infinite."""
     a, b = (
         float(torch.tensor([METRICS[metric].function(run, labels) for run in side]).double().mean())
         for side in (left, right)
@@ -258,7 +259,7 @@ def _difference(
 
 
 def _judged(found: Sequence[PairedDifference], level: float) -> list[PairedDifference]:
-    """Return the differences with p-values corrected for all that are known, and what these say."""
+    """Return the differences with Holm-corrected p-values and the verdicts based on them."""
     known = [one for one in found if not math.isnan(one.p)]
     corrected = dict(zip((one.metric for one in known), holm([one.p for one in known]), strict=True))
     return [_verdict(one, corrected.get(one.metric, math.nan), level) for one in found]
@@ -272,7 +273,7 @@ def _verdict(one: PairedDifference, p_holm: float, level: float) -> PairedDiffer
 
 
 def _agreement(left: Tensor, right: Tensor, labels: Tensor) -> JointAccuracy:
-    """Return on how many rows which side is right."""
+    """Return the percentage of rows that each side answers correctly."""
     a, b = (torch.stack([rows_of("acc")(run, labels)[:, 0] > 0 for run in side]) for side in (left, right))
     shares = {"both": a & b, "only_a": a & ~b, "only_b": ~a & b, "neither": ~a & ~b}
     return JointAccuracy(**{name: 100 * float(hit.double().mean()) for name, hit in shares.items()})

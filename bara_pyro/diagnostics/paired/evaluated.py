@@ -1,4 +1,4 @@
-"""What a run predicted on rows, as training or `bara evaluate` stored it."""
+"""Read the predictions of runs, as training or `bara evaluate` stored them."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -19,19 +19,19 @@ NEEDED = {"method", "task", "split", "seed", "rows"}
 
 @dataclass(frozen=True)
 class Evaluated:
-    """The predictions of one run on n rows of C classes.
+    """The predictions of one run on n rows with C classes.
 
     Attributes:
-        folder: that holds them: of the run, or of one of its evaluations.
-        method, task, split: what was trained, and what it was tested on.
-        seed: of the training.
-        fingerprint: of the rows as tokens, which depends on tokenizer and prompt, too.
-        ids: of the rows.
+        folder: folder of the run or of one of its evaluations.
+        method, task, split: the trained method, and the rows it was evaluated on.
+        seed: training seed.
+        fingerprint: hash of the tokens of the rows, which depends on tokenizer and prompt.
+        ids: identifiers of the rows.
         labels: long, `n`.
-        classes: their names, or letters where each row has options of its own.
-        clusters: of the rows; an empty text where a row stands for itself.
+        classes: names of the classes, or letters if each row has its own options.
+        clusters: clusters of the rows; an empty text for an independent row.
         log_probs: number of draws S -> log-probabilities, nats, float64, `n x C`.
-        settings: of the run, by section; empty where the run is not known.
+        settings: settings of the run by section; empty if unknown.
     """
 
     folder: Path
@@ -49,19 +49,18 @@ class Evaluated:
 
 
 def read_group(folder: Path, on: str | None = None) -> list[Evaluated]:
-    """Read the predictions of a run, of an evaluation, or of all runs right below a folder.
+    """Read the predictions of a run, of one of its evaluations, or of all runs directly in a folder.
 
     Args:
-        folder: of one of them.
-        on: name of the evaluation of each run that is meant, a folder in RUN/evaluation; by default the rows
-            that runs were evaluated on after training.
+        folder: folder of the run, of the evaluation, or of several runs.
+        on: name of an evaluation, a folder in RUN/evaluation; by default the evaluation after training.
 
     Returns:
-        One or more, each of another seed.
+        The predictions of one or more runs with different seeds.
 
     Raises:
-        CheckpointError: there is none, or a file is missing or damaged.
-        DataError: runs of one folder differ in more than their seed, or learnt replies.
+        CheckpointError: there are no predictions, or a file is missing or damaged.
+        DataError: the runs differ in more than their seed, or were trained on replies.
     """
     if folder.exists() and not folder.is_dir():
         raise CheckpointError(f"{folder} is a file, not the folder of a run: give the folder of a run.")
@@ -73,8 +72,8 @@ def read_group(folder: Path, on: str | None = None) -> list[Evaluated]:
         found = sorted(child for child in folder.iterdir() if child.is_dir() and _holds_predictions(child))
     if not found:
         raise CheckpointError(
-            f"There is no evaluated run in {folder}: give the folder of a run, of an evaluation of it, or of "
-            "several runs."
+            f"There is no evaluated run in {folder}: give the folder of a run, of one of its evaluations, or "
+            "of several runs."
         )
     group = [read_evaluated(_evaluation(child, on)) for child in found]
     _check_group(group, folder)
@@ -86,7 +85,7 @@ def _holds_predictions(folder: Path) -> bool:
 
 
 def _evaluation(folder: Path, on: str | None) -> Path:
-    """Return where a run's evaluation of that name is."""
+    """Return the folder of a run's evaluation of that name."""
     if on is None:
         return folder
     place = folder / "evaluation"
@@ -98,11 +97,11 @@ def _evaluation(folder: Path, on: str | None) -> Path:
 
 
 def read_evaluated(folder: Path) -> Evaluated:
-    """Read the predictions in a folder.
+    """Read the predictions in a folder of a run or an evaluation.
 
     Raises:
-        CheckpointError: there are none, or a file is missing or damaged.
-        DataError: the run learnt replies, which have no classes.
+        CheckpointError: there are no predictions, or a file is missing or damaged.
+        DataError: the run was trained on replies, which have no classes.
     """
     if is_run(folder):
         check_run(folder)
@@ -111,10 +110,12 @@ def read_evaluated(folder: Path) -> Evaluated:
     report, lines = read_scores(folder), read_predictions(folder)
     if NEEDED - report.keys() or not lines:
         raise CheckpointError(
-            f"{folder} holds no whole evaluation of this version: run `bara evaluate` again."
+            f"{folder} has no complete evaluation of this version: run `bara evaluate` again."
         )
     if "probs" not in lines[0] or "classes" not in report:
-        raise DataError(f"{folder} was evaluated on replies, which have no classes: give runs that answer.")
+        raise DataError(
+            f"{folder} was evaluated on replies, which have no classes: give runs of a classification task."
+        )
     run = folder if is_run(folder) else folder.parent.parent
     draws = {s: [line["probs"][s] for line in lines] for s in lines[0]["probs"]}
     return Evaluated(
@@ -134,7 +135,7 @@ def read_evaluated(folder: Path) -> Evaluated:
 
 
 def _check_group(group: list[Evaluated], folder: Path) -> None:
-    """Refuse runs of one folder that are not repetitions of each other."""
+    """Raise `DataError` unless the runs of a folder differ only in their seed."""
     first = group[0]
     for other in group[1:]:
         differing = [
@@ -145,8 +146,8 @@ def _check_group(group: list[Evaluated], folder: Path) -> None:
         if other.method != first.method or (first.settings and other.settings and differing):
             raise DataError(
                 f"{first.folder} and {other.folder} differ in more than their seed "
-                f"({', '.join(differing) or 'method'}): give a folder whose runs repeat one training."
+                f"({', '.join(differing) or 'method'}): give a folder of runs with equal settings."
             )
     seed, times = Counter(run.seed for run in group).most_common(1)[0]
     if times > 1:
-        raise DataError(f"{folder} holds {times} runs of seed {seed}: keep one of each seed.")
+        raise DataError(f"{folder} has {times} runs with seed {seed}: keep one run for each seed.")

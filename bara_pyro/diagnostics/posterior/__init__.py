@@ -1,1 +1,1 @@
-"""Whether the posterior can be trusted: NUTS, simulation-based calibration, importance weights."""
+"""Check the posterior: NUTS as a reference, simulation-based calibration, importance weights, PSIS-LOO."""

@@ -1,8 +1,8 @@
-"""Posterior collapse: which gates learnt nothing, and what the prior on its own makes the model answer.
+"""Posterior collapse and prior predictive checks: which gates learnt nothing, and what the prior predicts.
 
-A gate whose posterior is its prior costs nothing in the bound and knows nothing of the data (Bowman et al.,
-CoNLL 2016). What the prior alone predicts shows whether the starting point of learning is sensible
-(Gelman et al., Bayesian Workflow, 2020, on prior predictive checks).
+A gate whose posterior equals its prior has no cost in the ELBO and learnt nothing from the data (Bowman et
+al., CoNLL 2016). Prior predictions show whether the starting point of training is sensible (Gelman et al.,
+Bayesian Workflow, 2020).
 """
 
 import math
@@ -41,15 +41,15 @@ GAMMAS: dict[str, Json] = {
 
 @dataclass(frozen=True)
 class Collapse:
-    """KL(q || p) of each gate, nats."""
+    """KL(q || p) of each gate in nats."""
 
     modules: tuple[str, ...]  # paths of the M modules
     kl: dict[str, Tensor]
-    """"phi", "theta" -> float64, `M x r`, NaN for units that are pruned away; theta: of the last token, mean
-    over rows and draws."""
+    """"phi", "theta" -> float64, `M x r`; NaN for pruned units. For theta the mean over rows and draws at the
+    last token."""
 
     def share(self, eps: float = EPS) -> dict[str, float]:
-        """Return the percentage of units within `eps` nats of the prior, of each kind of gate."""
+        """Return the percentage of units within `eps` nats of the prior, for each kind of gate."""
         return {kind: 100 * float((kl[~kl.isnan()] <= eps).double().mean()) for kind, kl in self.kl.items()}
 
 
@@ -57,18 +57,20 @@ class Collapse:
 def collapse(
     model: AdaptedLM, guide: SiteGuide, batches: Iterable[Batch], *, samples: int = 10, seed: int = 0
 ) -> Collapse:
-    """Return the divergence of each gate's posterior from its prior.
+    """Return the KL divergence of each gate's posterior from its prior, in nats.
 
     Args:
         model: the program.
         guide: its fitted guide.
-        batches: rows to average theta's over; labels play no part.
-        samples: draws to average over, since theta's posterior depends on the gates below it.
-        seed: of the draws.
+        batches: rows to average the KL of theta over; labels are not used.
+        samples: number of draws to average over, because theta's posterior depends on the gates in lower
+            layers.
+        seed: seed of the draws.
 
     Raises:
-        ConfigError: a program without gates, a guide that is a point or of another model, or no draws.
-        MissingKLError: a pair of posterior and prior without an analytic divergence.
+        ConfigError: the program has no gates, the guide is a point estimate or belongs to another model, or
+            `samples` is below 1.
+        MissingKLError: a pair of posterior and prior has no analytic KL.
         DataError: there are no rows.
 
     Examples:
@@ -84,11 +86,10 @@ def collapse(
     check_guide(guide, model)
     if not guide.stochastic:
         raise ConfigError(
-            f"{type(guide).__name__} puts all mass on a point, infinitely far from any prior: choose another "
-            "guide."
+            f"{type(guide).__name__} is a point estimate, whose KL is infinite: choose another guide."
         )
     if samples < 1:
-        raise ConfigError(f"samples={samples} must be at least 1.")
+        raise ConfigError(f"samples is {samples}: give 1 or more.")
     phi, theta, rows = {}, torch.zeros(len(gates.modules), model.r, dtype=torch.float64), 0
     for batch in batches:
         rows += len(batch)
@@ -101,7 +102,7 @@ def collapse(
                     units = found[gates.theta[path]][:, -1].sum(0) / samples
                     theta[i, : len(units)] += units
     if not rows:
-        raise DataError("There are no rows to look at: give at least one batch.")
+        raise DataError("There are no rows: give at least one batch.")
     found = phi | ({"theta": theta / rows} if gates.theta else {})
     ranks = torch.tensor([model.rank_pattern.get(path, model.r) for path in gates.modules])
     gone = torch.arange(model.r) >= ranks[:, None]
@@ -109,11 +110,11 @@ def collapse(
 
 
 def _divergences(guide: SiteGuide, batch: Batch) -> dict[str, Tensor]:
-    """Return KL(q || p) entry by entry of every latent in one forward, float64."""
+    """Return KL(q || p) of every entry of every latent in one forward pass, nats, float64."""
     program, posterior = guide.run(batch)
     out = {}
     for name in guide.model.latents.sites:
-        # Inside `to_event`, which would add the units up.
+        # Use the base distributions: `to_event` would sum over units.
         q, p = (distribution_of(trace.nodes[name]).base_dist for trace in (posterior, program))
         if not has_analytic_kl(q, p):
             raise MissingKLError(
@@ -126,17 +127,17 @@ def _divergences(guide: SiteGuide, batch: Batch) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class PriorPredictive:
-    """What a model answers with all gates drawn from a prior, averaged over n rows."""
+    """Predictions of a model with all gates drawn from a prior, averaged over n rows."""
 
-    prior: str  # its name
-    entropy: Number  # of the answers under one draw, nats, mean over draws and rows; at most log C
-    largest: Number  # the largest probability of an answer under one draw, mean over draws and rows
-    saturated: float  # percentage of draws and rows whose largest probability is above 0.99
-    averaged_entropy: Number  # of the average over the draws, nats, mean over rows
+    prior: str  # name of the prior
+    entropy: Number  # entropy of a draw's prediction, nats, mean over draws and rows; at most log C
+    largest: Number  # largest probability of an answer in a draw, mean over draws and rows
+    saturated: float  # percentage of draws and rows with a largest probability above 0.99
+    averaged_entropy: Number  # entropy of the average over draws, nats, mean over rows
 
 
 class _Gates(SiteGuide):
-    """Draws every gate from one distribution, whatever its prior; other latents from their priors."""
+    """Draws every gate from one given distribution, and other latents from their priors."""
 
     def __init__(self, model: AdaptedLM, entry: TorchDistribution) -> None:
         super().__init__(model)
@@ -158,17 +159,17 @@ def prior_predictive(
     samples: int = 100,
     seed: int = 0,
 ) -> tuple[PriorPredictive, ...]:
-    """Let a model answer with gates from each of several priors, its weights as they are.
+    """Return summaries of predictions with gates drawn from each of several priors and the current weights.
 
     Args:
-        model: a program that declares gates.
-        batches: rows to ask.
+        model: a program with gates.
+        batches: rows to predict.
         priors: name -> prior of every gate (see `bara_pyro.core.priors.make_prior`).
-        samples: draws.
-        seed: of the draws.
+        samples: number of draws.
+        seed: seed of the draws.
 
     Raises:
-        ConfigError: a program without gates, an unusable prior, or no draws.
+        ConfigError: the program has no gates, a prior cannot be used, or `samples` is below 1.
         DataError: there are no rows.
 
     Examples:
@@ -182,9 +183,9 @@ def prior_predictive(
     """
     gates_of(model)
     if samples < 1:
-        raise ConfigError(f"samples={samples} must be at least 1.")
+        raise ConfigError(f"samples is {samples}: give 1 or more.")
     if not batches:
-        raise DataError("There are no rows to ask: give at least one batch.")
+        raise DataError("There are no rows: give at least one batch.")
     device, found = model.backbone.device, []
     for name, prior in priors.items():
         guide = _Gates(model, make_prior(**prior, device=device))
@@ -204,5 +205,5 @@ def prior_predictive(
 
 
 def _entropy(log_probs: Tensor) -> Tensor:
-    """Return the entropy over the last dimension, nats; an answer of probability 0 adds nothing."""
+    """Return the entropy over the last dimension in nats; answers with probability 0 count as 0."""
     return torch.special.entr(log_probs.exp()).sum(-1)

@@ -1,4 +1,4 @@
-"""How far a guide is from the reference posterior: gate by gate, and in what is predicted."""
+"""Compare a guide with the reference posterior, gate by gate and in its predictions."""
 
 import math
 from dataclasses import dataclass
@@ -17,39 +17,39 @@ from bara_pyro.errors import DataError
 from bara_pyro.metrics import posterior_predictive
 
 INTERVAL = 0.9
-CANDIDATES = 5  # draws that are weighed for each that is kept
-KS_CRITICAL = 1.358  # of Kolmogorov's distribution at 5 %
+CANDIDATES = 5  # number of weighted draws for each one kept
+KS_CRITICAL = 1.358  # critical value of Kolmogorov's distribution at 5 %
 
 
 @dataclass(frozen=True)
 class GateComparison:
-    """One gate's marginal under the reference and under a guide: means and central 90 % intervals."""
+    """The marginal distribution of a gate under the reference and a guide, with central 90 % intervals."""
 
-    gate: str
-    mean: float  # of the reference
-    low: float
+    gate: str  # name of the gate
+    mean: float  # mean of the reference
+    low: float  # ends of the interval of the reference
     high: float
-    guide_mean: float
-    guide_low: float
+    guide_mean: float  # mean of the guide
+    guide_low: float  # ends of the interval of the guide
     guide_high: float
-    sd_ratio: float  # of the guide over that of the reference; below 1 the guide is too sure
+    sd_ratio: float  # standard deviation of guide over reference; below 1 the guide is overconfident
     wasserstein: float  # 1-Wasserstein distance, in standard deviations of the reference
     ks: float  # Kolmogorov-Smirnov distance, from 0 to 1
-    ks_noise: float  # what `ks` stays below in 95 % of cases where both distributions are one
+    ks_noise: float  # 95 % quantile of `ks` if both distributions are equal
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A guide beside the reference."""
+    """The comparison of a guide with the reference posterior."""
 
     gates: tuple[GateComparison, ...]
-    ids: tuple[str, ...]  # of the B rows
-    reference_probs: Tensor  # float64, `B x C`: posterior-predictive probabilities
-    guide_probs: Tensor
+    ids: tuple[str, ...]  # identifiers of the B rows
+    reference_probs: Tensor  # float64, `B x C`: posterior-predictive probabilities of the reference
+    guide_probs: Tensor  # float64, `B x C`: those of the guide
 
     @property
     def largest_difference(self) -> float:
-        """The largest difference between two predicted probabilities, percentage points."""
+        """The largest difference between predicted probabilities, in percentage points."""
         return 100 * float((self.reference_probs - self.guide_probs).abs().max())
 
 
@@ -63,21 +63,21 @@ def compare_with_reference(
     seed: int = 0,
     weighed: bool = False,
 ) -> Comparison:
-    """Set a fitted guide beside the reference posterior of the same rows, gate by gate and in predictions.
+    """Compare a fitted guide with the reference posterior of the same rows, by gate and by prediction.
 
     Args:
         model: the program.
         guide: its fitted guide.
-        reference: draws from the posterior, of `nuts`.
-        batch: the labelled rows that both were given.
-        samples: draws from the guide.
-        seed: of those draws.
-        weighed: take five times as many, and keep `samples` of them by their importance weights
+        reference: posterior draws from `nuts`.
+        batch: the labelled rows that guide and reference were fitted to.
+        samples: number of draws from the guide.
+        seed: seed of these draws.
+        weighed: draw five times as many and keep `samples` of them by importance resampling
             (`bara_pyro.diagnostics.posterior.weighing`).
 
     Raises:
-        ConfigError: weights or `num_data` that make another posterior, or a guide of another model; a guide
-            that is a point, which cannot be weighed.
+        ConfigError: a KL weight or `num_data` changes the posterior, the guide belongs to another model, or
+            `weighed` is set for a point estimate.
         DataError: the rows are not those of the reference.
 
     Examples:
@@ -100,13 +100,13 @@ def compare_with_reference(
     if names != reference.names or reference.log_probs.shape[1] != len(batch):
         raise DataError(
             f"The reference has {len(reference.names)} gates and {reference.log_probs.shape[1]} rows, the "
-            f"model {len(names)} and {len(batch)}: give the model and the rows that it was sampled for."
+            f"model {len(names)} and {len(batch)}: give the model and the rows of the reference."
         )
     drawn, effective = draw_latents(model, guide, batch, samples, seed), float(samples)
     if weighed:
         size = CANDIDATES * samples
         found = weighed_draws(model, guide, batch, samples=samples, candidates=size, seed=seed)
-        # Draws that are kept twice tell once: two sources of chance, the candidates' weights and the choice.
+        # Two sources of noise: the weights of the candidates and the choice among them.
         drawn, effective = found.draws, 1 / (1 / found.effective + 1 / samples)
     pairs = zip(names, reference.gates.T, flat_gates(drawn.values).T, reference.ess.tolist(), strict=True)
     return Comparison(

@@ -1,4 +1,4 @@
-"""Draws of the Gibbs predictor, which draws the global gates anew for every row."""
+"""Draws of the Gibbs predictor, which uses new draws of the global gates for every row."""
 
 from dataclasses import replace
 
@@ -14,31 +14,37 @@ from bara_pyro.data import EncodedSplit, batches
 from bara_pyro.runs.offered import among_offered
 from bara_pyro.runs.system import System
 
-SEQUENCES = 128  # draws times rows of a forward, at most
+SEQUENCES = 128  # the most draws times rows in a forward pass
 
 
 class EachRowItsOwn(Posterior):
-    """Draws, `draws` of each row, of which no two rows share Phi: what the Gibbs predictor is."""
+    """Independent draws of Phi for every row (`draws` each), which define the Gibbs predictor."""
 
     def __init__(self, guide: SiteGuide, draws: int, rows: int) -> None:
         super().__init__(guide)
         self.shape = (draws, rows)
 
     def value(self, name: str, fn: Distribution) -> Tensor:
-        """Return `draws x rows x modules x r` of Phi, which tokens share; `draws x rows x T x r` of theta."""
+        """Return draws of Phi (`draws x rows x modules x r`) or theta (`draws x rows x T x r`)."""
         return fn.sample(self.shape if name in self.guide.model.latents.global_sites else ())
 
 
 def gibbs_draws(system: System, split: EncodedSplit, total: int, seed: int) -> Tensor:
-    """Return log-probabilities, float64, `S x n x C`, of S n >= `total` independent draws of Phi.
+    """Return log-probabilities (float64, `S x n x C`) under S n >= `total` independent draws of Phi.
 
-    With draws that all rows share, as those of `core.prediction.predict`, there would be only S.
+    The draws of `core.prediction.predict` are shared by all rows and would give only S independent ones.
+
+    Args:
+        system: the run.
+        split: the n rows.
+        total: smallest number of independent draws.
+        seed: seed of the draws.
 
     Examples:
         >>> import bara_pyro as bp
         >>> from bara_pyro.diagnostics.posterior.gibbs_draws import gibbs_draws
         >>> run = bp.train(task="micro-wgs", method="bara-gate", steps=2, limit=8, out="runs/first")
-        >>> gibbs_draws(run, run.split("test"), total=20, seed=0).shape  # 3 draws a row, all apart
+        >>> gibbs_draws(run, run.split("test"), total=20, seed=0).shape  # 3 draws for each row
         torch.Size([3, 8, 2])
     """
     draws = -(-total // len(split))

@@ -1,10 +1,11 @@
-"""Importance weights of a guide's draws: the evidence, the gap that the ELBO leaves, and Pareto's k.
+"""Importance weights of a guide's draws: evidence, gap to the ELBO, and Pareto k.
 
     log w = log p(y, z) - log q(z),   ELBO = E_q[log w]  <=  log E_q[w] = log p(y)
 
 The gap is KL(q || posterior). The estimate `log mean exp` of K weights is the importance-weighted bound of
-Burda et al. (ICLR 2016): between the ELBO and log p(y) in expectation. Pareto's k of the largest weights
-(Vehtari et al., JMLR 2024) says whether it can be relied on: up to 0.7; above 1 the weights have no mean.
+Burda et al. (ICLR 2016), which lies between the ELBO and log p(y) in expectation. It is reliable if the
+Pareto k of the largest weights is at most 0.7 (Vehtari et al., JMLR 2024). Above 1 the weights have no finite
+mean.
 """
 
 import math
@@ -27,35 +28,36 @@ GOOD_K = 0.7
 
 @dataclass(frozen=True)
 class ImportanceEstimate:
-    """What S importance weights say, in nats."""
+    """Estimates from S importance weights, in nats."""
 
-    elbo: float  # mean of log w, of draws of its own: comparing it with the evidence is no tautology
-    elbo_error: float  # its standard error
-    evidence: float  # log of the mean weight: the estimate of log p(y)
-    evidence_error: (
-        float  # its standard error, by bootstrap over the draws; too small where `k_hat` is above 0.7
-    )
-    k_hat: float  # Pareto's k of the weights; infinite with fewer than some 25 draws
+    elbo: float  # mean of log w over separate draws, so that it can be compared with the evidence
+    elbo_error: float  # standard error of `elbo`
+    evidence: float  # log of the mean weight, an estimate of log p(y)
+    # Standard error of `evidence`, by bootstrap over the draws; too small if `k_hat` is above 0.7.
+    evidence_error: float
+    k_hat: float  # Pareto k of the weights; infinite with fewer than about 25 draws
     effective: float  # effective sample size, (sum w)^2 / sum w^2, from 1 to S
-    log_weights: Tensor  # float64, `S`: those behind the evidence
+    log_weights: Tensor  # float64, `S`: log-weights of the evidence
 
     @property
     def gap(self) -> float:
-        """Evidence minus ELBO: the estimate of KL(q || posterior), nats."""
+        """Evidence minus ELBO, an estimate of KL(q || posterior) in nats; 0 is best."""
         return self.evidence - self.elbo
 
     @property
     def reliable(self) -> bool:
-        """Whether Pareto's k is at most 0.7."""
+        """Whether the Pareto k is at most 0.7."""
         return self.k_hat <= GOOD_K
 
     def bounded_by(self, evidence: float | None = None) -> bool:
-        """Return whether the ELBO is not above the evidence, up to three standard errors.
+        """Return whether the ELBO is at most the evidence, within three standard errors.
 
-        A bound above the evidence is a mistake in a density, a KL or a weight, never in the guide's fit. The
-        evidence (nats) may be known from elsewhere; otherwise it is that of the weights.
+        An ELBO above the evidence shows an error in a density, a KL or a weight, not a bad fit of the guide.
+
+        Args:
+            evidence: the exact evidence in nats if it is known; otherwise the estimate is used.
         """
-        if self.elbo == -math.inf:  # a draw that the prior excludes: below any evidence, of unknown error
+        if self.elbo == -math.inf:  # the prior excludes a draw: below any evidence
             return True
         if evidence is not None:
             return self.elbo <= evidence + 3 * self.elbo_error
@@ -65,46 +67,46 @@ class ImportanceEstimate:
 def log_weights(
     model: AdaptedLM, guide: SiteGuide, batch: Batch, *, samples: int = 1000, seed: int = 0
 ) -> Tensor:
-    """Return log p(y, z) - log q(z) of draws of all latents from the guide, float64, `S`, nats.
+    """Return log p(y, z) - log q(z) for draws of all latents from the guide (float64, `S`, nats).
 
     Args:
-        model: the program, `num_data` the number of rows and all KL weights 1.
-        guide: its fitted guide, which has a density.
+        model: the program, with `num_data` equal to the number of rows and all KL weights 1.
+        guide: its fitted guide, which must have a density.
         batch: the whole labelled data set.
         samples: number S of draws.
-        seed: of the draws.
+        seed: seed of the draws.
 
     Raises:
-        ConfigError: a weight or `num_data` that makes another posterior, or a guide that is a point.
-        DataError: no labels.
-        TrainingError: a weight is not a number or infinite.
+        ConfigError: a KL weight or `num_data` changes the posterior, or the guide is a point estimate.
+        DataError: the rows have no labels.
+        TrainingError: a weight is NaN or infinite.
     """
     weighable(model, guide, batch)
     return log_weight_of(draw_latents(model, guide, batch.to(model.backbone.device), samples, seed))
 
 
 def weighable(model: AdaptedLM, guide: SiteGuide, batch: Batch) -> None:
-    """Raise a `ConfigError` or `DataError` where draws of a guide cannot be weighed: see `log_weights`."""
+    """Raise an error if draws of a guide have no importance weights (see `log_weights`)."""
     check_target(model, batch)
     if not guide.stochastic:
         raise ConfigError(
-            f"{type(guide).__name__} puts all mass on a point, which has no density to weigh draws by: "
-            "choose another guide."
+            f"{type(guide).__name__} is a point estimate and has no density: choose another guide for "
+            "importance weights."
         )
 
 
 def log_weight_of(drawn: JointDraws) -> Tensor:
-    """Return log p(y, z) - log q(z) of draws from a guide, float64, `S`, nats.
+    """Return log p(y, z) - log q(z) for draws from a guide (float64, `S`, nats).
 
     Raises:
-        TrainingError: a weight is not a number or infinite.
+        TrainingError: a weight is NaN or infinite.
     """
     found = drawn.log_prior + drawn.log_likelihood - drawn.log_posterior
     bad = int((found.isnan() | (found == math.inf)).sum())
     if bad:
         raise TrainingError(
-            f"{bad} of {len(found)} importance weights are not finite: a density of program or guide is 0 or "
-            "infinite at a draw, as at gates that underflow, so choose a less sparse prior."
+            f"{bad} of {len(found)} importance weights are not finite, for example because gates underflow: "
+            "choose a less sparse prior."
         )
     return found
 
@@ -112,7 +114,9 @@ def log_weight_of(drawn: JointDraws) -> Tensor:
 def importance_estimate(
     model: AdaptedLM, guide: SiteGuide, batch: Batch, *, samples: int = 1000, seed: int = 0
 ) -> ImportanceEstimate:
-    """Estimate ELBO and evidence by S draws each, and Pareto's k; arguments and errors of `log_weights`.
+    """Estimate ELBO and evidence with S draws each, and the Pareto k of the weights.
+
+    Arguments and errors are those of `log_weights`.
 
     Examples:
         >>> import bara_pyro as bp
@@ -135,19 +139,19 @@ def importance_estimate(
 def summarise(
     weights: Tensor, fresh: Tensor | None = None, *, resamples: int = 500, seed: int = 0
 ) -> ImportanceEstimate:
-    """Return what log-weights say.
+    """Return the estimates from log-weights.
 
     Args:
-        weights: float64, `S`, nats: those of the evidence.
-        fresh: independent ones for the ELBO; the same if None.
-        resamples: of the bootstrap.
-        seed: of the resampling.
+        weights: float64, `S`, nats: log-weights for the evidence.
+        fresh: independent log-weights for the ELBO; if None, `weights` is used.
+        resamples: number of bootstrap draws.
+        seed: seed of the bootstrap.
 
     Raises:
-        ConfigError: fewer than two draws.
+        ConfigError: there are fewer than two draws.
     """
     if len(weights) < MIN_DRAWS:
-        raise ConfigError(f"samples={len(weights)} must be at least {MIN_DRAWS} for a standard error.")
+        raise ConfigError(f"samples is {len(weights)}: give {MIN_DRAWS} or more for a standard error.")
     fresh = weights if fresh is None else fresh
     generator = torch.Generator().manual_seed(seed)
     again = [

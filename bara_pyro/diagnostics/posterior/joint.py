@@ -1,7 +1,7 @@
-"""The program as a density of latents and answers: log p(z) + log p(y | z), and log q(z) of a guide.
+"""Log densities of latents and answers: log p(z) + log p(y | z) of a program, and log q(z) of a guide.
 
-What the checks of a posterior share. Densities are those of all rows together and carry no weights, so that
-they are the posterior's up to a constant only where the program weighs nothing either: `check_target`.
+The checks of a posterior share this module. Densities are those of all rows together, without weights. They
+equal the posterior's density up to a constant only if the program has no weights either (`check_target`).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -29,57 +29,57 @@ from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, DataError
 
-# Sequences a forward: draws times rows. For the small programs of these checks, not for training.
+# Draws times rows in a forward pass, for the small programs of these checks.
 SEQUENCES = 512
 
 Values = Mapping[str, Tensor]
-"""Site -> draws: `S x modules x r` of phi, `S x B x T x r` of a local one (T = 1 at the answer head)."""
+"""Site -> draws: `S x modules x r` for phi, `S x B x T x r` for local gates (T = 1 at the answer head)."""
 
 
 @dataclass(frozen=True)
 class JointDraws:
-    """S draws of all latents, and what program and guide say of them."""
+    """S draws of all latents and their densities under program and guide."""
 
-    values: dict[str, Tensor]  # the draws by site
-    log_probs: Tensor  # float64, `S x B x C`: the answers' log-probabilities
+    values: dict[str, Tensor]  # site -> draws
+    log_probs: Tensor  # float64, `S x B x C`: log-probabilities of the answers
     log_prior: Tensor  # float64, `S`: log p(z), nats
     log_likelihood: Tensor  # float64, `S`: log p(y | z) of all rows, nats
-    log_posterior: Tensor  # float64, `S`: log q(z), nats; 0 where no guide was asked
+    log_posterior: Tensor  # float64, `S`: log q(z), nats; 0 without a guide
 
     def at(self, places: Tensor) -> "JointDraws":
-        """Return the draws at these places (long, of any number), in their order."""
+        """Return the draws at the given indices (long), in that order."""
         values = {name: value[places] for name, value in self.values.items()}
         rest = (self.log_probs, self.log_prior, self.log_likelihood, self.log_posterior)
         return JointDraws(values, *(one[places] for one in rest))
 
 
 def gates_of(model: AdaptedLM) -> Gates:
-    """Return the gates that a program declares.
+    """Return the gates of a program.
 
     Raises:
-        ConfigError: it has none.
+        ConfigError: the program has no gates.
     """
     if model.gates is None:
-        raise ConfigError(f"{type(model).__name__} has no gates to look at: give a BaRA model.")
+        raise ConfigError(f"{type(model).__name__} has no gates: give a BaRA model.")
     return model.gates
 
 
 def check_target(model: AdaptedLM, batch: Batch) -> dict[str, tuple[int, ...]]:
-    """Check that the program given these rows is an untempered joint density of exactly them.
+    """Check that the program defines the untempered joint density of exactly these rows.
 
     Returns:
         The shape of each latent.
 
     Raises:
-        ConfigError: no latents; `num_data` is not the number of rows; a latent's KL weight is not 1.
-        DataError: the rows have no labels.
+        ConfigError: the program has no latents, `num_data` is not the number of rows, or a KL weight is not
+        1. DataError: the rows have no labels.
     """
     if not model.latents:
         raise ConfigError(
-            f"{type(model).__name__} has no latents, hence no posterior: choose another method."
+            f"{type(model).__name__} has no latents and so no posterior: choose another method."
         )
     if batch.labels is None:
-        raise DataError("The rows have no labels: a posterior is given answers, so give labelled rows.")
+        raise DataError("The rows have no labels: give labelled rows.")
     if model.num_data != len(batch):
         raise ConfigError(
             f"num_data={model.num_data} for {len(batch)} rows would count each row "
@@ -91,22 +91,22 @@ def check_target(model: AdaptedLM, batch: Batch) -> dict[str, tuple[int, ...]]:
         weight = _weight(trace.nodes[name])
         if weight != 1:
             raise ConfigError(
-                f"Site {name!r} enters with weight {weight:g}, which makes another posterior: build the "
-                "model with KL weights (beta) of 1."
+                f"Site {name!r} has KL weight {weight:g}, which changes the posterior: build the model with "
+                "KL weights (beta) of 1."
             )
     return {name: tuple(value_of(trace.nodes[name]).shape) for name in model.latents.sites}
 
 
 def _weight(site: Message) -> float:
     mask = site["mask"]
-    # A weight of 0 is a mask of False, which the mask of the tokens has been joined to.
+    # A weight of 0 is stored as a mask of False, combined with the mask of the tokens.
     off = mask is False or (isinstance(mask, Tensor) and not mask.any())
     return 0.0 if off else float(site["scale"])
 
 
 @contextmanager
 def fixed_weights(model: AdaptedLM) -> Iterator[None]:
-    """Take the adapters' weights out of training while the block runs."""
+    """Freeze the adapter weights while the block runs."""
     learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
     for parameter in learned:
         parameter.requires_grad_(False)
@@ -118,7 +118,7 @@ def fixed_weights(model: AdaptedLM) -> Iterator[None]:
 
 
 def draw_latents(model: AdaptedLM, guide: SiteGuide, batch: Batch, samples: int, seed: int = 0) -> JointDraws:
-    """Draw all latents from a guide given labelled rows, with their densities.
+    """Draw all latents from a guide for labelled rows, and return them with their densities.
 
     Raises:
         ConfigError: the guide belongs to another model, or `samples` is not positive.
@@ -129,7 +129,7 @@ def draw_latents(model: AdaptedLM, guide: SiteGuide, batch: Batch, samples: int,
 
 
 def evaluate_latents(model: AdaptedLM, batch: Batch, values: Values) -> JointDraws:
-    """Return what the program says of given latents, for labelled rows."""
+    """Return given latents with their densities under the program, for labelled rows."""
 
     def run(part: slice) -> tuple[Trace, None]:
         with poutine.trace() as recorder, _At({name: value[part] for name, value in values.items()}):
@@ -140,7 +140,7 @@ def evaluate_latents(model: AdaptedLM, batch: Batch, values: Values) -> JointDra
 
 
 class _At(Messenger):
-    """Sets latents to given draws, within a plate of draws that stands outside."""
+    """Sets latents to given draws, inside a plate of draws."""
 
     def __init__(self, values: Values) -> None:
         super().__init__()
@@ -149,19 +149,19 @@ class _At(Messenger):
     def _pyro_sample(self, msg: Message) -> None:
         value = self.values.get(msg["name"] or "")
         if value is not None:
-            # The plates of rows and tokens stand between the draws and the site's own batch dimensions.
+            # The plates of rows and tokens lie between the draws and the site's own batch dimensions.
             missing = (1,) * (2 - len(distribution_of(msg).batch_shape))
             msg["value"] = value.reshape(len(value), *missing, *value.shape[1:])
             msg["done"] = True
 
 
 Run = Callable[[slice], tuple[Trace, Trace | None]]
-"""From the numbers of some draws to the traces of program and guide."""
+"""Maps a slice of draws to the traces of program and guide."""
 
 
 def _collect(model: AdaptedLM, batch: Batch, samples: int, run: Run) -> JointDraws:
     if samples < 1:
-        raise ConfigError(f"samples={samples} must be at least 1.")
+        raise ConfigError(f"samples is {samples}: give 1 or more.")
     step = max(1, SEQUENCES // len(batch))
     parts = []
     for first in range(0, samples, step):
@@ -178,7 +178,7 @@ def _collect(model: AdaptedLM, batch: Batch, samples: int, run: Run) -> JointDra
 
 
 def _read(model: AdaptedLM, count: int, program: Trace, posterior: Trace | None) -> JointDraws:
-    """Add up the densities of one forward by draw."""
+    """Sum the densities of one forward pass for each draw."""
     prior, likelihood, guide = (torch.zeros(count, dtype=torch.float64) for _ in range(3))
     latents, values = model.latents, {}
     for name, site in program.nodes.items():
@@ -198,6 +198,6 @@ def _read(model: AdaptedLM, count: int, program: Trace, posterior: Trace | None)
 
 
 def _density(fn: TorchDistribution, site: Message, count: int) -> Tensor:
-    """Return a site's log-density by draw, its masked entries left out, float64."""
+    """Return the log density of a site for each draw without masked entries, float64."""
     found = scale_and_mask(fn.log_prob(value_of(site)), scale=1.0, mask=site["mask"])
     return found.double().reshape(count, -1).sum(-1).cpu()

@@ -1,4 +1,4 @@
-"""How far the probabilities of a run are right, on all rows of its evaluation and on those looked at."""
+"""Accuracy and calibration of a run, on all rows of its evaluation and on the inspected rows."""
 
 import math
 from pathlib import Path
@@ -18,7 +18,7 @@ HIGH = 0.95
 
 
 class Bins(Result):
-    """Rows grouped by confidence: see `bara_pyro.metrics.ReliabilityBins`, whose fields these are."""
+    """Rows grouped by confidence; the fields are those of `bara_pyro.metrics.ReliabilityBins`."""
 
     edges: list[float]
     counts: list[int]
@@ -29,79 +29,77 @@ class Bins(Result):
 class DistributionScores(Result):
     """Scores of one predictive distribution, rates in percent."""
 
-    rows: int  # n
-    draws: int  # S that were averaged over; 0 is the posterior mean
+    rows: int  # number n of rows
+    draws: int  # number S of averaged draws; 0 is the posterior mean
     acc: float
     ece: float
     nll: Number  # nats
     brier: float  # 0..2
     confidence: float  # mean probability of the most likely answer
-    # Standard error of the accuracy where these probabilities are right, percent; of older files not known.
+    # Standard error of the accuracy if these probabilities are right, percent; None in older files.
     confidence_error: float | None = None
-    # Accuracy of always giving the most frequent answer, percent; of older files not known.
+    # Accuracy of always giving the most frequent answer, percent; None in older files.
     majority: float | None = None
-    # The ECE that a perfectly calibrated model with the same probabilities would show on n rows, on average:
-    # what is left of the ECE when n grows is calibration.
+    # Mean ECE of a perfectly calibrated model with the same probabilities on n rows: the bias of the ECE.
     chance_ece: float
-    # What such a model's ECE exceeds on one set of n rows in 20; of older files not known.
+    # 95 % quantile of the ECE of such a model on n rows; None in older files.
     chance_ece_high: float | None = None
-    bins: Bins  # of the reliability diagram
+    bins: Bins  # bins of the reliability diagram
 
     @property
     def standard_error(self) -> float:
-        """Of the accuracy, percent."""
+        """The standard error of the accuracy in percent."""
         return 100 * math.sqrt(self.acc / 100 * (1 - self.acc / 100) / self.rows)
 
     @property
     def told(self) -> float:
-        """The least difference of confidence and accuracy, in points, that is told from chance.
+        """The smallest significant difference of confidence and accuracy, in points.
 
-        Two standard errors that the accuracy has where the probabilities are right: where all answers are,
-        its own are 0.
+        This is two standard errors of the accuracy under the model's probabilities. The standard error of the
+        observed accuracy would be 0 if all answers are right.
         """
         return 2 * (self.standard_error if self.confidence_error is None else self.confidence_error)
 
     @property
     def gap(self) -> float:
-        """Mean confidence less accuracy, in points: above 0 where the model is surer than it is right."""
+        """Mean confidence minus accuracy, in points: positive for an overconfident model."""
         return self.confidence - self.acc
 
     @property
     def gap_interval(self) -> tuple[float, float]:
-        """A 95 % interval of the gap: that of the accuracy around it, where the probabilities are right."""
+        """A 95 % interval of the gap, from the standard error under the model's probabilities."""
         return self.gap - self.told, self.gap + self.told
 
     @property
     def sureness(self) -> int:
-        """1: over-confident on the whole, -1: under-confident, 0: the interval of the gap holds 0."""
+        """1 for an overconfident model, -1 for an underconfident one, 0 without a significant gap."""
         low, high = self.gap_interval
         return 1 if low > 0 else -1 if high < 0 else 0
 
     @property
     def uneven(self) -> bool:
-        """Whether groups of rows are further from their confidence than chance takes them."""
+        """Whether the ECE is higher than chance explains (at 5 %)."""
         return self.chance_ece_high is not None and self.ece > self.chance_ece_high
 
 
 class PredictiveScores(Result):
-    """Scores of a run, S rising."""
+    """Scores of a run, in increasing order of S."""
 
-    evaluated: list[
-        DistributionScores
-    ]  # of the stored evaluation, all rows of the split; empty without one of these settings
-    looked_at: list[DistributionScores]  # of the rows and draws of this inspection
+    # Scores of the stored evaluation on all rows of the split; empty if there is none with these settings.
+    evaluated: list[DistributionScores]
+    looked_at: list[DistributionScores]  # scores of the rows and draws of this inspection
 
     @property
     def main(self) -> list[DistributionScores]:
-        """Those of more rows."""
+        """The scores on all rows if there are any, otherwise those of this inspection."""
         return self.evaluated or self.looked_at
 
 
 def predictive_scores(c: Context) -> PredictiveScores:
-    """Return the scores of the stored evaluation, and of the rows looked at at the mean and under draws."""
+    """Return the scores of the stored evaluation and of the inspected rows (posterior mean and draws)."""
     samples = len(c.log_probs)
     shown = {0: draw(c.system, c.rows, 0)[0]}
-    if samples > 1:  # one draw is the point
+    if samples > 1:  # a single draw is the point estimate
         shown[samples] = posterior_predictive(c.log_probs)
     return PredictiveScores(
         evaluated=stored_scores(c.folder, c.system.config.hash),
@@ -110,7 +108,7 @@ def predictive_scores(c: Context) -> PredictiveScores:
 
 
 def stored_scores(folder: Path, config_hash: str) -> list[DistributionScores]:
-    """Return the scores of a run's own predictions; none where there are none, or of other settings."""
+    """Return the scores of a run's stored predictions; empty if there are none with these settings."""
     if not (folder / METRICS).exists() or read_scores(folder).get("config_hash") != config_hash:
         return []
     records = read_predictions(folder)
@@ -124,7 +122,7 @@ def stored_scores(folder: Path, config_hash: str) -> list[DistributionScores]:
 
 
 def scores_of(log_probs: Tensor, labels: Tensor, draws: int) -> DistributionScores:
-    """Return the scores of predictions, `n x C`, averaged over some draws already."""
+    """Return the scores of log-probabilities (`n x C`) that were averaged over `draws` draws."""
     found = evaluate(log_probs, labels)
     by_chance = chance_eces(log_probs)
     bins, sure = reliability_bins(log_probs, labels), log_probs.exp().amax(-1)
@@ -142,12 +140,12 @@ def scores_of(log_probs: Tensor, labels: Tensor, draws: int) -> DistributionScor
 
 
 def chance_ece(log_probs: Tensor) -> float:
-    """Return the mean ECE (percent) of these predictions where they are right: labels are drawn from them."""
+    """Return the mean ECE (percent) of these predictions with labels drawn from them."""
     return float(chance_eces(log_probs).mean())
 
 
 def chance_eces(log_probs: Tensor) -> Tensor:
-    """Return ECEs (percent) of these predictions where they are right, of labels drawn from them, float64."""
+    """Return ECEs (percent, float64) of these predictions for several sets of labels drawn from them."""
     generator = torch.Generator().manual_seed(0)
     drawn = torch.multinomial(log_probs.exp(), REPLICATES, replacement=True, generator=generator)
     return torch.tensor([ece(log_probs, labels) for labels in drawn.T], dtype=torch.float64)

@@ -1,8 +1,8 @@
-"""The reference posterior: NUTS on the program itself.
+"""A reference posterior from NUTS on the program.
 
-The adapters' weights are fixed, so that the latents are the gates alone: Phi, and theta of every row and
-token. NUTS (Hoffman and Gelman, JMLR 2014) samples their posterior without a guide; on a few gates and rows
-it is exact up to its Monte Carlo error, which a variational posterior is not.
+The adapter weights are fixed, so the only latents are the gates: Phi, and theta for every row and token. NUTS
+(Hoffman and Gelman, JMLR 2014) samples their posterior without a guide. For few gates and rows it is exact up
+to Monte Carlo error; a variational posterior is not.
 """
 
 import math
@@ -28,21 +28,21 @@ from bara_pyro.diagnostics.posterior.joint import (
 from bara_pyro.errors import ConfigError, DataError, TrainingError
 
 MAX_LATENTS = 100
-MIN_SAMPLES = 8  # ArviZ splits a chain, we split a single one before, and a piece needs a variance
+MIN_SAMPLES = 8  # a single chain is split in two, ArviZ splits again, and each piece needs a variance
 
 
 @dataclass(frozen=True)
 class Reference:
-    """Draws from the posterior of the G gates, chain after chain."""
+    """Draws from the posterior of G gates, ordered by chain."""
 
-    values: dict[str, Tensor]  # site -> `S x` its shape; S = chains x draws
-    log_probs: Tensor  # float64, `S x B x C`: the answers' log-probabilities
-    names: tuple[str, ...]  # of the G gates, sites one after the other
-    chains: int  # how many chains
-    divergences: int  # number of divergent transitions after the warm-up; any is a warning
+    values: dict[str, Tensor]  # site -> `S x` shape of the site; S = chains x draws
+    log_probs: Tensor  # float64, `S x B x C`: log-probabilities of the answers
+    names: tuple[str, ...]  # names of the G gates, ordered by site
+    chains: int  # number of chains
+    divergences: int  # number of divergent transitions after the warm-up; should be 0
     acceptance: tuple[float, ...]  # mean acceptance probability of each chain
     ess: Tensor  # float64, `G`: bulk effective sample size
-    r_hat: Tensor  # float64, `G`: rank-normalised split R-hat (Vehtari et al. 2021); above 1.01 is a warning
+    r_hat: Tensor  # float64, `G`: rank-normalized split R-hat (Vehtari et al. 2021); should be below 1.01
 
     @property
     def gates(self) -> Tensor:
@@ -51,7 +51,7 @@ class Reference:
 
 
 def flat_gates(values: Values) -> Tensor:
-    """Return the draws of all sites side by side, float64, `S x G`."""
+    """Return the draws of all sites as one matrix, float64, `S x G`."""
     return torch.cat([value.flatten(1).double().cpu() for value in values.values()], dim=1)
 
 
@@ -79,27 +79,27 @@ def nuts(
     max_tree_depth: int = 8,
     **kernel: Any,
 ) -> Reference:
-    """Sample the posterior of the gates given labelled rows, adapter weights fixed, by Pyro's NUTS.
+    """Sample the posterior of the gates given labelled rows and fixed adapter weights, with Pyro's NUTS.
 
-    A gradient of the language model a leapfrog step: for a tiny backbone, few rows and few gates. Gates live
-    on the positive reals; Pyro samples their logarithms.
+    Every leapfrog step needs a gradient of the language model, so use a tiny backbone, few rows and few
+    gates. Gates are positive; Pyro samples their logarithms.
 
     Args:
-        model: the program, `num_data` the number of rows and all KL weights 1.
-        batch: the rows; of one length where there are local gates, since padding has gates that nothing
-            determines.
-        samples: draws a chain after the warm-up.
-        warmup: steps that adapt and are thrown away.
-        chains: run one after the other.
-        seed: of the chains.
-        max_latents: refuse more gates than this.
-        max_tree_depth: at most 2 to this power leapfrog steps a draw.
+        model: the program, with `num_data` equal to the number of rows and all KL weights 1.
+        batch: the labelled rows. With local gates they must have equal lengths, because the data do not
+            determine gates of padding.
+        samples: number of draws in a chain after the warm-up.
+        warmup: number of adaptation steps, which are discarded.
+        chains: number of chains, run one after the other.
+        seed: seed of the chains.
+        max_latents: largest number of gates to accept.
+        max_tree_depth: a draw takes at most `2 ** max_tree_depth` leapfrog steps.
         **kernel: other arguments of `pyro.infer.NUTS`, such as `target_accept_prob` and `full_mass`.
 
     Raises:
-        ConfigError: a program without gates, a weight or `num_data` that makes another posterior, too many
-            gates, or numbers out of range.
-        DataError: no labels, or rows of different length with local gates.
+        ConfigError: the program has no gates or too many, a KL weight or `num_data` changes the posterior, or
+            a number is out of range.
+        DataError: the rows have no labels, or different lengths with local gates.
         TrainingError: a chain never moved.
 
     Examples:
@@ -116,7 +116,7 @@ def nuts(
     gates_of(model)
     if samples < MIN_SAMPLES or warmup < 0 or chains < 1:
         raise ConfigError(
-            f"samples={samples}, warmup={warmup} and chains={chains} must be at least {MIN_SAMPLES}, 0 and 1."
+            f"samples={samples}, warmup={warmup}, chains={chains}: give at least {MIN_SAMPLES}, 0 and 1."
         )
     batch = batch.to(model.backbone.device)
     shapes = check_target(model, batch)
@@ -124,8 +124,8 @@ def nuts(
     latents = sum(map(math.prod, shapes.values()))
     if latents > max_latents:
         raise ConfigError(
-            f"{latents} gates are more than max_latents={max_latents}: adapt fewer modules, lower r, give "
-            "fewer or shorter rows, or raise the limit."
+            f"{latents} gates exceed max_latents={max_latents}: adapt fewer modules, lower r, give fewer or "
+            "shorter rows, or raise max_latents."
         )
     found, divergences, acceptance = [], 0, []
     for chain in range(chains):
@@ -142,11 +142,11 @@ def nuts(
 
 
 def check_lengths(model: AdaptedLM, batch: Batch) -> None:
-    """Raise `DataError` where padding would have local gates, which nothing determines."""
+    """Raise `DataError` if padding would have local gates, which the data do not determine."""
     if model.latents.local_sites and not model.counted(batch).all():
         raise DataError(
-            "The rows have different lengths, and nothing determines the local gates of padding: give rows "
-            "of one length, or sample latent='phi'."
+            "The rows have different lengths, and the data do not determine local gates of padding: give "
+            "rows of equal length, or use latent='phi'."
         )
 
 
@@ -158,14 +158,22 @@ def reference_from(
     divergences: int = 0,
     acceptance: Sequence[float] = (),
 ) -> Reference:
-    """Return a reference from posterior draws by site, chain after chain: of a sampler, a file, exact ones.
+    """Return a reference made of given posterior draws, for example from another sampler or a file.
+
+    Args:
+        model: the program.
+        batch: the labelled rows.
+        values: site -> draws, ordered by chain.
+        chains: number of chains.
+        divergences: number of divergent transitions.
+        acceptance: mean acceptance probability of each chain.
 
     Raises:
         TrainingError: a chain never moved.
     """
     gates = flat_gates(values).reshape(chains, -1, len(gate_names(model, batch)))
     if bool((gates.amax(1) == gates.amin(1)).any()):
-        raise TrainingError("A chain never moved: give it more warm-up steps, or a smaller step size.")
+        raise TrainingError("A chain never moved: use more warm-up steps or a smaller step size.")
     return Reference(
         dict(values),
         evaluate_latents(model, batch.to(model.backbone.device), values).log_probs,
@@ -179,8 +187,8 @@ def reference_from(
 
 
 def _chain_statistic(name: str, gates: Tensor) -> Tensor:
-    """Return ArviZ's statistic of that name by gate, of `chains x draws x G`."""
-    if len(gates) == 1:  # R-hat compares chains: of one chain its halves
+    """Return a statistic of ArviZ for each gate, from `chains x draws x G`."""
+    if len(gates) == 1:  # R-hat compares chains: split a single chain in halves
         half = gates.shape[1] // 2
         gates = torch.stack([gates[0, :half], gates[0, -half:]])
     function = getattr(arviz(), name)

@@ -1,11 +1,11 @@
-"""Simulation-based calibration: is the posterior right on average, over data that the program itself makes?
+"""Simulation-based calibration: check a posterior on data simulated from the program.
 
 Draw gates and answers from the program, infer the gates from the answers, and rank the true gate among the
-posterior's draws. Ranks are uniform if the posterior is exact (Talts et al., arXiv 1804.06788). Too sure a
-posterior gives too many extreme ranks, too wide a one too few.
+posterior draws. The ranks are uniform if the posterior is exact (Talts et al., arXiv 1804.06788). A posterior
+that is too narrow gives too many extreme ranks, one that is too wide too few.
 
-A posterior that ignores the answers and is the prior passes that test for every gate. Hence the rank of
-the log-likelihood, too, which it does not pass (Modrak et al., Bayesian Analysis 2023).
+A posterior equal to the prior ignores the answers but passes this test for every gate. The log-likelihood is
+therefore ranked as well, which detects this case (Modrak et al., Bayesian Analysis 2023).
 """
 
 from collections.abc import Callable, Mapping
@@ -37,43 +37,43 @@ from bara_pyro.diagnostics.posterior.weighing import weighed_draws
 from bara_pyro.errors import ConfigError
 
 LOG_LIKELIHOOD = "log-likelihood"
-CANDIDATES = 64  # draws that are weighed for each that is kept
+CANDIDATES = 64  # number of weighted draws for each one kept
 
 Sampler = Callable[[Batch, int], Values]
-"""From labelled rows and a seed to independent draws of every latent, always the same number L of them."""
+"""Maps labelled rows and a seed to L independent draws of every latent, with a fixed L."""
 
 
 @dataclass(frozen=True)
 class Uniformity:
-    """How even the ranks of one quantity are."""
+    """The uniformity of the ranks of one quantity."""
 
-    name: str  # of the quantity
-    p: float  # probability of ranks as uneven as these if the posterior were exact
-    rank: float  # mean rank as a share of the draws; 0.5 if exact
-    spread: float  # variance of the ranks about the middle over that of uniform ones; above 1: too sure
+    name: str  # name of the quantity
+    p: float  # p-value of the hypothesis that the posterior is exact
+    rank: float  # mean rank as a share of the draws; 0.5 for an exact posterior
+    spread: float  # variance of ranks about the middle over that of uniform ranks; above 1: too narrow
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Ranks of the truth in N simulations, of Q quantities: the gates and the log-likelihood."""
+    """Ranks of the truth in N simulations, for Q quantities: the gates and the log-likelihood."""
 
-    names: tuple[str, ...]  # of the quantities
-    ranks: Tensor  # long, `N x Q`: of the truth among the L draws, from 0 to L: see `rank_of_truth`
-    draws: int  # L
+    names: tuple[str, ...]  # names of the quantities
+    ranks: Tensor  # long, `N x Q`: rank of the truth among L draws, from 0 to L (see `rank_of_truth`)
+    draws: int  # number L of draws
 
     def uniformity(self, level: float = 0.95) -> tuple[Uniformity, ...]:
-        """Return of each quantity a test of uniformity, and how its ranks differ from uniform ones.
+        """Return a test of uniformity for each quantity, with the mean and spread of its ranks.
 
-        p-values are fine enough for a verdict at `level` on all quantities together.
+        p-values are resolved finely enough for a decision at `level` on all quantities together.
         """
         share = (self.ranks.double() + 0.5) / (self.draws + 1)
-        exact = (1 - 1 / (self.draws + 1) ** 2) / 12  # of a share that is uniform on so many places
+        exact = (1 - 1 / (self.draws + 1) ** 2) / 12  # variance of a discrete uniform share
         p = ecdf_test(self.ranks, self.draws, resamples_for(len(self.names), level))
         found = (p, share.mean(0), (share - 0.5).square().mean(0) / exact)
         return tuple(map(Uniformity, self.names, *(values.tolist() for values in found)))
 
     def uneven(self, level: float = 0.95) -> tuple[str, ...]:
-        """Return the quantities whose ranks are not uniform, at `level` for all of them together."""
+        """Return the quantities with ranks that are not uniform, at `level` for all quantities together."""
         worst = (1 - level) / len(self.names)  # Bonferroni
         return tuple(found.name for found in self.uniformity(level) if found.p < worst)
 
@@ -81,20 +81,21 @@ class Calibration:
 def sbc(
     model: AdaptedLM, batch: Batch, sampler: Sampler, *, simulations: int = 50, first: int = 0, seed: int = 0
 ) -> Calibration:
-    """Run simulation-based calibration of a way to infer the gates, adapter weights fixed.
+    """Run simulation-based calibration of an inference method for the gates, with fixed adapter weights.
 
     Args:
-        model: the program, `num_data` the number of rows and all KL weights 1.
-        batch: the rows; their labels are not looked at.
-        sampler: what is checked: `svi_sampler`, `nuts_sampler`, or anything that returns L independent draws.
-        simulations: number N of data sets.
-        first: number of the first one: 10 from 0 on and 10 from 10 on are the 20 from 0 on.
-        seed: of the data sets, and of the seeds that the sampler is given.
+        model: the program, with `num_data` equal to the number of rows and all KL weights 1.
+        batch: the rows; their labels are not used.
+        sampler: the method to check: `svi_sampler`, `nuts_sampler`, or a function that returns L independent
+            draws.
+        simulations: number N of simulated data sets.
+        first: index of the first data set. Simulations 0..9 and 10..19 together equal simulations 0..19.
+        seed: seed of the data sets and of the sampler's seeds.
 
     Raises:
-        ConfigError: a program without gates, a weight or `num_data` that makes another posterior, or no
-            simulations.
-        DataError: rows of different length with local gates.
+        ConfigError: the program has no gates, a KL weight or `num_data` changes the posterior, or
+            `simulations` is below 1.
+        DataError: the rows have different lengths with local gates.
 
     Examples:
         >>> import bara_pyro as bp
@@ -109,7 +110,7 @@ def sbc(
         (('phi[lm_head, 0]', 'phi[lm_head, 1]', 'log-likelihood'), torch.Size([3, 3]), True)
     """
     if simulations < 1:
-        raise ConfigError(f"simulations={simulations} must be at least 1.")
+        raise ConfigError(f"simulations is {simulations}: give 1 or more.")
     names = (*gate_names(model, batch), LOG_LIKELIHOOD)
     batch = batch.to(model.backbone.device)
     check_lengths(model, batch)
@@ -128,15 +129,15 @@ def sbc(
 
 
 def rank_of_truth(draws: Tensor, truth: Tensor, seed: int = 0) -> Tensor:
-    """Return how many of the draws are below the truth, long, `Q`; of those that equal it a number by lot.
+    """Return the number of draws below the truth (long, `Q`), with ties broken at random.
 
-    Without the lot an exact posterior with a mass at a point would fail: gates that a small number of float32
-    cannot tell apart, a likelihood that does not depend on them (Säilynoja et al., 2022).
+    Random tie-breaking is needed if draws can equal the truth: for gates that float32 rounds to the same
+    value, or a likelihood that does not depend on the gates (Säilynoja et al., 2022).
 
     Args:
         draws: `L x Q`.
         truth: `Q`.
-        seed: of the lot.
+        seed: seed of the tie-breaking.
 
     Examples:
         >>> import torch
@@ -149,7 +150,7 @@ def rank_of_truth(draws: Tensor, truth: Tensor, seed: int = 0) -> Tensor:
 
 
 def simulate(model: AdaptedLM, batch: Batch, seed: int) -> tuple[dict[str, Tensor], Batch]:
-    """Draw latents from the prior and answers from the program; return them by site, and labelled rows."""
+    """Draw latents and answers from the program; return the latents by site and the labelled rows."""
     with torch.no_grad(), seeded(model.backbone.device, seed):
         trace = poutine.trace(model.forward).get_trace(replace(batch, labels=None))
     values = {name: value_of(trace.nodes[name]) for name in model.latents.sites}
@@ -165,9 +166,18 @@ def fit_guide(
     lr: float = 0.03,
     sampled_kl: bool = False,
 ) -> SVI:
-    """Fit a guide to labelled rows, adapter weights fixed, from where it stands; return the optimiser.
+    """Fit a guide to labelled rows with fixed adapter weights, starting from its current parameters.
 
-    `sampled_kl` allows an estimate by one draw where a pair of distributions has no KL by formula.
+    Args:
+        model: the program.
+        guide: the guide to fit.
+        batch: the labelled rows.
+        steps: number of steps.
+        lr: initial learning rate, which falls linearly.
+        sampled_kl: allow a one-draw estimate of the KL if a pair of distributions has no analytic KL.
+
+    Returns:
+        The SVI object after the last step.
 
     Examples:
         >>> import bara_pyro as bp
@@ -178,7 +188,7 @@ def fit_guide(
         >>> model = bp.models.BaRA(backbone, num_data=4, latent="phi", r=2, target_modules=["lm_head"])
         >>> guide = bp.guides.WeibullGuide(model)
         >>> svi = fit_guide(model, guide, batch, steps=20)
-        >>> svi.last["kl_phi"] < 0.5  # adapters that change nothing yet: the posterior is the prior
+        >>> svi.last["kl_phi"] < 0.5  # untrained adapters: the posterior equals the prior
         True
     """
     with fixed_weights(model):
@@ -200,14 +210,21 @@ def svi_sampler(
     weighed: bool = False,
     sampled_kl: bool = False,
 ) -> Sampler:
-    """Return a sampler that fits the guide to each simulated data set and makes L = `draws` draws from it.
+    """Return a sampler that fits the guide to each simulated data set and returns L = `draws` draws from it.
 
-    Where they are weighed, L of 64 times as many are kept by their importance weights
-    (`bara_pyro.diagnostics.posterior.weighing`). `sampled_kl` is that of `fit_guide`.
+    Every fit starts from the current parameters of the guide, which are restored afterwards. A guide that was
+    fitted to one simulated data set beforehand needs fewer steps. With too few steps the posterior does not
+    look calibrated.
 
-    Every fit starts where the guide stands now: one that was fitted to one simulated data set beforehand
-    saves the way there each time. It is left there in the end. Too few steps show as a posterior that is not
-    calibrated; the learning rate falls to 0.
+    Args:
+        model: the program.
+        guide: the guide to fit.
+        steps: number of steps of each fit.
+        lr: initial learning rate, which falls to 0.
+        draws: number L of draws.
+        weighed: draw 64 times as many and keep L of them by importance resampling
+            (`bara_pyro.diagnostics.posterior.weighing`).
+        sampled_kl: as for `fit_guide`.
 
     Examples:
         >>> import bara_pyro as bp
@@ -240,7 +257,13 @@ def svi_sampler(
 
 
 def nuts_sampler(model: AdaptedLM, *, draws: int = 63, thin: int = 4, warmup: int = 200) -> Sampler:
-    """Return the control that has to pass: every `thin`-th draw of a NUTS chain.
+    """Return a sampler that should pass the test: every `thin`-th draw of a NUTS chain.
+
+    Args:
+        model: the program.
+        draws: number L of draws.
+        thin: keep one of this many draws.
+        warmup: number of adaptation steps.
 
     Examples:
         >>> import bara_pyro as bp
@@ -262,7 +285,7 @@ def nuts_sampler(model: AdaptedLM, *, draws: int = 63, thin: int = 4, warmup: in
 
 
 def too_sure(sampler: Sampler, factor: float = 0.3) -> Sampler:
-    """Return the control that has to fail: a sampler's draws, `factor` times as far from their mean."""
+    """Return a sampler that should fail the test: draws shrunk towards their mean by `factor`."""
 
     def sample(batch: Batch, seed: int) -> Mapping[str, Tensor]:
         found = sampler(batch, seed)

@@ -1,4 +1,4 @@
-"""How sure to be of a posterior: what the gates learnt, how much single rows weigh, what the prior says."""
+"""Quality of a posterior: what the gates learnt, influence of single rows, and prior predictions."""
 
 import math
 
@@ -22,52 +22,52 @@ KL_DRAWS = 5
 
 
 class GateLearning(Result):
-    """KL(q || p) of one kind of gate, nats."""
+    """KL(q || p) of one kind of gate, in nats."""
 
     kind: str  # "phi" or "theta"
-    mean: float  # over units
-    at_prior: float  # percent of units within `EPS` nats of their prior
-    r: int  # units of a module
-    by_module: dict[str, float]  # mean over its units
-    at_prior_by_module: dict[str, int]  # how many of them are at the prior
+    mean: float  # mean over units
+    at_prior: float  # percentage of units within `EPS` nats of their prior
+    r: int  # units in a module
+    by_module: dict[str, float]  # mean over the units of each module
+    at_prior_by_module: dict[str, int]  # number of units at the prior in each module
 
 
 class LeftOut(Result):
-    """PSIS-LOO on training rows, beside rows that were never seen."""
+    """PSIS-LOO on training rows, compared with unseen rows."""
 
-    rows: int
+    rows: int  # number of training rows
     draws: int
     elpd: Number  # mean expected log probability of a left-out training row, nats
-    se: Number  # its standard error, nats
-    unseen: Number  # the mean log probability of the rows looked at, nats
-    unseen_se: Number = 0.0  # its standard error, nats; of older files not known
-    good_k: float  # the Pareto k up to which a row can be relied on
-    high_k: int  # how many rows are above it
-    pareto_k: dict[str, Number]  # by row; null where the draws are too few to fit it
+    se: Number  # standard error of `elpd`, nats
+    unseen: Number  # mean log probability of the inspected (unseen) rows, nats
+    unseen_se: Number = 0.0  # standard error of `unseen`, nats; 0 in older files
+    good_k: float  # largest Pareto k of a reliable row
+    high_k: int  # number of rows above `good_k`
+    pareto_k: dict[str, Number]  # Pareto k of each row; null with too few draws to fit it
 
     @property
     def gap(self) -> float:
-        """How much better a training row is predicted than one never seen, nats."""
+        """How much better training rows are predicted than unseen rows, in nats."""
         return self.elpd - self.unseen
 
     @property
     def gap_se(self) -> float:
-        """Its standard error: both sets of rows could have been others."""
+        """The standard error of the gap in nats, over both sets of rows."""
         return math.hypot(self.se, self.unseen_se)
 
 
 class PosteriorTrust(Result):
-    """What there is to know of a posterior."""
+    """The quality of a posterior."""
 
-    learning: list[GateLearning]  # of each kind of gate; empty where no KL is known, and `why_not` says so
-    why_not: str  # why there is no KL; empty where there is
-    left_out: LeftOut | None  # PSIS-LOO; None where it is not defined, and `not_left_out` says so
-    not_left_out: str  # why there is no PSIS-LOO; empty where there is
-    prior_predictive: list[PriorPredictive]  # answers with all gates drawn from each of several priors
+    learning: list[GateLearning]  # KL of each kind of gate; empty if unknown
+    why_not: str  # the reason if the KL is unknown, otherwise empty
+    left_out: LeftOut | None  # PSIS-LOO; None if it does not exist
+    not_left_out: str  # the reason if PSIS-LOO does not exist, otherwise empty
+    prior_predictive: list[PriorPredictive]  # predictions with all gates drawn from each of several priors
 
 
 def posterior_trust(c: Context) -> PosteriorTrust | None:
-    """Return how sure to be of the posterior; None for methods without random gates."""
+    """Return the quality of a run's posterior; None for methods without random gates."""
     if not c.has_gates or not c.system.guide.stochastic:
         return None
     few = list(batches(first_rows(c.rows, FEW_ROWS), c.system.answer_ids, FEW_ROWS, by_length=True))
@@ -107,7 +107,7 @@ def _learning(found: Collapse, kind: str) -> GateLearning:
 def _left_out(c: Context) -> LeftOut:
     samples, rows = c.options.train_draws, min(c.options.train_rows, len(c.system.task.train))
     found = loo(to_inference_data(c.system, split="train", rows=rows, samples=samples, prior=False))
-    kept = len(found.ids)  # rows too long are left out
+    kept = len(found.ids)  # rows that are too long were dropped
     unseen = posterior_predictive(c.log_probs).gather(1, c.labels[:, None]).squeeze(1)
     return LeftOut(
         rows=kept,

@@ -1,4 +1,4 @@
-"""What the uncertainty of a run is made of: in the question, in the global gates, in the local ones."""
+"""Decompose the uncertainty of a run: aleatoric, from the global gates, and from the local gates."""
 
 import torch
 from torch import Tensor
@@ -11,27 +11,29 @@ from bara_pyro.runs.evaluate import draw
 
 
 class UncertaintySplit(Result):
-    """The split of the predictive uncertainty by nested draws, nats."""
+    """The predictive uncertainty by source, from nested draws, in nats."""
 
-    nested: int  # draws of the global gates, and for each as many of the local ones
-    total: float  # mean over rows; the next three add up to it
+    nested: int  # number of draws of the global gates, and of the local gates for each of them
+    total: float  # mean over rows; the sum of the next three
     aleatoric: float
     global_: float
     local: float
-    aleatoric_rows: list[float]  # by row, `n`
-    epistemic_rows: list[float]  # of both kinds of gate
+    aleatoric_rows: list[float]  # `n`: the aleatoric part of each row
+    epistemic_rows: list[float]  # `n`: the part from both kinds of gates
     wrong: list[bool]  # whether the row was answered wrong
-    true_entropy: list[Number]  # of the row's true answer; null where it is not known
-    aleatoric_bias: float | None  # mean of `aleatoric_rows` less `true_entropy`; None where it is never known
-    relations: dict[str, RankCorrelation]  # of both parts to what is known of the rows
+    true_entropy: list[Number]  # entropy of the row's true answer; null if unknown
+    aleatoric_bias: (
+        float | None
+    )  # mean of `aleatoric_rows` minus `true_entropy`; None if unknown for all rows
+    relations: dict[str, RankCorrelation]  # correlations of both parts with properties of the rows
 
     def share(self, part: str) -> float:
-        """Return a part's share of the total, percent."""
+        """Return the share of a part in the total, in percent."""
         return 100 * float(getattr(self, part)) / self.total if self.total else 0.0
 
 
 def uncertainty_split(c: Context) -> UncertaintySplit | None:
-    """Return the split of the predictive uncertainty; None for methods without random gates."""
+    """Return the predictive uncertainty by source; None for methods without random gates."""
     if not c.has_gates or not c.system.guide.stochastic:
         return None
     k = c.options.nested
@@ -53,7 +55,7 @@ def uncertainty_split(c: Context) -> UncertaintySplit | None:
 
 
 def _relations(parts: NestedUncertainty, wrong: Tensor, truth: Tensor) -> dict[str, RankCorrelation]:
-    """Relate the parts to what is known of the rows."""
+    """Correlate the aleatoric part with the true entropy (if known), the epistemic part with errors."""
     if len(wrong) < 3:
         return {}
     found = {}

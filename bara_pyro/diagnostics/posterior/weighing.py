@@ -1,13 +1,12 @@
-"""Draws of the posterior out of draws of a guide: importance resampling with Pareto-smoothed weights.
+"""Importance resampling: draws of the posterior from draws of a guide, with Pareto-smoothed weights.
 
-A guide of independent factors is narrower than the posterior, and often near enough that weights
+A guide of independent factors is narrower than the posterior, but often close enough to correct with weights
 
     w = p(y, z) / q(z)
 
-mend what is missing. The largest are replaced by quantiles of the Pareto distribution of their tail (PSIS:
-Vehtari et al., JMLR 2024), whose k says whether they can be relied on: up to 0.7. Weights are of all latents
-of all rows together, so that this is for some tens of them, as
-where there are few rows or global gates alone.
+The largest weights are replaced by quantiles of a Pareto distribution fitted to their tail (PSIS: Vehtari et
+al., JMLR 2024). They are reliable up to a Pareto k of 0.7. The weights cover all latents of all rows
+together, so the method works for some tens of latents: few rows, or only global gates.
 """
 
 from dataclasses import dataclass
@@ -26,11 +25,11 @@ from bara_pyro.errors import ConfigError
 
 @dataclass(frozen=True)
 class Weighed:
-    """Draws of the posterior, as far as the weights can be relied on.
+    """Draws resampled by importance weights; they are draws of the posterior if the weights are reliable.
 
     Attributes:
-        draws: the L draws that were kept, some of them more than once.
-        k_hat: Pareto's k of the weights.
+        draws: the L kept draws, some of them repeated.
+        k_hat: Pareto k of the weights.
         effective: effective number of candidates, from 1 to their number.
     """
 
@@ -40,7 +39,7 @@ class Weighed:
 
     @property
     def reliable(self) -> bool:
-        """Whether Pareto's k is at most 0.7."""
+        """Whether the Pareto k is at most 0.7."""
         return self.k_hat <= GOOD_K
 
 
@@ -53,24 +52,24 @@ def weighed_draws(
     candidates: int = 10_000,
     seed: int = 0,
 ) -> Weighed:
-    """Draw candidates from a guide and keep `samples` of them, each with the probability of its weight.
+    """Return `samples` draws from a guide, resampled by their importance weights.
 
     Args:
-        model: the program, `num_data` the number of rows and all KL weights 1.
-        guide: its fitted guide, which has a density.
+        model: the program, with `num_data` equal to the number of rows and all KL weights 1.
+        guide: its fitted guide, which must have a density.
         batch: the whole labelled data set.
         samples: number L of draws to keep, with replacement.
-        candidates: number of draws that are weighed.
-        seed: of candidates and choice.
+        candidates: number of draws to weight.
+        seed: seed of candidates and choice.
 
     Raises:
-        ConfigError: a weight or `num_data` that makes another posterior, a guide that is a point, or a
-            number that is not positive.
-        DataError: no labels.
-        TrainingError: a weight is not a number or infinite.
+        ConfigError: a KL weight or `num_data` changes the posterior, the guide is a point estimate, or a
+            number is not positive.
+        DataError: the rows have no labels.
+        TrainingError: a weight is NaN or infinite.
     """
     if samples < 1:
-        raise ConfigError(f"samples={samples} must be at least 1.")
+        raise ConfigError(f"samples is {samples}: give 1 or more.")
     weighable(model, guide, batch)
     drawn = draw_latents(
         model, guide, batch.to(model.backbone.device), candidates, noise_seed(seed, "candidates")

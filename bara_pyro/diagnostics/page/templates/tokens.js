@@ -22,7 +22,7 @@ function draw() {
   }));
   show(document.activeElement);
 }
-// Without a mouse no title is shown: by keyboard and on a phone the value stands at the foot of the screen.
+// Titles need a mouse: for keyboards and phones the value is also shown at the bottom of the screen.
 function show(span) {
   const chosen = span.closest(".shaded span");
   document.getElementById("value").textContent = chosen ? `${chosen.textContent}: ${chosen.title}` : "";
