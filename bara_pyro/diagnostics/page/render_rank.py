@@ -100,8 +100,8 @@ def _sentence(x: RankCorrelation) -> str:
     if math.isnan(x.low):
         return f"The effective rank {x.verdict} {x.with_}: too few rows differ."
     return (
-        f"The effective rank {x.verdict} {x.with_} (ρ = {x.rho:+.2f}, 95 % interval {x.low:+.2f} to "
-        f"{x.high:+.2f})."
+        f"The effective rank {x.verdict} {x.with_}: ρ = {x.rho:+.2f}, 95 % interval {x.low:+.2f} to "
+        f"{x.high:+.2f}."
     )
 
 

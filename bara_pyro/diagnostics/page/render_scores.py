@@ -68,8 +68,8 @@ def _plain(s: DistributionScores) -> str:
     if s.sureness == 0 and s.uneven:
         said = said if s.told > FINE else "Overall the two agree."
         said += (
-            f" At some levels of confidence they do not: the ECE is {s.ece:.0f} %. A calibrated model would "
-            f"stay below {s.chance_ece_high:.0f} % in 19 of 20 cases."
+            f" At some levels of confidence the probabilities are off: the ECE is {s.ece:.0f} %, and a "
+            f"calibrated model would stay below {s.chance_ece_high:.0f} % in 19 of 20 cases."
         )
     if s.majority is not None and s.acc < s.majority:
         said += f" Always giving the most frequent answer would be right in {s.majority:.0f} % of cases."

@@ -36,7 +36,7 @@ def render_uncertainty(found: UncertaintySplit) -> Shown:
         "certain."
     )
     technical = [
-        f"The mean uncertainty is {found.total:.3f} nats: {found.share('aleatoric'):.0f} % aleatoric, "
+        f"The mean uncertainty is {found.total:.3f} nats: {found.share('aleatoric'):.1f} % aleatoric, "
         f"{found.share('global_'):.1f} % from the global and {found.share('local'):.1f} % from the local "
         "gates.",
         *(
