@@ -72,9 +72,12 @@ def write_card(path: Path, rows: Sequence[CardRow], recipe: str) -> None:
         "",
         _INTRODUCTION,
         "",
-        "Test split. Accuracy and ECE (15 bins) in percent, NLL in nats; LoRA (maximum likelihood): mean ±",
-        "standard deviation over seeds. Constant: always the most frequent answer. Way: how far zero-shot is",
-        f"from chance, a uniform guess, to Bayes. {recipe}",
+        "## Tasks",
+        "",
+        "Scores on the test split: accuracy and ECE (15 bins) in percent, NLL in nats, mean ± standard",
+        "deviation over seeds for LoRA. Constant: a guess that always gives the most frequent answer. Bayes:",
+        "the true probabilities. Way: how far the model without training is on the way from a uniform guess",
+        f"to Bayes. {recipe}",
         "",
         "| task | as | classes | train / validation / test | constant | zero-shot acc | ECE | way "
         "| Bayes acc | LoRA acc | ECE | NLL |",
@@ -85,7 +88,7 @@ def write_card(path: Path, rows: Sequence[CardRow], recipe: str) -> None:
         "",
         *_requirements([row for row in rows if row.lora]),
         "",
-        "## What is asked",
+        "## Questions",
         "",
         *(f"- `{name}`: {spec.description}" for name, spec in TASKS.items()),
         "",
@@ -147,17 +150,22 @@ def _requirements(rows: Sequence[CardRow]) -> list[str]:
 
 
 _INTRODUCTION = """\
-A small known world, with the true answer distribution of every question. Some two hundred residents have a
-kind, a home and a clan; what they do follows the custom of one of these, and a custom is certain or has two
-values with known probabilities. The backbone, of about a million parameters, is a Llama with attention
-biases, which computes what a Qwen2 does; it was pretrained on text in which half of the customs are out of
-date, so it answers above chance but is wrong about these; the training rows of a task show the customs of
-today. Train, validation and test ask about different residents. In train the answers of a resident hang
-together, as those of one annotator do (each has made up their mind, by Gumbel noise drawn once): over
-residents they have the true probabilities, but who learns them by heart is too sure about everybody else.
-In validation and test each answer is drawn anew. In `micro-boolq` it is the host whom the splits do not
-share, and no answer depends on the host: more than half of its test questions stand in train with another
-one, and an interval over hosts holds the customs fixed. `bara microworld build --out FOLDER` rebuilds the
-backbone; with `--world N` it makes one that knows other customs and residents, about which runs with
-`--set task.world=N` ask. Option letters are part of the option words (`A:rice`), which spares a small
-model learning to bind the two."""
+The microworld is a small artificial world that comes with the package. The true probability of every answer
+is known, so you can see how far a method's probabilities are from the truth. It needs no download, and
+training takes a minute.
+
+Some two hundred residents each have a kind, a home and a clan. What a resident does follows a custom of one
+of these. Some customs are certain; others have two outcomes with known probabilities.
+
+- **The language model** has about a million parameters and computes what a Qwen2 does. Half of the customs
+  in its pretraining text are out of date, so it answers above chance and is wrong about these. The training
+  rows of a task show the customs of today.
+- **Train, validation and test** ask about different residents. In `micro-boolq` the hosts differ, and no
+  answer depends on the host.
+- **Training rows invite overconfidence.** All answers about a resident were drawn once, as if one
+  annotator had decided them. A model that memorises them is too confident about other residents. In
+  validation and test, each answer is drawn anew.
+- **Option letters are part of the words** (`A:rice`), so a small model need not learn to connect the two.
+
+`bara microworld build --out FOLDER` rebuilds the language model. With `--world N` it builds one for other
+customs and residents, and `--set task.world=N` asks about them."""

@@ -114,8 +114,8 @@ def card(
 
     c = load_config().train
     recipe = (
-        f"The settings are the default ones but for the length: {CARD_STEPS} steps of {c.batch_size} rows, "
-        f"rate {c.lr:g}, r = 8."
+        f"LoRA has its default settings except for the length: {CARD_STEPS} steps of {c.batch_size} rows "
+        f"at a learning rate of {c.lr:g}, r = 8."
     )
     write_card(out, measure(backbone, lora, seeds, world), recipe)
     say(f"Written to {out}")
