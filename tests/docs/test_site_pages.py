@@ -158,9 +158,9 @@ def test_peft() -> None:
 
 def commands() -> list[str]:
     """Every command of `bara` in a block of code of the pages, without what is set before it."""
-    texts = [page.read_text() for page in sorted(DOCS.glob("*.md"))]
+    texts = [re.sub(r"\\\n +", "", page.read_text()) for page in sorted(DOCS.glob("*.md"))]
     lines = [line for text in texts for line in re.findall(r"^    (.*)$", text, flags=re.MULTILINE)]
-    return [found[1] for line in lines if (found := re.match(r"(?:\w+=\S+ )*(bara .*)", line))]
+    return [found[1] for line in lines if (found := re.match(r"(?:\$ )?(?:\w+=\S+ )*(bara .*)", line))]
 
 
 @pytest.mark.parametrize("line", dict.fromkeys(commands()))
@@ -179,8 +179,9 @@ def test_the_command_is_one(line: str) -> None:
     if read.get("task") and not Path(read["task"]).suffix:  # a file is the reader's own
         assert read["task"] in {entry["name"] for entry in catalogue()["tasks"]}
     if read.get("assignments") and not read.get("plugin"):
-        parse_config(collect(None, {"method": read["method"]}, read["assignments"]))
+        method = {"method": read["method"]} if read["method"] else {}
+        parse_config(collect(None, method, read["assignments"]))
 
 
 def test_there_are_commands() -> None:
-    assert len(commands()) > 25
+    assert len(commands()) > 40
