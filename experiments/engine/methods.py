@@ -95,8 +95,12 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 
 def display(method: str) -> str:
-    """Return a method's name in tables, its own where studies do not know it."""
-    return STUDIED[method].display if method in STUDIED else method
+    """Return a method's name in tables, the given name if studies do not know it."""
+    return (
+        STUDIED[method].display
+        if method in STUDIED
+        else method.replace("rehearsal", "split-half calibration")
+    )
 
 
 def space(method: str) -> SearchSpace:

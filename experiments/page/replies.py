@@ -409,17 +409,19 @@ def _banded(axes: Axes, places: Sequence[float], found: Sequence[Interval], **lo
 
 SETUP = """\
 Models that learnt {task} ({model}, {steps:,} training steps, {seeds}) write {replies} replies to every test
-prompt, at temperatures of {temperatures}; each reply under a draw of the posterior of its own, or all at
-the posterior mean ("mean"). Score: the expected best of n replies in percent, unbiased over all subsets of
-the {replies}. Diversity: 100 - Self-BLEU of the first {few} replies of a prompt. Entropy: minus the log-
-probability of a sampled token at temperature 1, in nats. Tax: under {samples} draws. Intervals (`95 %`) are
-crossed over seeds and prompts where they are of differences at one temperature, and over prompts, seeds
-averaged, of frontiers and budgets. Settings were chosen on validation replies (by NLL, as many trials for
-every method); temperatures were not chosen.
+prompt at temperatures of {temperatures}. Each reply has its own posterior draw, or all use the posterior
+mean ("mean"). Settings were chosen on validation replies by NLL, with as many trials for every method.
+
+- **Score**: the expected best of n replies in percent, unbiased over all subsets of the {replies}.
+- **Diversity**: 100 - Self-BLEU of the first {few} replies of a prompt. **Entropy**: minus the log
+  probability of a sampled token at temperature 1, in nats.
+- **Tax**: accuracy on questions, with {samples} draws, after learning replies minus before.
+- **Intervals** (`95 %`) are crossed over seeds and prompts for differences at one temperature, and over
+  prompts for frontiers and budgets.
 """
 
 
-UNSCORED = """Every reply scores 0, at every temperature: there are no curves, frontiers or budgets to show.
+UNSCORED = """Every reply scores 0 at every temperature, so there are no frontiers or budgets.
 """
 
 

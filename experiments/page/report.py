@@ -61,7 +61,7 @@ def pages(render: Renderer, studies: Path = STUDIES, figures: Path | None = None
 
 
 def page(study: str, spec: StudySpec, stored: Any, answer: str, figures: Path | None) -> str:
-    """Return a page: the answer's first paragraph, figure and tables, the rest of it, how it was measured."""
+    """Return a page: the answer's lead, figure and tables, its rest, folded tables, how it was measured."""
     if isinstance(stored, Study):
         missing = gaps(stored)
         parts = list(spec.parts(stored)) if stored.finished else []
@@ -72,8 +72,12 @@ def page(study: str, spec: StudySpec, stored: Any, answer: str, figures: Path | 
     lines = [f"# {spec.title}\n"]
     lines += [f"{lead.strip()}\n"] if lead else []
     lines += [fill(f"Incomplete: {'. '.join(missing)}.", WIDTH) + "\n"] if missing else []
-    lines += [shown(part, figures) for part in sorted(parts, key=lambda part: not isinstance(part, Picture))]
+    folded = [part for part in parts if isinstance(part, Folded)]
+    first = [part for part in parts if isinstance(part, Picture)]
+    tables = [part for part in parts if part not in first and part not in folded]
+    lines += [shown(part, figures) for part in (*first, *tables)]
     lines += [f"## {rest.strip()}\n"] if heading else []
+    lines += [shown(part, figures) for part in folded]
     setup = fill(setup, WIDTH) if isinstance(stored, Study) else setup.rstrip()
     lines += [f"## How it was measured\n\n{setup}\n", again(study), provenance(stored)]
     return "\n".join(lines)
@@ -104,8 +108,8 @@ def provenance(stored: Study | Results) -> str:
     """Return a sentence on which code made the results of a page."""
     made: Iterable[dict[str, Any]] = stored.records if isinstance(stored, Study) else stored.entries.values()
     counts = Counter(in_words(entry.get("code")) for entry in made)
-    said = "; ".join(f"{words} ({count})" for words, count in counts.items())
-    return f"Code behind the results: {said or 'none'}.\n"
+    said = "; ".join(f"{words}: {count}" for words, count in counts.items())
+    return f"Code behind the results, with the number of runs: {said or 'none'}.\n"
 
 
 def claims(text: str, document: Path, render: Renderer, folder: Path) -> tuple[str, set[str]]:

@@ -34,7 +34,11 @@ REFERENCE = "lora"
 CORRECTED = "with 95 % intervals: better or worse if significant after Holm's correction for all of the study"
 # Of results from before rows were stored.
 UNCORRECTED = (
-    "with 95 % intervals over test rows only, which ignore the spread of training and are too narrow"
+    "Differences have 95 % intervals; better, worse: significant after Holm's correction over the whole study"
+)
+# Of results from before rows were stored.
+UNCORRECTED = (
+    "Differences have 95 % intervals over test rows only, too narrow because they ignore the training"
 )
 
 
@@ -60,7 +64,7 @@ def arms_table(study: Study) -> Table:
         found = compared(study.comparisons, reference)
         rows = [{**row, "difference": found.get(row["arm"])} for row in rows]
         columns.append(Column("difference", f"NLL minus {display(reference)}", "nats"))
-        caption += f". Differences: {kind_of(study.comparisons)}"
+        caption += f". {kind_of(study.comparisons)}"
     return Table([*ABOUT, *columns], rows, caption)
 
 
@@ -144,7 +148,7 @@ def shift_table(study: Study) -> Table:
     caption = "AUROC: shifted rows against the task's own, 50 is chance"
     if found:
         columns.append(Column("difference", f"NLL minus {display(reference_of(study.comparisons))}", "nats"))
-        caption += f". Differences: mean over the shifts, {kind_of(study.comparisons)}"
+        caption += f". {kind_of(study.comparisons)}; they are means over the shifts"
     columns += [
         Column(f"{kind} {label}", f"AUROC {heading}, {label}", "", ".1f", "max", second=True)
         for kind, heading in DETECTORS.items()

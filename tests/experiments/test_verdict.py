@@ -215,7 +215,7 @@ def test_the_command_reads_the_rows_and_the_page_shows_them(
     found = read_results("verdict", tmp_path)
     text = page("verdict", study.STUDY, found, "", tmp_path)
     assert "2 of 6 worlds" in text
-    assert "Code of the runs that were read: commit c (4)." in text
+    assert "Code of the runs that were read: commit c: 4." in text
     mean = np.mean([nll_of(-0.3 - GAINS[n]) - nll_of(-0.3) for n in ("102", "103")])
     assert f"{mean:+.3f}" in text
     assert (tmp_path / "verdict-nll.svg").stat().st_size > 5000
