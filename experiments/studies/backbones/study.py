@@ -17,8 +17,8 @@ from experiments.page.spec import arm_study
 STUDY = arm_study(
     "backbones",
     __doc__,
-    "Backbones",
-    "The same settings on other language models; nothing was tuned again.",
+    "Does the ranking of methods depend on the language model?",
+    "The settings chosen on the first language model, on both; nothing was tuned again.",
     by_variant,
     lambda args: crossed(args.methods, {Path(name).name: {"backbone.name": name} for name in args.backbones}),
     methods=tagged("main"),
@@ -29,5 +29,5 @@ STUDY = arm_study(
             metavar="NAME",
         )
     },
-    order=14,
+    order=13,
 )

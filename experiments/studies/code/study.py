@@ -24,4 +24,6 @@ def asked() -> Sampling:
     return Sampling([problem.text for problem in problems], score)
 
 
-STUDY = microworld_study("code", __doc__, "Code: pass@k, diversity, tax", CODE, asked, order=41)
+STUDY = microworld_study(
+    "code", __doc__, "Do posterior draws solve more programming problems?", CODE, asked, order=51
+)

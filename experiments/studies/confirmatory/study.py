@@ -47,7 +47,7 @@ def arms(args: Namespace) -> Arms:
 STUDY = arm_study(
     NAME,
     __doc__,
-    "Confirmatory benchmark",
+    "One world of the confirmatory benchmark",
     "A world, a language model and tasks that nothing was developed on; the plan was written before.",
     main_table,
     arms,

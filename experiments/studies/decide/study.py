@@ -11,6 +11,7 @@ and on rows of shifted tasks. One training serves with and without the noise of 
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import mean
 from typing import Any
 
@@ -31,7 +32,7 @@ from experiments.engine.arguments import option
 from experiments.engine.record import on_task
 from experiments.engine.results import Results, distinct, having
 from experiments.page.figures import PAGE, marked
-from experiments.page.parts import Part, Picture
+from experiments.page.parts import Folded, Part, Picture
 from experiments.page.spec import jobs_of, look_study
 from experiments.page.tables import sorted_by, spread_table
 from experiments.page.values import display
@@ -131,13 +132,13 @@ def alarms_of(
 # The page --------------------------------------------------------------------------------------------------
 
 SETUP = """\
-Each method trained for {steps:,} steps with the settings of the search (which saw other tasks; {seeds}),
-calibrated on the validation rows of its task and asked its test rows, S = {samples}. Coverage and error rates
-are of the test rows under the true distribution of their answers (*truth*) and by their drawn answers
-(*drawn*). What is promised holds over calibration rows, too: with those at hand the coverage of independent
-rows to come lies within the range of the table in `95 %` of the cases. Rows about one resident are not
-independent, which makes it wider. Abstention: delta `{delta}`; alarms at alpha `{alpha}`; {rows} rows of each
-shifted task.
+Each method trained for {steps:,} steps with the settings of the search, which saw other tasks ({seeds}). It
+was calibrated on the validation rows of its task and scored on the test rows, S = {samples}. Coverage and
+error rates are under the true distribution of the answers (*truth*) and by their drawn answers (*drawn*).
+
+The promise also holds over calibration rows: with those at hand, the coverage of independent rows lies
+within the range of the table in `95 %` of the cases. Rows about one resident are dependent, which widens
+it. Abstention: delta `{delta}`; alarms at alpha `{alpha}`; {rows} rows of each shifted task.
 """
 NAMED = (Column("method", "method"), Column("task", "task"))
 SETS = (
@@ -178,13 +179,19 @@ def parts(results: Results) -> list[Part]:
     )
     return [
         Picture(lambda: coverage_figure(entries), "decide-coverage", caption),
-        f"### Sets of answers\n\n{kept(entries)}\n",
         set_table(entries),
-        "### Abstention\n\nNothing stands where no share of the rows can be promised the risk.\n",
-        abstention_table(entries),
-        "### Rows from elsewhere\n\nRows called foreign: of the task's own these are false alarms. *Aware*: "
-        "the predictions have the noise of foreign rows (`--distance-aware`).\n",
-        alarm_table(entries),
+        f"{kept(entries)}\n",
+        Folded(
+            "Abstention and alarms",
+            [
+                replace(abstention_table(entries), caption="Abstention; – if the risk cannot be promised"),
+                replace(
+                    alarm_table(entries),
+                    caption="Rows that raise an alarm, in percent; false on the task's own rows; aware: "
+                    "with the noise of `--distance-aware`",
+                ),
+            ],
+        ),
     ]
 
 
@@ -204,7 +211,7 @@ def kept(entries: Entries) -> str:
         for alpha, found in by_alpha.items()
         for low, high in [distribution_range(e["calibration_rows"], float(alpha))]
     ]
-    return f"Of {len(inside)} coverages (runs, scores and levels) {sum(inside)} lie within their range."
+    return f"{sum(inside)} of {len(inside)} coverages (runs, scores and levels) lie within their range."
 
 
 def set_table(entries: Entries) -> Table:
@@ -301,7 +308,7 @@ def _distribution(axes: Axes, rows: int, alphas: Sequence[float]) -> None:
 STUDY = look_study(
     "decide",
     __doc__,
-    "Decisions with a promise",
+    "Do prediction sets, abstention and alarms keep their promises?",
     SETUP,
     look,
     parts,
@@ -316,5 +323,5 @@ STUDY = look_study(
     },
     kept=("samples", "rows"),
     constants={"delta": DELTA, "alpha": FALSE_ALARMS},
-    order=24,
+    order=23,
 )

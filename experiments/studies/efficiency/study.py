@@ -207,14 +207,14 @@ def main() -> None:
 
 
 STUDY = entry_study(
-    "Cost",
+    "What does BaRA cost?",
     """\
-Ratios to LoRA's training step, memory above the frozen model, and prediction with S = 0; S = 10 to the same
-one forward. Medians of {rounds} calls on random weights, each method timed in turn with LoRA (LoRA with
-itself, which shows the noise); a quarter of the calls for S = 10 (`experiments/studies/efficiency`).
+Ratios to LoRA: training step, memory above the frozen model, and one forward pass with S = 0. S = 10 is the
+ratio to the same single pass. Medians of {rounds} calls on random weights, each method timed in turn with
+LoRA. LoRA is timed with itself to show the noise. A quarter of the calls for S = 10.
 """,
     main,
     parts,
     facts=facts,
-    order=27,
+    order=48,
 )

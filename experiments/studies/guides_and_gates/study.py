@@ -29,10 +29,10 @@ VARIANTS: dict[str, dict[str, object]] = {
 STUDY = arm_study(
     "guides_and_gates",
     __doc__,
-    "Posterior families, gates and noise levels",
-    "Variants of BaRA's guide, one setting changed each.",
+    "Do the posterior family, the gate and the noise matter?",
+    "Variants of BaRA's guide, with one setting changed in each.",
     by_method,
     lambda args: crossed(args.methods, VARIANTS),
     methods=tagged("ours"),
-    order=17,
+    order=42,
 )

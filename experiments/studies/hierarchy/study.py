@@ -12,11 +12,11 @@ VARIANTS = {latent: {"method.latent": latent} for latent in ("phi*theta", "phi",
 STUDY = arm_study(
     "hierarchy",
     __doc__,
-    "Hierarchy of the gates",
+    "Which gate does the work?",
     "BaRA with global gates Φ, local gates θ, or both.",
     by_method,
     lambda args: crossed(args.methods, VARIANTS),
     methods=tagged("ours"),
     tasks=("micro-wgs", "micro-arcc", "micro-arce"),
-    order=15,
+    order=40,
 )

@@ -44,18 +44,16 @@ def passes(problem: Problem, replies: Sequence[str]) -> list[float]:
 
 
 SETUP = """\
-The models of [Instructions](instructions.md) ({model}, {steps:,} training steps of four, {seeds}) complete
-the first {problems} of HumanEval's 164 problems, {replies} times at temperatures of {temperatures}, with at
-most {tokens} tokens; each completion under a draw of the posterior of its own, or all at the posterior mean
-("mean"). Score: pass@n in percent ("best of n"), unbiased over all subsets of the {replies}. Diversity: 100
-- Self-BLEU. Entropy: minus the log-probability of a sampled token at temperature 1, in nats. Intervals (`95
-%`) are crossed over seeds and problems where they are of differences at one temperature, and over problems,
-seeds averaged, of frontiers and budgets.
+The models of the [study on instructions](instructions.md) ({model}, {steps:,} training steps of four,
+{seeds}) complete the first {problems} of HumanEval's 164 problems, {replies} times at temperatures of
+{temperatures}, with at most {tokens} tokens. Each completion has its own posterior draw, or all use the
+posterior mean ("mean"). Score: pass@n in percent ("best of n"), unbiased over all subsets of the {replies}.
+Diversity: 100 - Self-BLEU. Entropy: minus the log probability of a sampled token at temperature 1, in nats.
 """
 STUDY = smollm2_study(
     "humaneval",
     __doc__,
-    "HumanEval: a real language model",
+    "Do posterior draws help on HumanEval?",
     SETUP,
     look,
     replies=4,
@@ -63,5 +61,5 @@ STUDY = smollm2_study(
         "--problems": option(40, "how many", metavar="N"),
         "--max-new-tokens": option(128, "where a program is cut", metavar="N"),
     },
-    order=43,
+    order=53,
 )

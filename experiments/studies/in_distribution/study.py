@@ -14,12 +14,12 @@ from experiments.page.spec import arm_study
 STUDY = arm_study(
     "in_distribution",
     __doc__,
-    "Main table: methods by tasks",
-    "Every method with the settings that validation rows chose for it (the same number of trials "
-    "each, `experiments/engine/search.py`), on test rows.",
+    "Is BaRA better than other methods when all are tuned?",
+    "Every method with the settings chosen for it on validation rows, with the same number of trials "
+    "(`experiments/engine/search.py`), scored on test rows.",
     main_table,
     tasks=("micro-wgs", "micro-arcc", "micro-arce", "micro-wgm", "micro-obqa", "micro-boolq"),
     shifted={"micro-obqa": ("micro-near", "micro-far")},
     comparisons=Comparisons(),
-    order=10,
+    order=3,
 )

@@ -95,20 +95,20 @@ def sampling(
 
 
 SETUP = """\
-SmolLM2-135M learnt those of UltraFeedback's chosen replies that, with their prompts, take at most 256
-tokens ({steps:,} training steps of four, {seeds}, every method with its default settings, adapters in the
-upper three of 30 blocks and in the output layer) and writes {replies} replies to {prompts} of AlpacaEval's
-805 prompts, the first whose instruction and reference output take at most {tokens} tokens each. Replies are
-of at most {tokens} tokens, at temperatures of {temperatures}; each under a draw of the posterior of its own,
-or all at the posterior mean ("mean"). Score: the percentage of prompts in which a reward model prefers the
-best of n replies, which it chooses itself, to the reference output, unbiased over all subsets of replies.
-Reference outputs are text_davinci_003's; GPT-4's, which the paper compares with, were not used. The judge
-{judge_says}.
-Diversity: 100 - Self-BLEU. Entropy: minus the log-probability of a sampled token at temperature 1, in nats.
-Tax: accuracy on the first {taxed_rows} rows of {taxed_names} by lm-evaluation-harness, under the joint
-distribution of {taxed_samples} draws; of the paper's six OpenLLM tasks {missing} were not asked. Intervals
-(`95 %`) are crossed over seeds and prompts where they are of differences at one temperature, and over
-prompts, seeds averaged, of frontiers and budgets.
+SmolLM2-135M learnt the chosen replies of UltraFeedback of at most 256 tokens with their prompts ({steps:,}
+steps of four, {seeds}). Methods have their default settings and adapters in the upper three of 30 blocks
+and the output layer. They write {replies} replies to {prompts} of AlpacaEval's 805 prompts, the first whose
+instruction and reference output take at most {tokens} tokens each, at temperatures of {temperatures}. Each
+reply has its own posterior draw, or all use the posterior mean ("mean").
+
+- **Score**: the percentage of prompts for which a reward model prefers the best of n replies to the
+  reference output of text_davinci_003, unbiased over all subsets. The paper compares with GPT-4's outputs.
+  The judge {judge_says}.
+- **Diversity**: 100 - Self-BLEU. **Entropy**: minus the log probability of a sampled token, in nats.
+- **Tax**: accuracy on the first {taxed_rows} rows of {taxed_names} by lm-evaluation-harness, with
+  {taxed_samples} draws. Of the paper's six OpenLLM tasks, {missing} are missing.
+- **Intervals** (`95 %`) are crossed over seeds and prompts for differences at one temperature, and over
+  prompts for frontiers and budgets.
 """
 # The paper's tasks, and how the harness's tasks of each begin.
 OPENLLM = {
@@ -136,7 +136,7 @@ def facts(results: Results) -> dict[str, Any]:
 STUDY = smollm2_study(
     "instructions",
     __doc__,
-    "Instructions: a real language model",
+    "Do posterior draws improve a real language model's replies?",
     SETUP,
     look,
     replies=8,
@@ -153,5 +153,5 @@ STUDY = smollm2_study(
         "--taxed-samples": option(4, "draws", metavar="S"),
     },
     facts=facts,
-    order=42,
+    order=52,
 )

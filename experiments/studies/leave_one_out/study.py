@@ -91,11 +91,11 @@ def main() -> None:
 # The page --------------------------------------------------------------------------------------------------
 
 SETUP = """\
-Methods with some spread ranked by PSIS-LOO on training rows ({samples} draws; {model}, {steps:,} training
-steps, {seeds}), and the test rows' log probability under the same runs. Means over rows, nats; higher is
-better. "too hopeful": how far the first is above the second, which is what the weights that are points (A, B
-and the amortiser) have learnt by heart and no re-weighting of draws takes back. "high k": rows whose Pareto k
-is above the limit, percent. "weight": of stacking.
+Methods with some spread, ranked by PSIS-LOO on training rows ({samples} draws; {model}, {steps:,} training
+steps, {seeds}), and the log probability of the test rows under the same runs. Values are means over rows in
+nats; higher is better. "too hopeful": LOO minus unseen rows, which is what the point weights (A, B and the
+amortiser) have memorised. "high k": rows whose Pareto k is above the limit, in percent. "weight": of
+stacking.
 """
 
 COLUMNS = (
@@ -163,4 +163,4 @@ def loo_figure(entries: Entries) -> Figure:
     return figure
 
 
-STUDY = entry_study("Leave one out", SETUP, main, parts, order=25)
+STUDY = entry_study("Can PSIS-LOO on training rows choose a method?", SETUP, main, parts, order=25)

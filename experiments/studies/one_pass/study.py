@@ -17,7 +17,7 @@ from bara_pyro.report import Column, Table
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.system import System
 from experiments.engine.results import Results, distinct, having
-from experiments.page.parts import Part
+from experiments.page.parts import Folded, Part
 from experiments.page.spec import jobs_of, look_study
 from experiments.page.values import display, spread
 
@@ -30,9 +30,10 @@ READINGS = {
 }
 SCORES = {"nll": ("NLL, nats", ".4f"), "ece": ("ECE, %", ".1f"), "acc": ("accuracy, %", ".1f")}
 SETUP = """\
-Can one forward stand for many? Test rows of {tasks} ({model}, {steps:,} training steps, all else by default,
-{seeds}) at the mean of the latents, by {few} and {many} draws, and in one pass: the logits at the mean, with
-a temperature for every row that was fitted to {many} draws on training rows without their labels.
+Test rows of {tasks} are predicted in four ways ({model}, {steps:,} training steps, defaults otherwise,
+{seeds}): at the mean of the latents, by {few} draws, by {many} draws, and in one pass. One pass divides the
+logits at the mean by a temperature for every row, fitted to {many} draws on training rows without their
+labels.
 """
 
 
@@ -52,7 +53,7 @@ def look(system: System, args: Namespace) -> dict[str, Any]:
 
 
 def parts(results: Results) -> list[Part]:
-    """Return a table a score, and how far one pass is from many draws."""
+    """Return how far each prediction is from many draws, and a table for each score."""
     entries = list(results.entries.values())
     tasks = distinct(entries, "task")
     rows: list[Mapping[str, object]] = []
@@ -65,12 +66,12 @@ def parts(results: Results) -> list[Part]:
                     row[f"{task} {score}"] = spread([entry[reading][score] for entry in own])
                 row[f"{task} excess"] = spread([excess(entry, reading) for entry in own])
             rows.append(row)
-    tables: list[Part] = []
-    for score, (words, digits) in {**SCORES, "excess": (f"NLL above that of S = {MANY}, %", ".2f")}.items():
+    tables: list[Table] = []
+    for score, (words, digits) in {"excess": (f"NLL above that of S = {MANY}, %", ".2f"), **SCORES}.items():
         columns = [Column("method", "method"), Column("reading", "prediction")]
         columns += [Column(f"{task} {score}", task, format=digits) for task in tasks]
         tables.append(Table(columns, rows, words))
-    return tables
+    return [tables[0], Folded("Scores", tables[1:])]
 
 
 def excess(entry: Mapping[str, Any], reading: str) -> float:
@@ -81,7 +82,7 @@ def excess(entry: Mapping[str, Any], reading: str) -> float:
 STUDY = look_study(
     "one_pass",
     __doc__,
-    "One pass",
+    "Can one forward pass replace many posterior draws?",
     SETUP,
     look,
     parts,
@@ -91,5 +92,5 @@ STUDY = look_study(
     tasks=("micro-wgs", "micro-arcc"),
     steps=3000,
     constants={"few": FEW, "many": MANY},
-    order=14,
+    order=24,
 )

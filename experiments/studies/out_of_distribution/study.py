@@ -15,11 +15,11 @@ SHIFTED = ("micro-near", "micro-far")
 STUDY = arm_study(
     "out_of_distribution",
     __doc__,
-    "Shifts",
-    "Trained on one task, tested there and on shifted ones.",
+    "Is BaRA better than LoRA on shifted data?",
+    "Every method trained on one task with its chosen settings, and tested there and on shifted tasks.",
     shifts,
     tasks=("micro-obqa",),
     options={"--shifted": option(SHIFTED, "tasks to test on, with the same kind of answers", metavar="NAME")},
     comparisons=Comparisons(tested_on=SHIFTED),
-    order=11,
+    order=20,
 )

@@ -29,12 +29,12 @@ def arms(args: Namespace) -> Arms:
 STUDY = arm_study(
     "parameter_budget",
     __doc__,
-    "Parameter budget",
-    "Baselines of twice the rank against BaRA of rank 8.",
+    "Does BaRA beat baselines of twice its rank?",
+    "Baselines of twice the rank against BaRA of rank 8, with their chosen settings.",
     variants,
     arms,
     methods=tagged("ranked", "ours"),
     tasks=("micro-wgs", "micro-arcc", "micro-arce"),
     options={"--rank": option(16, "of the baselines")},
-    order=13,
+    order=14,
 )

@@ -37,7 +37,7 @@ def arms(args: Namespace) -> Arms:
 STUDY = arm_study(
     "prior_sensitivity",
     __doc__,
-    "Prior sensitivity",
+    "Does the prior matter?",
     "BaRA under the five Gamma(shape, rate) priors of the paper.",
     by_method,
     arms,
@@ -46,5 +46,5 @@ STUDY = arm_study(
         "--beta-theta": {"type": float, "help": "weight of KL(theta); default: that of the method"},
         "--name": option("prior_sensitivity", "of the results"),
     },
-    order=16,
+    order=41,
 )

@@ -33,10 +33,13 @@ from experiments.page.values import display, spread_rows
 
 TOLERANCES, SAMPLES = (0.01, 0.05, 0.2), 10
 SETUP = """\
-Units (a direction of a module's rank) dropped in the order of what they add to their layer's output, measured
-on {calibration} training rows; every module keeps one. Scores on {rows} test rows, S = {samples} ({model},
-{steps:,} training steps, {seeds}). "left at": percent of the units that are left when no probability of the
-posterior mean may change by more than that on the training rows. "time": of S = 0 as a share of the whole's.
+A unit is one direction of a module's rank. Units are dropped in the order of what they add to their layer's
+output, measured on {calibration} training rows; every module keeps one. Scores are of {rows} test rows, S =
+{samples} ({model}, {steps:,} training steps, {seeds}).
+
+- "left at": percent of the units left if no probability of the posterior mean may change by more than that
+  on the training rows.
+- "time": of S = 0, as a share of the unpruned adapter's.
 """
 SHOWN = {"acc": "ACC (%)", "nll": "NLL (nats)", "difference": "Largest change of a probability"}
 CURVE = (
@@ -122,7 +125,7 @@ def _points(entries: Entries) -> list[dict[str, Any]]:
 STUDY = look_study(
     "pruning",
     __doc__,
-    "Pruning",
+    "Can sparse gates be pruned?",
     SETUP,
     look,
     parts,
@@ -135,5 +138,5 @@ STUDY = look_study(
     kept=("rows", "calibration"),
     constants={"samples": SAMPLES},
     by_hash=True,
-    order=21,
+    order=47,
 )

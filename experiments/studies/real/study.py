@@ -74,8 +74,10 @@ def parts(study: Study) -> list[Part]:
 STUDY = arm_study(
     "real",
     __doc__,
-    "A real language model",
-    "SmolLM2-135M in bfloat16, adapters in its upper layers.",
+    "Is BaRA better than LoRA on a real language model?",
+    "SmolLM2-135M in bfloat16, with adapters at every linear layer of the upper three of 30 blocks. The "
+    "table of all methods is of 320 rows of ag_news with default settings, the same rows for all seeds. The "
+    "temperature is fitted on a fifth of the rows, which LoRA then lacks. 1,000 test rows.",
     parts,
     arms,
     methods=METHODS,

@@ -46,7 +46,7 @@ def parts(results: Results) -> list[Part]:
 STUDY = look_study(
     "real_rows",
     __doc__,
-    "Real rows, a real language model",
+    "Does BaRA learn real rows with a tiny language model?",
     """\
 A Llama of 260 thousand parameters trained on children's stories (5 layers, width 64), {steps} steps of 4 rows
 at rate 1e-3, r = 8, official splits, letters as answers. It knows nothing of science or current affairs: on
@@ -61,5 +61,5 @@ themselves has to be averaged out. Nothing was tuned here.
     methods=tagged("reference", "ours"),
     tasks=("ag_news", "winogrande_s", "openbookqa", "arc_easy"),
     facts=lambda results: {"steps": next(iter(results.entries.values()))["settings"]["train.steps"]},
-    order=29,
+    order=60,
 )

@@ -276,15 +276,18 @@ def table(latent: str, arms: Mapping[str, Any]) -> Table:
 
 
 SETUP = """\
-Gates of a tiny random language model, adapter weights fixed, answers drawn from the program itself
-(`experiments/studies/reference_posterior`). "sd ratio": standard deviation of the family over that of NUTS,
-mean and least over the gates. "W1": 1-Wasserstein distance in standard deviations of NUTS, mean and most.
-"KS": how many gates differ by more than two samples of one distribution do in 19 of 20 cases. "points":
-largest difference of two predicted probabilities, percentage points. "evidence": log p(y) by {draws:,}
-importance weights, nats; "gap": evidence minus ELBO, KL(q || posterior), nats; both can be relied on where k,
-Pareto's, is at most `0.7`. A point (delta) has no density, hence no bound. "weighed": as many draws, kept of
-five times as many by Pareto-smoothed importance weights (`bara_pyro.diagnostics.posterior.weighing`); its gap
-is what the bound of five weights leaves (Burda et al., ICLR 2016).
+Gates of a tiny random language model with fixed adapter weights; the answers are drawn from the program
+itself. In the table:
+
+- "sd ratio": standard deviation of the family over NUTS's, mean and least over the gates.
+- "W1": 1-Wasserstein distance in standard deviations of NUTS, mean and most.
+- "KS": how many gates differ by more than two samples of one distribution do in 19 of 20 cases.
+- "points": largest difference of two predicted probabilities, in percentage points.
+- "evidence": log p(y) by {draws:,} importance weights, in nats; "gap": evidence minus ELBO, KL(q ||
+  posterior). Both are reliable if Pareto's k is at most `0.7`. A point (delta) has no density, hence no
+  bound.
+- "weighed": as many draws, kept out of five times as many by Pareto-smoothed importance weights. Its gap is
+  what the bound of five weights leaves (Burda et al., ICLR 2016).
 """
 
 
@@ -355,4 +358,4 @@ def _draw_gate(axes: Axes, arms: Mapping[str, Any], i: int) -> None:
     axes.set_xlim(0, 1.3 * exact["quantiles"][i][round(0.99 * (len(levels) - 1))])
 
 
-STUDY = entry_study("The variational posterior beside NUTS", SETUP, main, parts, order=23)
+STUDY = entry_study("Is the variational posterior right?", SETUP, main, parts, order=30)

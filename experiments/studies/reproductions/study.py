@@ -74,10 +74,12 @@ def _settings(method: str, settings: dict[str, Any]) -> dict[str, Any]:
 STUDY = arm_study(
     "reproductions",
     __doc__,
-    "Published objectives",
-    "Methods as published (`recipe: reproduction`) beside the valid objectives of all other tables.",
+    "Do published recipes and errors matter?",
+    "Methods as published (`recipe: reproduction`) beside the valid objectives of all other pages. Every "
+    "arm has the learning rate, and every corrected form the regularisation, that the search chose for its "
+    "method.",
     by_method,
     arms,
     methods=list(VARIANTS),
-    order=19,
+    order=45,
 )

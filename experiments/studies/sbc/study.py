@@ -162,27 +162,23 @@ def main() -> None:
 # The page --------------------------------------------------------------------------------------------------
 
 SETUP = """\
-Is a posterior right on average, over data that the program itself makes? For each simulation gates are drawn
-from the prior and answers from the program, then the gates are inferred from the answers alone, and the true
-gate is ranked among {draws} draws from what was inferred: its rank is the number of draws below it. If the
-posterior is exact all ranks are equally likely. One that is too sure leaves the truth outside its draws too
-often, one that is too wide too seldom. The programs are those of the section on NUTS, adapter weights fixed;
-each guide is fitted anew to every data set ({steps:,} steps; `experiments/studies/sbc`). The log-likelihood
-of the answers at the true gates is ranked among those at the draws, too: a guide that ignores the answers
-and is the prior passes for every gate, but not there.
+Each simulation draws gates from the prior and answers from the program, infers the gates from the answers,
+and ranks the true gate among {draws} inferred draws. If the posterior is exact, all ranks are equally
+likely. An overconfident posterior leaves the truth outside its draws too often. The programs are those of
+the [comparison with NUTS](reference_posterior.md) with fixed adapter weights; each guide is fitted anew to
+every data set ({steps:,} steps). The log-likelihood at the true gates is ranked as well: a guide that
+equals the prior passes for every gate, but not there.
 
-"N": simulations. "uneven": how many gates' ranks are not uniform (ECDF test), at a joint level of {level:g} %
-for all gates of a row. "var Φ", "var θ": rank variance, mean over the gates; 1 if exact, above 1 too sure,
-below 1 too wide. Of one quantity it varies by `0.9/√N` by chance: `0.09` in 100 simulations, `0.16` in 30.
-"min p": the smallest of the gates' p-values, which is small by chance where there are many gates (being
-simulated, it is never below `0.0002`). "LL": p, mean rank and rank variance of the log-likelihood; the mean
-is `0.5` if exact, above if the draws explain the answers less well than the true gates do, below if better
-(by chance `0.29/√N`).
-"weighed": the draws are kept of 64 times as many by their importance weights. Gates of one simulation depend
-on each other, hence no test of all of them pooled.
+- "N": simulations. "uneven": how many gates' ranks are not uniform (ECDF test), at a joint level of
+  {level:g} %.
+- "var Φ", "var θ": mean rank variance; 1 if exact, above 1 overconfident. It varies by `0.9/√N` by chance.
+- "min p": the smallest p-value of the gates, which is small by chance if there are many.
+- "LL": p, mean rank and rank variance of the log-likelihood. The mean is `0.5` if exact, and higher if the
+  draws explain the answers less well than the true gates do (by chance `0.29/√N`).
+- "weighed": draws kept out of 64 times as many by their importance weights.
 
-Three controls: NUTS has to pass; "too sure" (the draws of Weibull, {factor:g} times as far from their mean)
-has to fail; the prior in place of the posterior has to pass for the gates and to fail for the log-likelihood.
+Three controls: NUTS has to pass. "too sure" (draws of the Weibull, {factor:g} times as far from their mean)
+has to fail. The prior has to pass for the gates and fail for the log-likelihood.
 """
 
 COLUMNS = (
@@ -323,4 +319,6 @@ def _draw_ranks(axes: Axes, found: Calibration) -> None:
         axes.plot(share, line - share, label=label, **styles[label])
 
 
-STUDY = entry_study("Simulation-based calibration", SETUP, main, parts, facts=facts, order=24)
+STUDY = entry_study(
+    "Is the posterior calibrated over simulated data?", SETUP, main, parts, facts=facts, order=31
+)

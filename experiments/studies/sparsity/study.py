@@ -54,11 +54,11 @@ PAPER = {
     ("psi", "bara"): (34.38, 35.49, 37.61, 39.56),
 }
 SETUP = """\
-Shares of entries below τ = {tau:g} in the {module} modules at the last token of {rows} test rows
-({model}, {tasks}, {steps:,} training steps, {seeds}; scaling α / r = 2 at every rank). LoRA has no gate:
-its activations A x stand for θ and Ψ, and its Φ counts as 0. BaRA is read in three ways: one draw of the
-gates, the mean gate, and the expectation over {draws} draws. The paper's figures are for Qwen2.5-7B on
-ARC-Challenge and do not say which reading they are.
+Shares of entries below τ = {tau:g} in the {module} modules, at the last token of {rows} test rows ({model},
+{tasks}, {steps:,} training steps, {seeds}; scaling α / r = 2 at every rank). LoRA has no gate: its
+activations A x are shown as θ and Ψ = Φθ, and its Φ counts as 0. BaRA is read in three ways: one draw of
+the gates, the mean gate, and the expectation over {draws} draws. The paper's figures are for Qwen2.5-7B on
+ARC-Challenge and do not name their reading.
 """
 RANK = (
     Column("method", "method"),
@@ -216,7 +216,7 @@ def _over_seeds(entries: Entries, method: str, r: int, reading: str, gate: str) 
 STUDY = look_study(
     "sparsity",
     __doc__,
-    "Sparsity",
+    "Do the gates become sparse?",
     SETUP,
     look,
     parts,
@@ -233,5 +233,5 @@ STUDY = look_study(
     },
     kept=("tau", "module", "rows"),
     constants={"taus": list(TAUS), "draws": READINGS["expectation"][1]},
-    order=20,
+    order=46,
 )

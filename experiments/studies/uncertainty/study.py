@@ -40,11 +40,11 @@ TASK, SHIFTED = "micro-obqa", ("micro-near", "micro-far")
 SIZES = (80, 320, 1280, 4957)
 NESTED = 8  # draws of the global gates, and for each as many of the local ones
 SETUP = """\
-Each method trained on the first rows of {task} ({steps:,} steps, settings of the search; {seeds}) and asked
-{rows} test rows of that task and of the shifted ones. Aleatoric uncertainty should follow the true entropy of
-the answers (ρ: Spearman's correlation over rows), epistemic uncertainty should fall with more training rows
-and rise under a shift. Nats; of BaRA the epistemic part is that of Φ and that of θ, by {nested} × {nested}
-nested draws.
+Each method trained on the first rows of {task} ({steps:,} steps, settings of the search; {seeds}) and
+predicted {rows} test rows of that task and of the shifted ones. Aleatoric uncertainty should follow the
+true entropy of the answers (ρ: Spearman's correlation over rows). Epistemic uncertainty should fall with
+more training rows and rise under a shift. All values are in nats. BaRA's epistemic part is split into Φ's
+and θ's by {nested} × {nested} nested draws.
 """
 COLUMNS = (
     Column("method", "method"),
@@ -148,7 +148,7 @@ def size_figure(entries: Entries) -> Figure:
 STUDY = look_study(
     "uncertainty",
     __doc__,
-    "What the uncertainties mean",
+    "Do the uncertainties mean what they should?",
     SETUP,
     look,
     parts,

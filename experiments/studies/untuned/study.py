@@ -15,15 +15,15 @@ from experiments.page.spec import arm_study
 STUDY = arm_study(
     "untuned",
     __doc__,
-    "Long training at one rate",
+    "Does BaRA stay calibrated after long training without tuning?",
     "Every method with its default settings and one learning rate. BaRA's defaults had been found on "
-    "validation rows of the microworld at this rate and length, a temperature is fitted on validation rows, "
-    "and Laplace ran with its former default (the evidence).",
+    "validation rows of the microworld at this rate and length. Laplace ran with its former default (the "
+    "evidence).",
     main_table,
     lambda args: {method: {"method": method, "train.lr": args.lr} for method in args.methods},
     methods=tagged("main", "recalibrated"),
     steps=3000,
     options={"--lr": option(1e-3, "of all methods")},
     comparisons=Comparisons(),
-    order=12,
+    order=10,
 )
