@@ -1,4 +1,4 @@
-"""What the commands that decide with a promise share: options, asking calibration rows and others, output."""
+"""Share what `bara abstain`, `conformal` and `detect` have in common: options, predictions and output."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
@@ -22,37 +22,35 @@ if TYPE_CHECKING:
 InputFile = Annotated[
     Path | None,
     typer.Option(
-        "--input", parser=path, help="Rows like those trained on, in a file. (default: the run's test rows)"
+        "--input", parser=path, help="File of rows in the format of training. (default: the run's test rows)"
     ),
 ]
 OutputFile = Annotated[
     Path | None,
-    typer.Option(parser=path, help="File to write a line a row to: .jsonl, .csv, .tsv or .parquet."),
+    typer.Option(parser=path, help="File to write, a line per row: .jsonl, .csv, .tsv or .parquet."),
 ]
 Calibration = Annotated[
     Path | None,
     typer.Option(
         parser=path,
         metavar="FILE",
-        help="Rows that nothing was fitted to or chosen by. (default: the run's validation rows)",
+        help="Held-out rows that no setting was chosen by. (default: the run's validation rows)",
         rich_help_panel=DATA,
     ),
 ]
-Draws = Annotated[
-    int, typer.Option(min=0, max=MOST_DRAWS, help="Posterior draws S; 0 for the posterior mean.")
-]
+Draws = Annotated[int, typer.Option(min=0, max=MOST_DRAWS, help="Posterior draws S; 0: the posterior mean.")]
 
 
 @dataclass(frozen=True)
 class DecisionCommand:
-    """What a command was given besides the numbers of its promise.
+    """The options of a command, except the numbers that its guarantee states.
 
     Attributes:
         run: folder of the run.
         input_file, output, overwrite, calibration: files, see the options.
         samples, seed: of the draws.
-        columns: where they have other names than in the rows trained on; clusters of calibration rows alone.
-        model, device: where the language model is now, and what to run on.
+        columns: if they have other names than in training; only calibration rows have clusters.
+        model, device: where the language model is now, and what to compute on.
     """
 
     run: Path
@@ -67,20 +65,20 @@ class DecisionCommand:
     device: str | None
 
     def check(self, keys: Collection[str]) -> None:
-        """Refuse files that are not there or must not be written, before anything slow.
+        """Refuse files that do not exist or must not be written, before anything slow.
 
         Args:
-            keys: what every row of an output of this command has.
+            keys: the columns that every output of this command has.
 
         Raises:
-            BaraError: there is no such file, or no run.
+            BaraError: a file or the run does not exist, or the output must not be written.
         """
         from bara_pyro.cli.outputs import check_rows
 
         if self.calibration is None:
-            refuse(["cluster_column"], "is a column of calibration rows: give --calibration FILE")
+            refuse(["cluster_column"], "names a column of calibration rows: give --calibration FILE")
             if self.input_file is None:
-                refuse(OPTIONS, "is a column of a file: give --input or --calibration")
+                refuse(OPTIONS, "names a column of a file: give --input or --calibration")
         read = [file for file in (self.input_file, self.calibration) if file is not None]
         check_rows(self.run, read, self.output, overwrite=self.overwrite, keys=keys)
 
@@ -90,12 +88,12 @@ class DecisionCommand:
         """Return the fitted system, its calibration rows and the rows to decide on.
 
         Args:
-            check: takes the system and the number of calibration rows; raises an error where they cannot
-                keep the promise, before any row is asked.
+            check: takes the system and the number of calibration rows, and raises an error if they are too
+                few for the guarantee, before anything is predicted.
             answers: whether each calibration row needs its answer.
 
         Raises:
-            BaraError: rows cannot be read, calibrate nothing, or are too few.
+            BaraError: rows cannot be read, were trained on, or are too few.
         """
         from bara_pyro.cli.terminal import progress, say_notes
         from bara_pyro.runs.asked import ask, clustered_by, independent, known_rows, rows_to_decide
@@ -113,7 +111,7 @@ class DecisionCommand:
         others = rows_to_decide(system, self.input_file, given=columns)
 
         def asked(rows: "Sequence[Example] | DataTable", name: str) -> "ScoredRows":
-            with progress(f"ask {name} rows", len(rows)) as advance:
+            with progress(f"predict {name} rows", len(rows)) as advance:
                 return ask(
                     system, rows, name, given=columns, samples=self.samples, seed=self.seed, on_rows=advance
                 )
@@ -124,19 +122,19 @@ class DecisionCommand:
         cluster = clustered_by(system.task, self.columns)
         if cluster is not None or len(known) < len(rows):
             one = f"one of each {cluster or 'text'}"
-            notes.append(f"{len(known)} rows calibrate, {one}: more would not be independent")
+            notes.append(f"{len(known)} rows calibrate, {one}, because others would not be independent")
         say_notes(notes)
         return system, calibrating, decided
 
     def finish(self, rows: Sequence[Json], said: Sequence[str], found: Json) -> None:
-        """Write the rows where a file was asked for; print what was found.
+        """Write the rows to --output, if there is one; print the findings and what to type next.
 
         Args:
-            rows: a line a row.
-            said: what is printed.
+            rows: one for each line of the file.
+            said: the lines to print.
             found: the result as JSON.
         """
-        from bara_pyro.cli.terminal import result, say
+        from bara_pyro.cli.terminal import result, say, say_again, say_next
         from bara_pyro.runs.decide import write_decisions
 
         for line in said:
@@ -144,4 +142,7 @@ class DecisionCommand:
         if self.output is not None:
             write_decisions(self.output, rows)
             say(f"Rows written to {self.output}: {len(rows)}")
+            say_next("bara", "serve", self.run, remark="answers over HTTP")
+        else:
+            say_again("--output", "decided.csv", remark="writes the decision on each row")
         result({**found, "output": self.output})

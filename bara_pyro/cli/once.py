@@ -42,7 +42,7 @@ class Once(TyperCommand):
         if not everyday or ctx.meta.get(HELP_ALL_ASKED):
             super().format_help(ctx, formatter)
             return
-        named = {param.name: copy(param) for param in self.params}
+        named: dict[str | None, Any] = {param.name: copy(param) for param in self.params}
         chosen = [named[name] for name in (*everyday, "help_all")]
         for option in chosen:
             option.rich_help_panel = None

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bara_pyro.cli.wrap import Command, with_parameters
+from bara_pyro.cli.wrap import PANEL, Command, with_parameters
 from bara_pyro.columns import KINDS, column_names
 from bara_pyro.runs.sections import MOST_DRAWS, MOST_SEED
 
@@ -48,6 +48,14 @@ TaskName = Annotated[
     str | None, of_data(help="A task (`bara tasks` lists them), or a file of your own. (default: micro-wgs)")
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what bara wrote there before.")]
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "--verbose",
+        help="Also show the parameter count and the percentages of gates that are off.",
+        rich_help_panel=PANEL,
+    ),
+]
 Moved = Annotated[
     str | None, of_model("--model", help="Where the run's language model is now, if it has moved.")
 ]

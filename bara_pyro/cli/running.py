@@ -1,16 +1,17 @@
-"""Training and evaluating with a progress bar, for the commands that do."""
+"""Train and evaluate with a progress bar, for the commands that do."""
 
-import shlex
 from contextlib import nullcontext
 from pathlib import Path
 
+from bara_pyro.cli.learning import held_out, warning
 from bara_pyro.cli.scores import show_scores
-from bara_pyro.cli.terminal import Advance, progress, result, say, say_notes
+from bara_pyro.cli.terminal import Advance, progress, remark, result, say, say_next, say_notes
 from bara_pyro.errors import MissingKLError, Stopped
 from bara_pyro.lm.loading import resolve
 from bara_pyro.runs.claim import claimed
 from bara_pyro.runs.config import RunConfig
 from bara_pyro.runs.evaluate import evaluate_system
+from bara_pyro.runs.evaluation_files import read_predictions
 from bara_pyro.runs.launched import processes, rank
 from bara_pyro.runs.manifest import check_kept, check_run, how_to_resume, is_run
 from bara_pyro.runs.ownership import clear, discard
@@ -24,30 +25,30 @@ from bara_pyro.types import Json
 
 
 def train_and_show(out: Path, config: RunConfig, *, started: RunConfig | None = None) -> None:
-    """Train, evaluate, print the scores; what `out` held is removed unless it is gone on with.
+    """Train, evaluate and print the scores; remove what `out` held, unless the run is resumed.
 
     Args:
         out: folder of the run.
         config: its settings.
-        started: those that a run which is gone on with was started with, and keeps.
+        started: the settings that a resumed run was started with, and keeps.
     """
     check_shares(config.train, processes())
     resume = started is not None
     streaming, name = config.task.streaming, config.backbone.name
-    # Without a network, a minute.
+    # Without a network this takes a minute.
     away = None if Path(resolve(name)).is_dir() else f"look for {name} on the hub"
     doing = "read rows" if streaming else away
     with progress(doing, None) if doing else nullcontext() as advance:
         system = build_run(started, config, on_rows=advance if streaming else None)
     if system.config.adapter.calibrated and not resume:
-        check_rehearsal(system)  # before it is announced
+        check_rehearsal(system)  # before the progress bar announces it
     say_notes(system.task.notes)
     if not resume and not rank():
         with claimed(out):
-            clear(out)  # only now that the settings, the data and the model are found to be good
+            clear(out)  # only now that the settings, the data and the model are known to be good
     try:
         report = run(system.config, out, resume=resume, system=system)
-    except MissingKLError:  # said by the first step: there is nothing to keep
+    except MissingKLError:  # raised by the first step, so there is nothing to keep
         if not resume and not rank():
             discard(out)
         raise
@@ -56,40 +57,59 @@ def train_and_show(out: Path, config: RunConfig, *, started: RunConfig | None = 
     if rank():
         return
     show_scores(report)
+    warn_unlearnt(system, out, report)
     say(f"Written to {out}")
-    say(f"Next: {_next(system, out)}")
+    _say_next(system, out)
     result(report)
 
 
-def _next(system: System, out: Path) -> str:
-    """Return what to type next: a question for the run, and what its rows are not enough for."""
-    run = shlex.quote(str(out))
+def warn_unlearnt(system: System, out: Path, report: Json) -> None:
+    """Print a warning if the predictions in a folder show that the run has not learnt.
+
+    The number of draws is the largest of those that were evaluated.
+    """
+    if "classes" not in report:  # replies have no classes to guess
+        return
+    samples = max(report["metrics"], key=int)
+    rows = [row for row in read_predictions(out) if row["label"] >= 0]
+    if rows and (
+        found := warning(
+            held_out([row["probs"][samples] for row in rows], [row["label"] for row in rows]),
+            system.config.train.steps,
+        )
+    ):
+        remark(found)
+
+
+def _say_next(system: System, out: Path) -> None:
+    """Print what to type after training."""
     if system.config.task.likelihood == "completion":
-        return f'bara generate {run} --prompt "..."'
-    said = f'bara predict {run} "..."'
-    if system.config.task.validation_rows or system.task.validation:
-        return said
-    return f"{said} (conformal, abstain and detect: train with --validation-rows, 50 or more)"
+        say_next("bara", "generate", out, "--prompt", '"..."')
+        return
+    if not (system.config.task.validation_rows or system.task.validation):
+        say("Note: bara abstain, conformal and detect need --validation-rows in training, 50 or more.")
+    # Without classes of the whole task each row has choices, which a text on the command line lacks.
+    say_next("bara", "predict", out, *(['"..."'] if system.task.names else ["--input", "FILE"]))
 
 
 def _stopped(stop: KeyboardInterrupt, out: Path) -> Stopped:
-    """Return what to say when a run was stopped, by a signal that training did not see itself."""
+    """Return what to print after a signal that stopped a run outside of its training loop."""
     if isinstance(stop, Stopped) and "--resume" in str(stop):
         return stop
     number = stop.code - 128 if isinstance(stop, Stopped) else 2
     if not is_run(out):
         return Stopped("Stopped before anything was written.", number)
-    kept = f"{out} keeps what was written up to its last checkpoint"
-    return Stopped(f"Stopped: {kept}, go on with {how_to_resume(out)}.", number)
+    kept = f"{out} keeps the training up to its last checkpoint"
+    return Stopped(f"Stopped: {kept}. Resume with {how_to_resume(out)}.", number)
 
 
 class Stages:
-    """Where a training is on one bar: in a rehearsal, in a longer one, in the run itself.
+    """Show on one bar how far training is: in split-half calibration, a longer one, then the run itself.
 
     Args:
-        before: steps of the rehearsal, 0 without one.
-        steps: of the run, as far as is known.
-        advance: of the bar.
+        before: steps of the calibration, 0 without one.
+        steps: of the run; they double if the calibration does.
+        advance: moves the bar.
     """
 
     def __init__(self, before: int, steps: int, advance: Advance) -> None:
@@ -97,12 +117,12 @@ class Stages:
         self._before, self._here, self._last = 0, before, 0
 
     def rehearsal(self, step: int, parts: dict[str, float]) -> None:
-        """Show a step of a rehearsal; a second one follows where the first was too unsure of itself."""
+        """Show a step of split-half calibration, of which a longer one follows if it was underconfident."""
         if step <= self._last:
             self._before, self.steps = self._before + self._here, 2 * self.steps
             self._here *= 2
         self._last = step
-        which = "longer rehearsal" if self._before else "rehearsal"
+        which = "longer calibration" if self._before else "calibration"
         self._show(self._before + step, f"{which}, nll {parts['nll']:.3f}")
 
     def run(self, step: int, parts: dict[str, float]) -> None:
@@ -118,7 +138,7 @@ def run(
 ) -> Json:
     """Train and evaluate one configuration with a progress bar; return what metrics.json holds.
 
-    Of several processes that train together the first evaluates, and the others return nothing.
+    If several processes train together, the first one evaluates and the others return nothing.
     """
     system = system or build_system(config)
     label = name or f"{config.method.name} on {system.task.name}"
@@ -134,8 +154,8 @@ def run(
         return {}  # the first process evaluates
     if stages.steps > config.train.total_steps:
         say(
-            f"trained for {stages.steps} steps, twice as many as planned: the rehearsal was too unsure of "
-            "itself after as many passes (--set train.may_double=false)"
+            f"Note: trained for {stages.steps} steps, twice as many as planned, because split-half "
+            "calibration found the run underconfident. --no-may-double prevents this."
         )
     report = evaluate_with_progress(system, out, label, wall_clock_train_s=train_seconds(out))
     check_kept(out)
@@ -144,7 +164,7 @@ def run(
 
 
 def evaluate_with_progress(system: System, out: Path, label: str, **extra: object) -> Json:
-    """Evaluate a fitted system with a progress bar."""
+    """Evaluate a fitted system with a progress bar; return what metrics.json holds."""
     rows = len(system.encoded(system.config.task.evaluate_on))
     with progress(f"evaluate {label}", rows * len(system.config.predict.samples)) as advance:
         return evaluate_system(system, out, on_rows=advance, **extra)

@@ -1,13 +1,13 @@
-"""The table of scores that training and evaluation end with."""
+"""Make the table of scores that training and evaluation end with."""
 
 from collections.abc import Sequence
 
-from bara_pyro.cli.terminal import show
+from bara_pyro.cli import terminal
 from bara_pyro.report.table import Column, Table
 from bara_pyro.types import Json
 
 ABOUT = (Column("method", "method"), Column("S", "S", format="d"))
-# Of replies.
+# Only replies have one.
 PERPLEXITY = Column("perplexity", "perplexity", format=".2f", best="min")
 SIZES = (
     Column("trainable", "params", format=",d"),
@@ -34,7 +34,7 @@ def score_columns() -> list[Column]:
 
 
 def score_rows(report: Json, name: str | None = None) -> list[Json]:
-    """Return the rows of the score table for what a metrics.json holds: one a number of draws."""
+    """Return the rows of the score table from a metrics.json, one for each number of draws."""
     common = {
         "method": name or report["method"],
         "trainable": report["parameters"]["trainable"],
@@ -44,23 +44,36 @@ def score_rows(report: Json, name: str | None = None) -> list[Json]:
 
 
 def baseline_rows(report: Json) -> list[Json]:
-    """Return the row of the score table that always answers the most frequent class."""
+    """Return the row of the baseline that always answers the most frequent class."""
     # As text, so that the table marks the best of the methods and not the baseline.
     return [{"method": "majority class", "acc": f"{report['majority_class']['acc']:.1f}"}]
 
 
 def show_scores(report: Json) -> None:
-    """Print the table of scores, the majority class below the method where there are classes."""
+    """Print the table of scores, of classes with the majority class as a baseline.
+
+    With `--verbose` it has columns for the parameter count and the gates.
+    """
     baseline = baseline_rows(report) if "majority_class" in report else []
-    show(score_table([*score_rows(report), *baseline]))
+    terminal.show(score_table([*score_rows(report), *baseline], sizes=terminal.mode.verbose))
 
 
-def score_table(rows: Sequence[Json]) -> Table:
-    """Return the table of scores, without the columns that no row has a value for."""
-    filled = [column for column in score_columns() if any(row.get(column.key) is not None for row in rows)]
+def score_table(rows: Sequence[Json], *, sizes: bool = True) -> Table:
+    """Return the table of scores, without the columns that no row has a value for.
+
+    Args:
+        rows: of `score_rows` and `baseline_rows`.
+        sizes: show the parameter count and the percentages of gates that are off.
+    """
+    left_out = () if sizes else [column.key for column in SIZES]
+    filled = [
+        column
+        for column in score_columns()
+        if column.key not in left_out and any(row.get(column.key) is not None for row in rows)
+    ]
     keys = {column.key for column in filled}
     if "perplexity" in keys:
-        return Table(filled, rows, "NLL in nats a token, of whole replies each under one draw")
+        return Table(filled, rows, "NLL in nats per token, each reply scored under one draw")
     percent = "acc, ECE, gates below 0.1 (Φ, θ, Φθ)" if "psi" in keys else "acc, ECE"
     nats = "NLL, KL from the truth" if "kl_truth" in keys else "NLL"
     return Table(filled, rows, f"{percent} in %; {nats} in nats")

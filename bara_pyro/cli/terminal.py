@@ -2,6 +2,7 @@
 
 import json
 import math
+import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,8 @@ if TYPE_CHECKING:  # tables of results come with pictures, and those with matplo
 console = Console()
 errors = Console(stderr=True)
 EVERY = 30.0  # seconds between lines of progress where there is no terminal to draw a bar on
+ARROWS = {"max": ("↑", "^"), "min": ("↓", "v")}
+"""Which scores are better, the highest or the lowest -> the mark, and the mark in ASCII."""
 
 
 @dataclass
@@ -30,12 +33,14 @@ class Mode:
         json: one JSON value on stdout and nothing else.
         quiet: results without progress and remarks.
         debug: tracebacks.
+        verbose: every column of the table of scores.
         typed: names of the command's parameters that were typed.
     """
 
     json: bool = False
     quiet: bool = False
     debug: bool = False
+    verbose: bool = False
     typed: frozenset[str] = frozenset()
 
 
@@ -125,15 +130,50 @@ def say_notes(notes: Sequence[str]) -> None:
         say(f"Note: {note}")
 
 
-def show(table: "Table") -> None:
-    """Print a table, its caption above it on a line of its own, however narrow the table is."""
+def show(table: "Table", *, marked: bool = False) -> None:
+    """Print a table: its caption above it, and behind a column's heading an arrow to the better values.
+
+    Args:
+        table: to print.
+        marked: its rows have arrows of their own, see `arrow`.
+    """
     from bara_pyro.report.table import rich_table
 
     if mode.json:
         return
-    if table.caption:
-        console.print(table.caption, markup=False, highlight=False, soft_wrap=True)
-    console.print(rich_table(replace(table, caption="")))
+    columns = [replace(column, heading=f"{column.heading}{arrow(column.best)}") for column in table.columns]
+    marked = marked or any(column.best for column in table.columns)
+    legend = f"{arrow('max').strip()} higher is better, {arrow('min').strip()} lower is better"
+    for line in (table.caption, legend if marked else ""):
+        if line:
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+    console.print(rich_table(replace(table, columns=columns, caption="")))
+
+
+def arrow(best: str | None) -> str:
+    """Return a space and the arrow to the better values, `max` or `min`; "" if neither is better."""
+    return f" {ARROWS[best][console.options.ascii_only]}" if best else ""
+
+
+def say_next(*words: object, remark: str = "") -> None:
+    """Print what to type next, with paths as a shell reads them.
+
+    Args:
+        words: of the command; a word in capitals or in quotation marks stands for the user's own.
+        remark: what it is for.
+    """
+    say(f"Next: {' '.join(map(shell_word, words))}{remark and f' ({remark})'}")
+
+
+def say_again(*more: object, remark: str) -> None:
+    """Print, as what to type next, the same command with more options."""
+    say_next("bara", *sys.argv[1:], *more, remark=remark)
+
+
+def shell_word(word: object) -> str:
+    """Return a word as a shell reads it; one in quotation marks is left as it is."""
+    text = str(word)
+    return text if text.startswith('"') else shlex.quote(text)
 
 
 def listing(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -1,4 +1,4 @@
-"""What was typed, and is no default: an option that would change nothing is refused, or said."""
+"""Refuse, or remark on, options that were typed and would change nothing."""
 
 from collections.abc import Collection
 from typing import TYPE_CHECKING
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 def refuse(names: Collection[str], why: str) -> None:
-    """Refuse options that would change nothing, the first of them by its name.
+    """Refuse options that would change nothing, naming the first that was typed.
 
     Args:
-        names: of parameters of the command, `top_p` of `--top-p`.
-        why: what an option needs that it changes something: "is of --page".
+        names: parameters of the command, `top_p` for `--top-p`.
+        why: what the option needs in order to change something, behind its name: "needs --page".
 
     Raises:
-        ConfigError: one was typed.
+        ConfigError: one of them was typed.
     """
     for name in names:
         if name in terminal.mode.typed:
@@ -26,21 +26,35 @@ def refuse(names: Collection[str], why: str) -> None:
 
 
 def check_overwrite(*outputs: object) -> None:
-    """Refuse --overwrite where none of the files that may be written is named.
+    """Refuse --overwrite if the command writes no file.
+
+    Args:
+        outputs: the files that it may write, None for one that was not named.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: --overwrite was typed, and no file is named.
     """
     if not any(outputs):
-        refuse(["overwrite"], "replaces a file, and none is written: name one")
+        refuse(["overwrite"], "replaces a file, but this command writes none: name a file to write")
+
+
+def show_every_column(verbose: bool) -> None:
+    """Let the table of scores show every column, if --verbose was typed.
+
+    Raises:
+        ConfigError: --json prints no table.
+    """
+    if terminal.mode.json:
+        refuse(["verbose"], "adds columns to a table, which --json does not print: leave out --json")
+    terminal.mode.verbose = verbose
 
 
 def note_of_draws(system: "System", **given: object) -> None:
-    """Say which options of draws were typed where nothing is drawn.
+    """Remark on options of draws that change nothing, because nothing is drawn.
 
     Args:
         system: the run.
-        given: parameters of the command with their values; 0 and None ask for no draw.
+        given: parameters of the command with their values; 0 and None draw nothing.
     """
     typed = [f"--{name.replace('_', '-')}" for name in given if given[name] and name in terminal.mode.typed]
     mean = given.get("samples") == 0
@@ -52,7 +66,7 @@ def note_of_draws(system: "System", **given: object) -> None:
 
 
 def _is_point(system: "System") -> bool:
-    """Return whether no two draws of a run differ."""
+    """Return whether all draws of a run are equal."""
     from bara_pyro.core.guide import SiteGuide
 
     model, guide = system.model, system.guide

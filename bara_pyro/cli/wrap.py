@@ -89,7 +89,7 @@ def wrap(command: Command) -> Command:
     def wrapped(*args: object, **given: object) -> None:
         given.pop("help_all", None)  # which ended the command where it was typed
         mode = {name: bool(given.pop(name)) for name in SHARED}
-        vars(terminal.mode).update(mode)
+        vars(terminal.mode).update(mode, verbose=False)
         for name, value in given.items():
             if any(
                 isinstance(one, str) and not one.strip()

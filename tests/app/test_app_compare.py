@@ -124,7 +124,7 @@ def test_clusters_come_from_a_table(groups: Path, tmp_path: Path, bara: Bara) ->
     all_one = write_rows(tmp_path / "one.jsonl", ({"id": i, "cluster": "x"} for i in ids))
     assert_one_sentence(bara("compare", a, b, "--clusters", all_one), "one cluster")
     lacking = write_rows(tmp_path / "lacking.jsonl", ({"id": i} for i in ids))
-    assert_one_sentence(bara("compare", a, b, "--clusters", lacking), "row 1 lacks")
+    assert_one_sentence(bara("compare", a, b, "--clusters", lacking), "row 1 has no")
 
 
 def test_blank_clusters_stand_for_themselves(groups: Path, tmp_path: Path, bara: Bara) -> None:

@@ -89,7 +89,7 @@ def test_commands_on_replies(run: Path, told: Place, tmp_path: Path, bara: Bara)
     found = bara(*started, "--samples", "0")
     assert found.code == 0
     assert "perplexity" in found.out
-    assert "NLL in nats a token" in found.out
+    assert "NLL in nats per token" in found.out
     assert bara("train", "--resume", "--out", tmp_path / "run").code == 0
     assert bara("evaluate", run, "--samples", "2").code == 0
     others = write_rows(tmp_path / "others.jsonl", conversations()[:5])

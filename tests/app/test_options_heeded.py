@@ -69,7 +69,7 @@ CASES = [
     Case(
         "evaluate bara",
         "samples=5 split=validation task=other.jsonl data_dir=data limit=9 test_file=other.jsonl out=out "
-        f"{ELSEWHERE}",
+        f"verbose {ELSEWHERE}",
     ),
     Case("evaluate bara --test-file other.jsonl", COLUMNS),
     Case("evaluate bara --out scores", "overwrite"),
@@ -118,7 +118,7 @@ CASES = [
     Case("inspect bara", f"rows=9 samples=5 tau=0.3 text=fox data_dir=data out=out deep {ELSEWHERE}", PAGE),
     Case("inspect bara --deep", "tau=0.3 text=fox", PAGE),
     Case("inspect bara --out scores", "overwrite", PAGE),
-    Case("prune bara --out out", f"rows=9 tolerance=0.4 {ELSEWHERE}"),
+    Case("prune bara --out out", f"rows=9 tolerance=0.4 verbose {ELSEWHERE}"),
     Case("prune bara --out out", "curve"),
     Case("prune bara --out scores", "overwrite"),
     Case("params --arch qwen2.5-7b", "method=lora model=moved assignments=adapter.r=3"),

@@ -1,4 +1,4 @@
-"""`bara abstain`: answers where they are right often enough, and nothing elsewhere."""
+"""`bara abstain`: answer the rows that are right often enough, and leave the others open."""
 
 from typing import Annotated
 
@@ -22,12 +22,12 @@ def abstain(
     output: OutputFile = None,
     overwrite: Overwrite = False,
     risk: Annotated[
-        float, typer.Option(min=0, max=1, help="Error rate that the answered rows to come may have.")
+        float, typer.Option(min=0, max=1, help="Largest error rate of the answers to future rows.")
     ] = 0.1,
     delta: Annotated[
         float,
         typer.Option(
-            min=0, max=1, help="Probability, over calibration rows, that it is larger all the same."
+            min=0, max=1, help="Probability, over draws of the calibration rows, that it is exceeded."
         ),
     ] = 0.05,
     calibration: Calibration = None,
@@ -37,10 +37,10 @@ def abstain(
     model: Moved = None,
     device: RunDevice = None,
 ) -> None:
-    """Answer only rows whose confidence is above a threshold, so that errors stay at a stated rate.
+    """Answer only confident rows, so that the error rate stays below a limit.
 
-    With probability 1 - delta over the calibration rows at most a share `risk` of the answers to rows to come
-    is wrong, if these are drawn as the calibration rows were (docs/decide.md).
+    With probability 1 - delta over the calibration rows, at most a share --risk of the answers to future rows
+    is wrong. This holds for rows from the same distribution as the calibration rows (docs/decide.md).
     """
     from bara_pyro.runs.answers_file import ABSTENTION_KEYS
 
@@ -55,13 +55,13 @@ def abstain(
     decided = decide_abstention(known, asked, system.task, risk=risk, delta=delta)
     found, rule = decided.summary, decided.rule
     lines = [
-        f"Answered where the confidence is above {rule.threshold:.4g}: {rule.answered} of {rule.rows} "
-        f"calibration rows, {rule.wrong} of them wrongly. With probability {1 - delta:g} at most "
-        f"{100 * risk:g} % of the answers to rows to come are wrong.",
+        f"Rows with a confidence above {rule.threshold:.4g} are answered: {rule.answered} of {rule.rows} "
+        f"calibration rows, {rule.wrong} of them wrongly.",
+        f"With probability {1 - delta:g} at most {100 * risk:g} % of the answers to future rows are wrong.",
         f"{found['answered']} of {found['rows']} rows are answered.",
     ]
     if found["error_rate"] is not None:
-        lines.append(f"{found['error_rate']:.1f} % of the answers that can be checked are wrong.")
+        lines.append(f"Of the answers to labelled rows {found['error_rate']:.1f} % are wrong.")
     if found["expected_error_rate"] is not None:
-        lines.append(f"Under the true distribution of answers: {found['expected_error_rate']:.1f} %.")
+        lines.append(f"Under the true distribution {found['expected_error_rate']:.1f} % are wrong.")
     question.finish(decided.rows, lines, {"calibration": vars(rule), **found})

@@ -1,4 +1,4 @@
-"""`bara conformal`: sets of answers that hold the right one as often as was asked for."""
+"""`bara conformal`: give each row a set of answers that contains the right one with a chosen probability."""
 
 from typing import Annotated
 
@@ -25,13 +25,13 @@ def conformal(
     alpha: Annotated[
         float,
         typer.Option(
-            min=0, max=1, help="Share of rows to come whose right answer may be missing from their set."
+            min=0, max=1, help="Largest share of future rows whose right answer is missing from their set."
         ),
     ] = 0.1,
     score: Annotated[
         SetScore,
         typer.Option(
-            help="lac: the smallest sets on average, some may be empty; aps: larger sets for harder rows."
+            help="lac: smallest sets on average, some may be empty. aps: larger sets for harder rows."
         ),
     ] = "lac",
     calibration: Calibration = None,
@@ -41,9 +41,9 @@ def conformal(
     model: Moved = None,
     device: RunDevice = None,
 ) -> None:
-    """Give each row a set of answers that holds the right one with probability 1 - alpha or more.
+    """Give each row a set of answers that contains the right one with probability 1 - alpha.
 
-    The promise is of rows drawn as the calibration rows were, over both (docs/decide.md).
+    This holds on average over calibration rows and future rows of the same distribution (docs/decide.md).
     """
     from bara_pyro.runs.answers_file import SET_KEYS
 
@@ -60,13 +60,13 @@ def conformal(
     sizes = ", ".join(f"{rows} have {size}" for size, rows in found["sizes"].items())
     reached = 100 * (1 - allowed(decided.rule.rows, alpha) / (decided.rule.rows + 1))
     lines = [
-        f"Sets of {found['mean_size']:.2f} answers on average: of {found['rows']} rows {sizes}.",
-        f"Of rows to come {reached:.1f} % or more have their right answer in their set, on average over "
-        f"{decided.rule.rows} calibration rows such as these.",
+        f"The sets have {found['mean_size']:.2f} answers on average: of {found['rows']} rows {sizes}.",
+        f"At least {reached:.1f} % of future rows have their right answer in their set, on average over "
+        f"draws of {decided.rule.rows} calibration rows.",
     ]
     if found["coverage"] is not None:
-        lines.append(f"Of the rows whose answer is known {found['coverage']:.1f} % have.")
+        lines.append(f"Of the labelled rows here {found['coverage']:.1f} % have it.")
     if found["expected_coverage"] is not None:
-        lines.append(f"Under the true distribution of answers: {found['expected_coverage']:.1f} %.")
+        lines.append(f"Under the true distribution {found['expected_coverage']:.1f} % have it.")
     about = {"alpha": alpha, "score": score, "calibration_rows": decided.rule.rows}
     question.finish(decided.rows, lines, {**about, "threshold": decided.rule.threshold, **found})

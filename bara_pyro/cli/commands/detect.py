@@ -1,4 +1,4 @@
-"""`bara detect`: rows from elsewhere, with a stated rate of false alarms."""
+"""`bara detect`: find out-of-distribution rows at a chosen rate of false alarms."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,13 +32,14 @@ def detect(
     output: OutputFile = None,
     overwrite: Overwrite = False,
     alpha: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of rows at home that may be called foreign.")
+        float, typer.Option(min=0, max=1, help="Largest share of in-distribution rows that are flagged.")
     ] = 0.05,
     by: Annotated[
         Measure | None,
         typer.Option(
-            help="total: entropy of the prediction; epistemic: mutual information; distance: from the "
-            "training rows. (default: distance where the run was trained with --distance-aware, else total)"
+            help="Score to flag rows by: total is the entropy of the prediction, epistemic the mutual "
+            "information, distance how far a row is from the training rows. (default: distance if the run "
+            "was trained with --distance-aware, else total)"
         ),
     ] = None,
     calibration: Calibration = None,
@@ -48,9 +49,10 @@ def detect(
     model: Moved = None,
     device: RunDevice = None,
 ) -> None:
-    """Tell rows from elsewhere: each gets a p-value of being a row like the calibration rows.
+    """Flag out-of-distribution rows: each row gets a p-value of being like the calibration rows.
 
-    Of rows drawn as these were at most a share alpha has p <= alpha, over both (docs/decide.md).
+    On average over calibration rows, at most a share --alpha of in-distribution rows is flagged
+    (docs/decide.md).
     """
     from bara_pyro.runs.answers_file import DETECTION_KEYS
 
@@ -71,8 +73,9 @@ def detect(
     decided = decide_detection(system, known, asked, alpha=alpha, by=by)
     found, rows = decided.summary, len(known.examples)
     lines = [
-        f"{found['foreign']} of {found['rows']} rows are from elsewhere by their {MEASURES[found['by']]}.",
-        f"Of rows at home at most {100 * alpha:g} % are called so, on average over {rows} calibration rows "
-        "such as these.",
+        f"{found['foreign']} of {found['rows']} rows are flagged as out-of-distribution by their "
+        f"{MEASURES[found['by']]}.",
+        f"At most {100 * alpha:g} % of in-distribution rows are flagged, on average over draws of {rows} "
+        "calibration rows.",
     ]
     question.finish(decided.rows, lines, {"alpha": alpha, "calibration_rows": rows, **found})

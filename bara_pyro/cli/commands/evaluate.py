@@ -1,4 +1,4 @@
-"""`bara evaluate`: a finished run on other rows or with other draws."""
+"""`bara evaluate`: score a finished run on other rows or with other draws."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from bara_pyro.cli.options import (
     RunDevice,
     Samples,
     TestFile,
+    Verbose,
     path,
     takes_columns,
 )
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from bara_pyro.runs.config import RunConfig
 
 OF_THE_MODEL = ("max_length", "too_long", "labels", "text_score", "likelihood", "chat", "evaluate_on")
-"""Settings of a task that other rows are read with, too."""
+"""Settings of a task that other rows are also read with."""
 
 
 @listed(
@@ -44,10 +45,11 @@ def evaluate(
         typer.Option(parser=path, help="Folder for the results. (default: RUN/evaluation/<task>-<split>)"),
     ] = None,
     overwrite: Overwrite = False,
+    verbose: Verbose = False,
     samples: Samples = None,
     split: Annotated[
         str | None,
-        typer.Option(help="'test' or 'validation'; the run's own by default.", rich_help_panel=DATA),
+        typer.Option(help="'test' or 'validation'. (default: the run's)", rich_help_panel=DATA),
     ] = None,
     task: OtherTask = None,
     data_dir: DataDir = None,
@@ -57,22 +59,23 @@ def evaluate(
     model: Moved = None,
     device: RunDevice = None,
 ) -> None:
-    """Evaluate a finished run again: other numbers of draws, another split, other data."""
+    """Evaluate a finished run on other rows, another split, or with other numbers of draws."""
     from bara_pyro.cli.outputs import check_folder
-    from bara_pyro.cli.typed import note_of_draws, refuse
+    from bara_pyro.cli.typed import note_of_draws, refuse, show_every_column
     from bara_pyro.errors import ConfigError
     from bara_pyro.runs.manifest import check_not_uploaded, check_run, is_run
 
+    show_every_column(verbose)
     check_run(run)
     check_not_uploaded(run, out or run / "evaluation")
     if out is not None:
         if is_run(out):
-            raise ConfigError(f"{out} is a run, whose scores are its own: give --out another folder.")
+            raise ConfigError(f"{out} is a run, whose scores these would replace: give --out another folder.")
         check_folder(out, overwrite=overwrite, inputs=[run])
 
-    from bara_pyro.cli.running import evaluate_with_progress
+    from bara_pyro.cli.running import evaluate_with_progress, warn_unlearnt
     from bara_pyro.cli.scores import show_scores
-    from bara_pyro.cli.terminal import result, say, say_notes
+    from bara_pyro.cli.terminal import result, say, say_next, say_notes
     from bara_pyro.data import is_file_name
     from bara_pyro.data.rows import same_file
     from bara_pyro.runs.folder import load_system, stored_config
@@ -81,13 +84,13 @@ def evaluate(
 
     own = stored_config(run)[0].task.name
     if task is not None and Path(task).exists() and same_file(task, own):
-        task = None  # the run's own, however it is spelled
+        task = None  # the run's own, spelled differently
     if task is not None and test_file is not None:
-        refuse(["task"], f"and --test-file {test_file} are two sources of rows: leave out the file")
+        refuse(["task"], f"and --test-file {test_file} both name rows: leave out the file")
     given: Json = {"name": task, "data_dir": data_dir, "test_file": test_file, "limit": limit}
     changes = {key: value for key, value in given.items() if value is not None} | column_options(columns)
     if split is None and (test_file is not None or (task is not None and is_file_name(task))):
-        split = "test"  # a file is tested on whole
+        split = "test"  # all rows of a file are test rows
     config = _evaluation_config(stored_config(run)[0], samples, changes, split)
     data = rows_to_evaluate(run, config)
     say_notes(data.notes)
@@ -102,7 +105,10 @@ def evaluate(
         system, out, f"{config.method.name} on {data.name}", wall_clock_train_s=train_seconds(run)
     )
     show_scores(report)
+    if task is None:  # scores of another task say little about training
+        warn_unlearnt(system, out, report)
     say(f"Written to {out}")
+    say_next("bara", "inspect", run)
     result(report)
 
 
@@ -115,7 +121,7 @@ def _evaluation_config(
 
     data = config.dump()
     if "name" in task:
-        # Only what belongs to the model, and not to the rows it was trained on, carries over.
+        # What belongs to the rows trained on does not hold for other rows.
         data["task"] = {key: data["task"][key] for key in OF_THE_MODEL if key in data["task"]}
     for key, value in task.items():
         set_key(data, f"task.{key}", value)

@@ -1,4 +1,4 @@
-"""`bara inspect`: look inside a run."""
+"""`bara inspect`: write a report on a run."""
 
 import math
 from pathlib import Path
@@ -24,34 +24,32 @@ def inspect(
     deep: Annotated[
         bool,
         typer.Option(
-            "--deep", help="Look at gates, tokens, uncertainty, posterior and bounds, too: takes minutes."
+            "--deep", help="Also report on gates, tokens, uncertainty, posterior and bounds; takes minutes."
         ),
     ] = False,
-    rows: Annotated[int, typer.Option(min=8, max=MOST_ROWS, help="Test rows to look at.")] = 256,
+    rows: Annotated[int, typer.Option(min=8, max=MOST_ROWS, help="Number of test rows to look at.")] = 256,
     samples: Annotated[
         int,
-        typer.Option(
-            min=2, max=MOST_DRAWS, help="Posterior draws S; the draws of all parts, and the time, go with it."
-        ),
+        typer.Option(min=2, max=MOST_DRAWS, help="Posterior draws S; the time grows with them."),
     ] = 50,
     tau: Annotated[
         float | None,
-        typer.Option(min=0, help="With --deep: threshold below which a gate counts as off. (default: 0.1)"),
+        typer.Option(min=0, help="With --deep: a gate below this is off. (default: 0.1)"),
     ] = None,
     text: Annotated[
         list[str] | None,
         typer.Option(
-            help="With --deep: a text for the token maps, in place of nine short ones; can be repeated."
+            help="With --deep: a text for the token maps, instead of nine short ones; can be repeated."
         ),
     ] = None,
     data_dir: DataDir = None,
     model: Moved = None,
     device: RunDevice = None,
 ) -> None:
-    """Look at a run: how far its probabilities are right, and with --deep inside its gates and posterior.
+    """Report how well a run's probabilities are calibrated, and with --deep on its gates and posterior.
 
-    Writes a folder: a page (index.html), its figures and every number as JSON; with --deep token maps, and
-    the draws as netCDF for ArviZ.
+    The report is a folder: a page (index.html), its figures, and every number as JSON. With --deep it also
+    has token maps, and the posterior draws as netCDF for ArviZ.
     """
     from bara_pyro.cli.outputs import check_folder
     from bara_pyro.cli.typed import note_of_draws, refuse
@@ -60,11 +58,11 @@ def inspect(
     from bara_pyro.runs.ownership import adding
 
     if not all(one.strip() for one in text or []):
-        raise ConfigError("A --text is empty: give it words or leave it out.")
+        raise ConfigError("--text is empty: give a text, or leave it out.")
     if tau is not None and not math.isfinite(tau):
-        raise ConfigError(f"--tau is {tau}: give a threshold such as 0.1.")
+        raise ConfigError(f"--tau {tau} is not a threshold: give a number such as 0.1.")
     if not deep:
-        refuse(["tau", "text"], "is of what --deep looks at: give --deep")
+        refuse(["tau", "text"], "belongs to --deep: give --deep as well")
     check_run(run)
     if out is not None and is_run(out):
         raise ConfigError(f"{out} is a run: give --out another folder.")
@@ -72,7 +70,7 @@ def inspect(
     check_not_uploaded(run, out)
     check_folder(out, overwrite=overwrite, inputs=[run])
 
-    from bara_pyro.cli.terminal import progress, result, say
+    from bara_pyro.cli.terminal import progress, result, say, shell_word
     from bara_pyro.diagnostics.context import options
     from bara_pyro.diagnostics.inspection import part_names
     from bara_pyro.diagnostics.page.page import inspect_run
@@ -86,5 +84,7 @@ def inspect(
     page = out / page.name
     for sentence in findings:
         say(f"- {sentence}")
-    say(f"Open {page}")
+    say(f"Written to {out}")
+    deeper = "" if deep else f", or look deeper with bara inspect {shell_word(run)} --deep --overwrite"
+    say(f"Next: open {shell_word(page)} in a browser{deeper}")
     result({"page": page, "findings": findings})

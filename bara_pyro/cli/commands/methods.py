@@ -1,14 +1,15 @@
-"""`bara methods`: the list of methods."""
+"""`bara methods`: list the methods."""
 
 from bara_pyro.cli.wrap import TRAIN, listed
 
 
 @listed(TRAIN)
 def methods() -> None:
-    """List the methods."""
+    """List the training methods."""
     from bara_pyro.cli.catalogue import catalogue
-    from bara_pyro.cli.terminal import listing, result
+    from bara_pyro.cli.terminal import listing, result, say_next
 
     found = [{"name": entry["name"], "summary": entry["summary"]} for entry in catalogue()["methods"]]
     listing(("method", "what it is"), [tuple(entry.values()) for entry in found])
+    say_next("bara", "train", "FILE", "--method", "NAME")
     result(found)

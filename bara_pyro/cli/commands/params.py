@@ -1,4 +1,4 @@
-"""`bara params`: parameter counts."""
+"""`bara params`: count parameters."""
 
 from typing import Annotated
 
@@ -15,7 +15,7 @@ def params(
         str | None, typer.Option(help=f"Method; `bara methods` lists them. (default: {DEFAULT_METHOD})")
     ] = None,
     arch: Annotated[
-        str | None, typer.Option(help="A published architecture, for example qwen2.5-7b; needs no weights.")
+        str | None, typer.Option(help="A published architecture, for example qwen2.5-7b. Needs no weights.")
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="Or a model: 'microworld', a local folder or a hub name.")
@@ -29,18 +29,18 @@ def params(
     from bara_pyro.runs.sections import check_settings
 
     if (arch is None) == (model is None):
-        raise ConfigError("params needs one of --arch and --model, and not both.")
+        raise ConfigError("bara params counts for one model: give either --arch or --model.")
     settings = collect(None, {} if method is None else {"method": method}, assignments or [])
     check_settings(settings)
     if others := sorted(settings.keys() - {"method", "adapter"}):
         raise ConfigError(
-            f"--set {others[0]}.{next(iter(settings[others[0]]))} changes no count: give settings of the "
-            "method and of adapter alone."
+            f"--set {others[0]}.{next(iter(settings[others[0]]))} changes no count: give only settings of "
+            "method and adapter."
         )
     check_method(settings.get("method"))
 
     from bara_pyro.cli.architectures import empty_backbone
-    from bara_pyro.cli.terminal import result, show
+    from bara_pyro.cli.terminal import result, say_next, show
     from bara_pyro.lm.loading import load_backbone
     from bara_pyro.methods import build
     from bara_pyro.report.table import Column, Table
@@ -61,4 +61,5 @@ def params(
     name = config.method.name
     caption = f"{name} on {arch or model}, r = {config.adapter.r}, {len(program.targets)} modules"
     show(Table(columns, [{"part": part, "count": count} for part, count in parts.items()], caption))
+    say_next("bara", "train", "FILE", "--method", name, *([] if model is None else ["--model", model]))
     result({"method": name, "on": arch or model, "modules": len(program.targets), **parts})

@@ -1,7 +1,7 @@
-"""`bara predict`: answers to texts, or to the rows of a file."""
+"""`bara predict`: answer texts, or the rows of a file."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,7 +18,10 @@ from bara_pyro.cli.wrap import TRAIN, listed
 from bara_pyro.columns import UNNAMED, ColumnNames
 from bara_pyro.runs.sections import MOST_DRAWS
 
-STANDARD = ("-", "/dev/stdout")  # names of standard output, which is where rows go without --output
+if TYPE_CHECKING:
+    from bara_pyro.runs.system import System
+
+STANDARD = ("-", "/dev/stdout")  # names of standard output, where rows go without --output
 
 
 @listed(TRAIN)
@@ -28,7 +31,9 @@ def predict(
     texts: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[TEXT]...", help="Texts like those trained on; or give --input.", show_default=False
+            metavar="TEXT...",
+            help="Texts in the format of training; or give --input.",
+            show_default=False,
         ),
     ] = None,
     input_file: Annotated[
@@ -36,7 +41,7 @@ def predict(
         typer.Option(
             "--input",
             parser=path,
-            help="Rows like those trained on, in a file; without answers, or with those of the run.",
+            help="File of rows in the format of training; labels are optional.",
         ),
     ] = None,
     output: Annotated[
@@ -48,17 +53,18 @@ def predict(
     ] = None,
     overwrite: Overwrite = False,
     samples: Annotated[
-        int, typer.Option(min=0, max=MOST_DRAWS, help="Posterior draws S; 0 for the posterior mean.")
+        int, typer.Option(min=0, max=MOST_DRAWS, help="Posterior draws S; 0: the posterior mean.")
     ] = 10,
     seed: Seed = 0,
     columns: ColumnNames = UNNAMED,
     model: Moved = None,
     device: RunDevice = None,
 ) -> None:
-    """Answer texts or the rows of a file: probabilities, label, total, aleatoric and epistemic uncertainty.
+    """Answer texts or the rows of a file, with probabilities and uncertainty.
 
-    Uncertainty is in nats: total is the entropy of the prediction, aleatoric the part that is in the question
-    itself, epistemic the part that comes from not knowing the weights. The columns of a file are kept.
+    Each row gets its label, its probabilities and three uncertainties in nats. Total is the entropy of the
+    prediction. Aleatoric is the part that more training rows would not remove; epistemic is the part that
+    comes from not knowing the weights. The columns of a file are kept.
     """
     from bara_pyro.cli.outputs import check_rows
     from bara_pyro.cli.typed import note_of_draws
@@ -80,6 +86,7 @@ def predict(
         write_answers(output, found)
         say_notes(found.notes)
         say(f"Rows written to {output}: {len(found.rows)}")
+        _say_next(run, system, input_file)
         result({"output": output, "rows": len(found.rows), "notes": found.notes})
         return
     for note in found.notes:
@@ -88,8 +95,18 @@ def predict(
     result({"output": None, "rows": found.lines(), "notes": found.notes})
 
 
+def _say_next(run: Path, system: "System", file: Path | None) -> None:
+    """Print how to answer only the rows whose answers can be trusted."""
+    from bara_pyro.cli.terminal import say_next
+
+    words = ["bara", "abstain", run, *(["--input", file] if file is not None else [])]
+    if not system.config.task.validation_rows:
+        words += ["--calibration", "FILE"]
+    say_next(*words, remark="keeps only answers that are likely right")
+
+
 def _asked(texts: list[str] | None, file: Path | None) -> list[str] | Path:
-    """Return what is asked: texts, or the rows of a file.
+    """Return the texts, or the file, to answer.
 
     Raises:
         ConfigError: neither is given, or both are.
@@ -97,7 +114,7 @@ def _asked(texts: list[str] | None, file: Path | None) -> list[str] | Path:
     from bara_pyro.errors import ConfigError
 
     if texts and file is not None:
-        raise ConfigError(f"Texts and --input {file} are given: give one of the two.")
+        raise ConfigError(f"Both texts and --input {file} are given: give one of them.")
     if file is not None:
         return file
     if not texts:

@@ -1,10 +1,10 @@
-"""`bara prune`: a smaller run with the same predictions."""
+"""`bara prune`: make a run smaller, with the same predictions."""
 
 from typing import Annotated
 
 import typer
 
-from bara_pyro.cli.options import Moved, OutFolder, Overwrite, Run, RunDevice
+from bara_pyro.cli.options import Moved, OutFolder, Overwrite, Run, RunDevice, Verbose
 from bara_pyro.cli.wrap import SHARE, listed
 from bara_pyro.runs.sections import MOST_ROWS
 
@@ -14,37 +14,40 @@ def prune(
     run: Run,
     out: OutFolder,
     overwrite: Overwrite = False,
+    verbose: Verbose = False,
     tolerance: Annotated[
-        float, typer.Option(help="Largest change of a class probability on the calibration rows.")
+        float, typer.Option(help="Largest change of a class probability on the calibration rows, 0 to 1.")
     ] = 0.01,
-    rows: Annotated[int, typer.Option(min=1, max=MOST_ROWS, help="Training rows to calibrate on.")] = 256,
+    rows: Annotated[int, typer.Option(min=1, max=MOST_ROWS, help="Training rows for calibration.")] = 256,
     curve: Annotated[
         bool,
         typer.Option(
-            help="Measure scores, size and time along a curve of kept rank, too: as long again as several "
+            help="Also measure scores, size and time as the kept rank grows; takes as long as several "
             "evaluations."
         ),
     ] = False,
     model: Moved = None,
     device: RunDevice = None,
 ) -> None:
-    """Drop the units of the adapters that do nothing: a smaller run with the same predictions.
+    """Remove adapter units that contribute nothing: a smaller run with the same predictions.
 
-    For BaRA and LoRA. A unit's importance is the size of what it adds to its layer's output. The smaller run
-    is read by every other command; of a LoRA by PEFT, too.
+    Works for BaRA and LoRA. A unit's importance is the size of what it adds to its layer's output. Every
+    other command reads the smaller run, and PEFT reads it if it is a LoRA.
     """
     from bara_pyro.cli.outputs import check_folder
+    from bara_pyro.cli.typed import show_every_column
     from bara_pyro.errors import ConfigError
     from bara_pyro.runs.manifest import check_run
 
+    show_every_column(verbose)
     if not 0 <= tolerance <= 1:
-        raise ConfigError(f"--tolerance is {tolerance}: it is a probability, give 0 to 1.")
+        raise ConfigError(f"--tolerance {tolerance} is not a probability: give a number from 0 to 1.")
     check_folder(out, overwrite=overwrite, inputs=[run])
     check_run(run)
 
     from bara_pyro.cli.running import evaluate_with_progress
     from bara_pyro.cli.scores import show_scores
-    from bara_pyro.cli.terminal import progress, result, say, show
+    from bara_pyro.cli.terminal import progress, result, say, say_next, show
     from bara_pyro.data import first_rows
     from bara_pyro.diagnostics.gates.prune import prune as smaller_of
     from bara_pyro.diagnostics.gates.prune_curve import SHARES, prune_curve
@@ -68,8 +71,9 @@ def prune(
     show_scores(report)
     before, after = (sum(parameter_counts(s)[k] for k in ("model", "guide")) for s in (system, found.system))
     say(
-        f"{found.kept} of {found.units} units are left, {after:,} of {before:,} parameters; on the "
-        f"calibration rows no probability of the posterior mean changed by more than {found.difference:.4f}."
+        f"{found.kept} of {found.units} units are left, with {after:,} of {before:,} parameters. On the "
+        f"calibration rows no probability under the posterior mean changed by more than "
+        f"{found.difference:.4f}."
     )
     points = []
     if curve:
@@ -81,6 +85,7 @@ def prune(
             save(curve_figure(points), place / "prune.png")
         show(curve_table(points, samples))
     say(f"Written to {out}")
+    say_next("bara", "compare", run, out)
     units = {
         "rows": len(calibration),
         "kept": found.kept,

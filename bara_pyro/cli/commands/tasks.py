@@ -1,5 +1,6 @@
-"""`bara tasks`: the list of tasks, and rows of one."""
+"""`bara tasks`: list the tasks, or show rows of one."""
 
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,26 +16,27 @@ if TYPE_CHECKING:
 @listed(TRAIN)
 @takes_columns(*KINDS)
 def tasks(
-    name: Annotated[str | None, typer.Argument(metavar="[TASK]", help="Show some rows of this task.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="TASK", help="Task or file to show.")] = None,
     data_dir: DataDir = None,
     columns: ColumnNames = UNNAMED,
-    rows: Annotated[int, typer.Option(min=0, help="How many rows to show.")] = 2,
+    rows: Annotated[int, typer.Option(min=0, help="Number of rows to show.")] = 2,
 ) -> None:
-    """List the tasks, or show what the model is asked in one of them."""
+    """List the tasks, or show the rows of a task or a file as the model reads them."""
     from bara_pyro.cli.catalogue import catalogue
-    from bara_pyro.cli.terminal import console, listing, mode, result, say
+    from bara_pyro.cli.terminal import console, listing, mode, result, say, say_next
     from bara_pyro.cli.typed import refuse
 
     if name is None:
-        refuse(OPTIONS, "names a column: give its FILE as well")
-        refuse(["data_dir", "rows"], "is of rows that are shown: give a TASK")
+        refuse(OPTIONS, "names a column of a file: give the file as well")
+        refuse(["data_dir", "rows"], "is for the rows of a task: give a TASK as well")
         found = catalogue()["tasks"]
         listing(
-            ("task", "in papers", "where from"),
+            ("task", "paper", "source"),
             [(task["name"], task["summary"], task["source"]) for task in found],
         )
         result(found)
-        say("Or a .csv, .tsv, .jsonl, .json or .parquet file of your own: see docs/data.md.")
+        say("Or use your own file (.csv, .tsv, .jsonl, .json or .parquet): see docs/data.md.")
+        say_next("bara", "tasks", "micro-wgs")
         return
 
     from rich.text import Text
@@ -44,6 +46,7 @@ def tasks(
 
     if is_reply_task(name) and not columns.named:  # no such task has columns that can be named
         _show_replies(load_replies(name, data_dir), rows)
+        say_next("bara", "train", name, "--likelihood", "completion")
         return
     task = load_task(name, data_dir, **column_options(columns))
     say(f"{task.name}: {task.counts}; answers {', '.join(task.labels)}")
@@ -67,10 +70,12 @@ def tasks(
         if row.context:
             say(row.context)
         say(f"{row.question} {task.labels[row.label]}")
+    named = ((f"--{option.replace('_', '-')}", value) for option, value in column_options(columns).items())
+    say_next("bara", "train", name, *chain.from_iterable(named))
 
 
 def _show_replies(task: "ReplyTask", rows: int) -> None:
-    """Print what there is of a task of replies, and some of its rows."""
+    """Print the size of a task of replies, and some of its rows."""
     from rich.text import Text
 
     from bara_pyro.cli.terminal import console, mode, result, say

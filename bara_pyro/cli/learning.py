@@ -1,0 +1,97 @@
+"""Say when the scores of held-out rows show that a run has not learnt, and what to change."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+FEWEST = 20  # rows; the scores of fewer say too little
+NEAR = 0.05  # as a share of the guesser's NLL
+GAP = 0.10  # between accuracy and mean confidence
+Finding = Literal["guessing", "wrong", "underconfident"]
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The scores of held-out rows that show whether a run has learnt.
+
+    Attributes:
+        rows: how many.
+        nll: mean negative log-likelihood, nats.
+        guess: the same of answering with the frequencies of the classes in these rows, which is their
+            entropy: no answer that ignores the question does better.
+        accuracy: share of right answers.
+        majority: share of the most frequent class.
+        confidence: mean probability of the answer that is given.
+    """
+
+    rows: int
+    nll: float
+    guess: float
+    accuracy: float
+    majority: float
+    confidence: float
+
+
+def held_out(probabilities: Sequence[Sequence[float]], labels: Sequence[int]) -> HeldOut:
+    """Return the scores of rows with a label, `n` rows of `C` probabilities and `n` classes, one or more."""
+    n = len(labels)
+    shares = [labels.count(one) / n for one in {*labels}]
+    answers = [max(range(len(row)), key=row.__getitem__) for row in probabilities]
+    likelihoods = [row[label] for row, label in zip(probabilities, labels, strict=True)]
+    return HeldOut(
+        rows=n,
+        nll=math.inf if min(likelihoods) <= 0 else -sum(map(math.log, likelihoods)) / n,
+        guess=-sum(share * math.log(share) for share in shares),
+        accuracy=sum(a == label for a, label in zip(answers, labels, strict=True)) / n,
+        majority=max(shares),
+        confidence=sum(map(max, probabilities)) / n,
+    )
+
+
+def finding(scores: HeldOut) -> Finding | None:
+    """Return what shows that a run has not learnt; None if nothing does.
+
+    - `guessing`: the NLL is at least 95 % of the guesser's.
+    - `wrong`: so it is, and the mean confidence is 10 points or more above the accuracy.
+    - `underconfident`: the accuracy is 10 points or more above the mean confidence, and by more than two
+      standard errors.
+
+    A run that is right more often than the majority class (by two standard errors) and too confident has
+    learnt, whatever its NLL is: it needs calibration. Fewer than 20 rows, or rows of one class, show nothing.
+    """
+    if scores.rows < FEWEST or not scores.guess:
+        return None
+    by_chance = 2 * math.sqrt(scores.majority * (1 - scores.majority) / scores.rows)
+    overconfident = scores.confidence > scores.accuracy and scores.accuracy > scores.majority + by_chance
+    gap = scores.accuracy - scores.confidence
+    if gap >= GAP and gap > 2 * math.sqrt(scores.accuracy * (1 - scores.accuracy) / scores.rows):
+        return "underconfident"
+    if overconfident or scores.nll < (1 - NEAR) * scores.guess:
+        return None
+    return "wrong" if -gap >= GAP else "guessing"
+
+
+def warning(scores: HeldOut, steps: int | None = None) -> str:
+    """Return two sentences on a run that has not learnt, the figures and what to change; "" if it has.
+
+    Args:
+        scores: of held-out rows.
+        steps: that the run was trained for; twice as many are proposed.
+    """
+    longer = f"Train longer ({f'--steps {2 * steps}' if steps else '--epochs'}) or with"
+    near = f"within {100 * NEAR:.0f} % of" if scores.nll <= (1 + NEAR) * scores.guess else "worse than"
+    guess = f"guessing by class frequency ({scores.guess:.3f})"
+    found = finding(scores)
+    if found == "underconfident":
+        return (
+            f"Warning: the run is underconfident: {100 * scores.accuracy:.0f} % of its answers are right, at "
+            f"a mean confidence of {100 * scores.confidence:.0f} %. {longer} a higher --lr."
+        )
+    if found is None:
+        return ""
+    lr = "a higher --lr" if found == "guessing" else "another --lr"
+    return (
+        f"Warning: the run has not learnt: its held-out NLL of {scores.nll:.3f} nats is {near} {guess}. "
+        f"{longer} {lr}, and check the label column."
+    )
