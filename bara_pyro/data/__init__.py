@@ -1,4 +1,4 @@
-"""Questions with a closed set of answers: from the hub, a file, memory or a registry to batches."""
+"""Questions with a fixed set of answers: load them from the hub, a file or memory, and batch them."""
 
 from bara_pyro.columns import ColumnNames
 from bara_pyro.data.answer_tokens import answer_token_ids

@@ -1,4 +1,4 @@
-"""The tokens of answers: the one of each label, and those of a whole text."""
+"""Answers as tokens: one token per label, or the tokens of a whole text."""
 
 from collections.abc import Sequence
 
@@ -12,14 +12,14 @@ from bara_pyro.errors import DataError
 
 
 def answer_token_ids(tokenizer: Tokenizer, labels: Sequence[str]) -> Tensor:
-    """Return the token that each label is when it follows the prompt without a space.
+    """Return the token of each label as it follows the prompt without a space.
 
-    The rule: what the tokenizer adds to a line break when the label is appended; where that is not one token,
-    what it makes of the label alone. A line break, and not the prompt's own end, because some tokenizers
-    merge across ("Answer:A" may hold the token ":A"), and the label alone is not enough either: SentencePiece
-    puts a space in front of a text's first word (["_", "A"] or ["_A"]), which the label does not have here.
-    For GPT-2 or Qwen tokenizers this is the token of "A", for Llama ones that of "A" inside a word: the
-    tokens of the published protocol (class tokens without a leading space).
+    A label's token is what the tokenizer adds when the label is appended to a line break; if that is not one
+    token, it is the encoding of the label by itself. The prompt's own end will not do, because some
+    tokenizers merge across it ("Answer:A" may contain the token ":A"). Nor will the label by itself:
+    SentencePiece puts a space in front of a text's first word (["_", "A"] or ["_A"]). The result is the token
+    of "A" for GPT-2 or Qwen tokenizers and of "A" inside a word for Llama, as in the published protocol
+    (class tokens without a leading space).
 
     Args:
         tokenizer: a Hugging Face tokenizer.
@@ -29,7 +29,7 @@ def answer_token_ids(tokenizer: Tokenizer, labels: Sequence[str]) -> Tensor:
         long, `C`.
 
     Raises:
-        DataError: a label is several tokens or unknown to the tokenizer, or two labels are the same token.
+        DataError: a label is several tokens or an unknown token, or two labels are the same token.
 
     Examples:
         >>> import bara_pyro as bp
@@ -51,13 +51,13 @@ def answer_token_ids(tokenizer: Tokenizer, labels: Sequence[str]) -> Tensor:
 
 
 def label_tokens(tokenizer: Tokenizer, label: str) -> list[int]:
-    """Return the tokens of a label of any length where it follows the prompt; see `answer_token_ids`."""
+    """Return the tokens of a label of any length as it follows the prompt; see `answer_token_ids`."""
     readings = [continuation(tokenizer, "\n", label), ids_of(tokenizer, [label])[0]]
     return next((reading for reading in readings if len(reading) == 1), readings[0])
 
 
 def _single(tokenizer: Tokenizer, label: str, tokens: list[int]) -> int:
-    way_out = "use labels='letters' (--labels letters), which asks for a letter instead."
+    way_out = "use labels='letters' (--labels letters) to answer with a letter instead."
     if label in LETTERS and (len(tokens) != 1 or tokens[0] == tokenizer.unk_token_id):
         raise DataError(
             f"The tokenizer has no single token for the letter {label!r}: use another model, or a task with "
@@ -65,24 +65,22 @@ def _single(tokenizer: Tokenizer, label: str, tokens: list[int]) -> int:
         )
     if len(tokens) != 1:
         pieces = ", ".join(map(repr, tokenizer.convert_ids_to_tokens(tokens)))
-        raise DataError(
-            f"The label {label!r} is {len(tokens)} tokens ({pieces}), and an answer must be one: {way_out}"
-        )
+        raise DataError(f"The label {label!r} is {len(tokens)} tokens ({pieces}), but must be one: {way_out}")
     if tokens[0] == tokenizer.unk_token_id:
         raise DataError(f"The label {label!r} is not in the tokenizer's vocabulary: {way_out}")
     return tokens[0]
 
 
 def text_tokens(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Return the tokens of an answer's whole text behind a prompt, from which a space parts it.
+    """Return the tokens of an answer's whole text as it follows a prompt and a space.
 
     Raises:
-        DataError: it has none, or the tokenizer does not know one of them.
+        DataError: the text has no tokens, or an unknown one.
     """
     tokens = continuation(tokenizer, ANSWER, f" {text}")
     if not tokens or tokenizer.unk_token_id in tokens:
         raise DataError(
-            f"The tokenizer cannot read the answer {text!r}: give another language model (--model), ask for "
-            "letters (--labels letters), or give the answers other names."
+            f"The tokenizer cannot read the answer {text!r}: choose another language model (--model), use "
+            "letters (--labels letters), or rename the answers."
         )
     return tokens

@@ -1,4 +1,4 @@
-"""Batches: the order of evaluation, and an order of training that needs no memory."""
+"""Batches in a fixed order for evaluation, and in an order for training that can start at any step."""
 
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
@@ -19,9 +19,8 @@ def batches(
     Args:
         split: the encoded rows.
         answer_ids: long, `C`.
-        batch_size: rows a batch.
-        by_length: put rows of like length together (less padding, faster). The rows and their content are the
-            same; match results to rows by `Batch.ids`.
+        batch_size: rows per batch.
+        by_length: sort rows by length (less padding, faster); match results to rows by `Batch.ids`.
 
     Raises:
         ConfigError: `batch_size` is not positive.
@@ -44,7 +43,7 @@ def batches(
 
 
 def first_batches(all_batches: Iterable[Batch], rows: int) -> Iterator[Batch]:
-    """Yield batches until they hold so many rows together."""
+    """Yield batches until they hold this many rows together."""
     seen = 0
     for batch in all_batches:
         yield batch
@@ -57,13 +56,13 @@ def training_batches(num_rows: int, batch_size: int, seed: int, step: int) -> li
     """Return the rows of training batch number `step` (from 0).
 
     The rows are an endless stream of epochs, each a seeded permutation of all rows, cut into batches; a batch
-    may span two epochs, so every batch is full and every row is seen equally often. Any step is computed
-    without those before it: a resumed run needs no state but its step.
+    may span two epochs, so every batch is full and every row is seen equally often. Each step is computed
+    independently of earlier ones, so a resumed run needs only its step.
 
     Args:
         num_rows: of the training split.
-        batch_size: rows a batch.
-        seed: of the permutations; the run's.
+        batch_size: rows per batch.
+        seed: the run's seed, for the permutations.
         step: number of the batch.
 
     Returns:

@@ -1,4 +1,4 @@
-"""What a cell of a table holds: a value as JSON would hold it, and the text that a person reads it as."""
+"""Convert cells of a table to JSON values, and to the text that a person reads."""
 
 import math
 import re
@@ -14,17 +14,17 @@ import numpy as np
 from bara_pyro.errors import DataError
 from bara_pyro.types import Json
 
-# Characters without a sign of their own: soft hyphens, spaces of no width, marks of direction and of byte
-# order. Joiners, selectors and tags are none of them: emoji and whole scripts are written with these.
+# Characters that cannot be seen: soft hyphens, zero-width spaces, marks of direction and byte order. Joiners,
+# selectors and tags do not belong here, because emoji and whole scripts need them.
 INVISIBLE = re.compile(r"[\x00-\x08\x7f\xad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
 AS_TEXT = (date, time, timedelta, Decimal, UUID)
 
 
 def plain_row(row: Mapping[Any, object]) -> Json:
-    """Return a row with its cells as JSON would hold them.
+    """Return a row with its cells as JSON values.
 
     Raises:
-        DataError: two of its columns have one name as texts.
+        DataError: two of its columns have the same name as text.
     """
     plain: Json = {}
     for key, value in row.items():
@@ -35,9 +35,10 @@ def plain_row(row: Mapping[Any, object]) -> Json:
 
 
 def plain_cell(value: object) -> Any:
-    """Return a cell as JSON would hold it; NaN, NaT and pandas' NA are empty cells.
+    """Return a cell as a JSON value; NaN, NaT and pandas' NA become empty cells.
 
-    Bytes that are no UTF-8 and objects of other kinds stay what they are, for whoever reads them to refuse.
+    Bytes that are not UTF-8 and objects of other types are returned unchanged; the code that needs the cell
+    refuses them.
     """
     if isinstance(value, np.ndarray):
         value = value.tolist()
@@ -50,7 +51,7 @@ def plain_cell(value: object) -> Any:
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, str):
-        return str.__str__(value)  # a member of an enumeration of texts prints its own name
+        return str.__str__(value)  # a member of a string enumeration would print its name
     if isinstance(value, bytes):
         try:
             return value.decode()
@@ -63,29 +64,29 @@ def plain_cell(value: object) -> Any:
 
 
 def label_text(value: object, what: str = "A label") -> str:
-    """Return a cell as the text that a user reads it as: 1.0 is 1, whatever column it stood in.
+    """Return a label as text; whole numbers lose their decimals, so 1.0 becomes "1".
 
     Args:
         value: a text, a number, True or False.
-        what: it is, for the error.
+        what: name of the value in the error.
 
     Raises:
-        DataError: it is anything else.
+        DataError: the value is anything else.
     """
     if isinstance(value, str):
         return value.strip()
     if not isinstance(value, int | float):
-        raise DataError(f"{what} is {shown(value)}: give one text or number a row.")
+        raise DataError(f"{what} is {shown(value)}: give one text or number per row.")
     return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def shown(value: object) -> str:
-    """Return the beginning of a value as an error prints it."""
+    """Return the beginning of a value's `repr`, for an error message."""
     return repr(value)[:60]
 
 
 def as_read(text: str) -> str:
-    r"""Return a text without what cannot be seen in it: texts that read the same are then the same.
+    r"""Return a text without invisible characters, so that texts that look the same are equal.
 
     Examples:
         >>> from bara_pyro.data.cells import as_read
@@ -97,10 +98,10 @@ def as_read(text: str) -> str:
 
 
 def check_names(names: Iterable[object], place: str) -> None:
-    """Refuse columns of which two have one name as texts, of which only the last would be read.
+    """Refuse two columns of the same name, of which only the last would be read.
 
     Raises:
-        DataError: there are two.
+        DataError: two columns have the same name as text.
     """
     seen: set[str] = set()
     for name in map(str, names):
@@ -110,10 +111,10 @@ def check_names(names: Iterable[object], place: str) -> None:
 
 
 def unique_keys(pairs: Sequence[tuple[str, Any]]) -> Json:
-    """Return an object of JSON (`json.loads`, `object_pairs_hook`), of which each key stands there once.
+    """Return a JSON object without duplicate keys; an `object_pairs_hook` for `json.loads`.
 
     Raises:
-        DataError: one stands there twice, and the last value alone would be read.
+        DataError: a key occurs twice, so that only its last value would be read.
     """
     found = dict(pairs)
     if len(found) < len(pairs):

@@ -1,4 +1,4 @@
-"""Messages as tokens: a prompt as a chat template writes it, and the reply that is learnt behind it."""
+"""Chat messages as tokens: the prompt as the chat template writes it, and the reply to learn."""
 
 from collections.abc import Sequence
 
@@ -13,17 +13,17 @@ from bara_pyro.types import Fields
 def prompt_tokens(
     prompt: str | Sequence[Message], tokenizer: Tokenizer, what: str = "", options: Fields | None = None
 ) -> list[int]:
-    """Return the tokens of what a reply follows: of a text, or of messages up to the assistant's turn.
+    """Return the tokens of a prompt: of a text, or of messages up to the assistant's turn.
 
     Args:
-        prompt: it.
-        tokenizer: with a chat template for messages.
-        what: it is, for errors.
-        options: what the template is given beside messages.
+        prompt: a text or messages.
+        tokenizer: with a chat template if the prompt is messages.
+        what: name of the prompt in errors.
+        options: further arguments of the template.
 
     Raises:
-        DataError: messages are given, and the tokenizer has no chat template, or one that refuses them or
-            leaves out what they say.
+        DataError: messages are given, and the tokenizer has no chat template, or its template refuses them
+            or omits their content.
     """
     if isinstance(prompt, str):
         return front_ids(tokenizer) + ids_of(tokenizer, [prompt])[0]
@@ -33,15 +33,15 @@ def prompt_tokens(
 
 
 def in_chat(prompt: str | Sequence[Message], tokenizer: Tokenizer) -> tuple[Message, ...]:
-    """Return a prompt as messages, a plain one as what a user says, because chat=True (--chat) asks for that.
+    """Return a prompt as messages for chat=True (--chat); a plain text becomes one message of the user.
 
     Raises:
-        DataError: it is plain, and the tokenizer has no chat template.
+        DataError: the prompt is a text and the tokenizer has no chat template.
     """
     if isinstance(prompt, str) and not tokenizer.chat_template:
         raise DataError(
-            f"{model_of(tokenizer)} has no chat template: leave out chat=True (--chat), or give a model "
-            "made for conversations."
+            f"{model_of(tokenizer)} has no chat template: leave out chat=True (--chat), or choose a chat "
+            "model."
         )
     return said_by_user(prompt)
 
@@ -49,41 +49,41 @@ def in_chat(prompt: str | Sequence[Message], tokenizer: Tokenizer) -> tuple[Mess
 def _check_template(tokenizer: Tokenizer) -> None:
     if not tokenizer.chat_template:
         raise DataError(
-            f"{model_of(tokenizer)} has no chat template, which messages need: give texts in their place, "
-            "without a column 'system', or a model made for conversations."
+            f"{model_of(tokenizer)} has no chat template, which messages need: give texts instead, without "
+            "a column 'system', or choose a chat model."
         )
 
 
 def answered(
     prompt: Sequence[Message], reply: Message, tokenizer: Tokenizer, what: str, options: Fields
 ) -> tuple[list[int], list[int]]:
-    """Return the tokens of messages up to the assistant's turn, and those that a reply adds to them.
+    """Return the tokens of the messages up to the assistant's turn, and the tokens that the reply adds.
 
     Args:
-        prompt: what the reply follows.
+        prompt: the messages before the reply.
         reply: the assistant's message.
         tokenizer: with a chat template.
-        what: is written, for errors.
-        options: what the template is given beside messages.
+        what: name of the conversation in errors.
+        options: further arguments of the template.
 
     Raises:
-        DataError: see `prompt_tokens`; or the reply does not come last in what the template writes.
+        DataError: see `prompt_tokens`; or the template does not write the reply last.
     """
     _check_template(tokenizer)
     found = written(prompt, tokenizer, what, options, reply)
     if not found.whole.startswith(found.given):
         raise DataError(
-            f"The chat template does not put the reply of {what} behind what opens the assistant's turn: "
-            "give prompt and completion as texts."
+            f"The chat template does not write the reply of {what} after the opening of the assistant's "
+            "turn: give prompt and completion as texts."
         )
     return ids_of(tokenizer, [found.given])[0], _learnt(found, tokenizer)
 
 
 def _learnt(found: Written, tokenizer: Tokenizer) -> list[int]:
-    """Return what a template writes of a reply, up to the token that ends it.
+    """Return the tokens of a reply as the template writes it, up to the token that ends it.
 
-    What it writes behind that token is never generated. The reply may speak of such tokens itself: the end is
-    the first of them behind its last text.
+    Text after that token is never generated. The reply itself may contain such tokens, so the end is the
+    first one after the reply's last text.
     """
     reply = found.whole[len(found.given) :]
     tokens = continuation(tokenizer, found.given, reply)
@@ -96,7 +96,7 @@ def _learnt(found: Written, tokenizer: Tokenizer) -> list[int]:
     while bare and not tokenizer.decode(bare[-1:]).strip():
         bare = bare[:-1]
     added = tokenizer.added_tokens_decoder
-    if bare and bare[-1] in added and added[bare[-1]].special:  # a call may end in a token of its own
+    if bare and bare[-1] in added and added[bare[-1]].special:  # a tool call may end in a special token
         return bare
     end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-    return [*tokens, *end] if tokens else []  # of a template that closes no turn: a reply would never stop
+    return [*tokens, *end] if tokens else []  # the template closes no turn, and a reply would never stop

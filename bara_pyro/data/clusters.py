@@ -1,7 +1,7 @@
-"""Rows that belong together: those of one given cluster, those of one text, and whatever these join.
+"""Groups of rows that belong together: rows of one cluster, rows with the same text, and all that these join.
 
-A row that was learnt says more of the rows that belong to it than of the rows that a model is for. Whoever
-divides rows, draws them again or counts them as independent asks here which belong together (`together`).
+Training on one row of a group leaks information about the others. Code that splits rows, resamples them or
+counts them as independent therefore works on groups (`together`).
 """
 
 import unicodedata
@@ -15,9 +15,9 @@ from bara_pyro.errors import DataError
 
 
 def compared_text(row: Example) -> tuple[str, str]:
-    """Return what a row asks, context and question, as texts are compared: by what a reader sees.
+    """Return a row's context and question in the form in which texts are compared.
 
-    Case, white space, invisible characters and the way in which a character is composed do not count.
+    Case, white space, invisible characters and Unicode composition are ignored.
 
     Examples:
         >>> from bara_pyro.data import Example
@@ -29,7 +29,7 @@ def compared_text(row: Example) -> tuple[str, str]:
 
 
 def as_compared(text: str) -> str:
-    """Return a text without what a reader does not see: see `text_of`."""
+    """Return a text in the form in which texts are compared; see `compared_text`."""
     text = unicodedata.normalize("NFKC", text).casefold()
     if not text.isascii():
         text = "".join(character for character in text if unicodedata.category(character) != "Cf")
@@ -37,18 +37,18 @@ def as_compared(text: str) -> str:
 
 
 def together(rows: Sequence[Example], *, clusters: bool = True, passages: bool = False) -> list[str]:
-    """Return the name of each row's group: rows of one belong together, a row without a name is alone.
+    """Return the name of each row's group; an empty name marks a row that is alone.
 
-    Rows of one cluster and rows of one text (`text_of`) belong together, and so do those that a third joins:
-    a text that two authors have joins all texts of both. A text that all rows have joins none.
+    Rows of one cluster belong together, and so do rows with the same text (`compared_text`). Groups are
+    transitive: a text that two authors share joins all texts of both. A text that all rows share joins none.
 
     Args:
-        rows: to look at.
-        clusters: whether their `cluster` counts.
-        passages: whether rows about one passage belong together, too, whatever they ask about it.
+        rows: to group.
+        clusters: whether rows of one `cluster` belong together.
+        passages: whether rows about one passage belong together, whatever their questions.
 
     Returns:
-        A name a row: a cluster of the group, else made of the id of its first row; empty where it is alone.
+        One name per row: a cluster of its group, or a name made from the id of the group's first row.
 
     Examples:
         >>> from bara_pyro.data import Example
@@ -66,7 +66,7 @@ def together(rows: Sequence[Example], *, clusters: bool = True, passages: bool =
     parent = list(range(len(rows)))
 
     def first(row: int) -> int:
-        """Return the first row of the group that a row is of so far."""
+        """Return the first row of the group to which a row belongs so far."""
         while parent[row] != row:
             parent[row] = row = parent[parent[row]]
         return row
@@ -91,14 +91,14 @@ def _named(rows: Sequence[Example], firsts: Sequence[int], clusters: bool) -> li
             names[group] = min(names.get(group, row.cluster), row.cluster)
     for group, count in Counter(firsts).items():
         name = f"like {rows[group].id}"
-        while name in given:  # somebody's cluster may be called so
+        while name in given:  # a cluster in the data may have this name
             name += "'"
         names.setdefault(group, name if count > 1 else "")
     return [names[group] for group in firsts]
 
 
 def places_by_group(names: Iterable[str]) -> list[list[int]]:
-    """Return the places of the rows of each group, in the order in which groups begin.
+    """Return the indices of the rows of each group, in the order in which groups first occur.
 
     Examples:
         >>> from bara_pyro.data.clusters import places_by_group
@@ -114,8 +114,8 @@ def places_by_group(names: Iterable[str]) -> list[list[int]]:
 def folds(names: Sequence[str], count: int) -> list[int]:
     """Return the fold of each row, 0 to `count` - 1; all rows of a group are in one fold.
 
-    Each group goes to the fold with the fewest rows so far, so that rows that are alone go to each in turn.
-    There are fewer folds where there are fewer groups; rows of a single group are taken as if all were alone.
+    Each group goes to the fold with the fewest rows so far. There are at most as many folds as groups; if all
+    rows are of one group, each counts as a group of its own.
 
     Examples:
         >>> from bara_pyro.data.clusters import folds
@@ -137,15 +137,20 @@ def folds(names: Sequence[str], count: int) -> list[int]:
 def set_aside(
     rows: Sequence[Example], most: int, salt: str = "", *, column: str = ""
 ) -> tuple[list[Example], list[Example]]:
-    """Set whole groups of rows aside, at most so many rows.
+    """Set whole groups of rows aside.
 
-    Groups are taken in the order of a hash of their clusters' names (of ids, where a row has none) behind
-    `salt`, so a division depends neither on the order of the rows nor on a generator. One that is too large
-    for what is left to take, or whose absence would leave a class without rows, is passed over. `column` is
-    what errors call what rows of a cluster have in common.
+    Groups are taken in the order of a hash of `salt` and the cluster's name (the row's id without a cluster),
+    so the split depends neither on the order of the rows nor on a random generator. A group is skipped if it
+    is too large, or if a class would be left without rows.
+
+    Args:
+        rows: to split.
+        most: the most rows to set aside.
+        salt: put before each name, to get another order.
+        column: name of the cluster column in errors.
 
     Returns:
-        The rows that stay and those set aside, each in the order of `rows`.
+        The rows that stay and the rows set aside, each in the order of `rows`.
 
     Raises:
         DataError: no group can be set aside.
@@ -171,13 +176,14 @@ def set_aside(
 
 
 def set_shares_aside(rows: Sequence[Example], counts: dict[int, int]) -> tuple[list[Example], list[Example]]:
-    """Set whole groups of rows aside, of each class as many rows as `counts` says, as far as groups allow.
+    """Set whole groups of rows aside, with about `counts[c]` rows of each class c.
 
-    Groups are taken in the order of the smallest hash of their rows' ids: first those that fit into what each
-    class has still to give, then those that fit into what is left of all. A class keeps at least one row.
+    Groups are taken in the order of the smallest hash of their rows' ids: first those that fit the counts of
+    every class, then those that fit the remaining total. A class keeps at least one row.
 
     Returns:
-        The rows that stay and those set aside, each in the order of `rows`; none where no group fits.
+        The rows that stay and the rows set aside, each in the order of `rows`; none are set aside if no group
+        fits.
     """
     wanted, kept = Counter(counts), Counter(row.label for row in rows)
     order = sorted(_groups(rows), key=lambda group: min(_order(row.id) for row in group))
@@ -194,14 +200,13 @@ def set_shares_aside(rows: Sequence[Example], counts: dict[int, int]) -> tuple[l
 
 
 def one_of_each(rows: Sequence[Example], *, clusters: bool = True) -> list[Example]:
-    """Return one row of each group, by a hash of the ids, in the order of `rows`.
+    """Return one row of each group, chosen by a hash of the ids, in the order of `rows`.
 
-    What is promised of independent rows holds of these, where groups are independent: for a row to come of
-    another group.
+    If groups are independent, these rows are: a guarantee calibrated on them holds for a row of a new group.
 
     Args:
         rows: to choose from.
-        clusters: whether rows of one cluster belong together; rows of one text always do.
+        clusters: whether rows of one cluster belong together; rows with the same text always do.
 
     Examples:
         >>> from bara_pyro.data.clusters import one_of_each
@@ -234,15 +239,13 @@ def _not_divided(
     if len(groups) == 1 and rows[0].cluster:
         same = f"have the same {column} (cluster_column)"
         if len({row.cluster for row in rows}) > 1:
-            same = f"belong together by their {column} (cluster_column) and by texts that several have"
+            same = f"belong together by their {column} (cluster_column) and by shared texts"
         return DataError(
-            f"All {len(rows)} rows {same}, and none can be set aside without the others: bring rows of "
-            "another, or test rows as test_file (--test-file), or leave "
-            f"{option_of('cluster')} out."
+            f"All {len(rows)} rows {same}, so none can be set aside: add rows of another {column}, give a "
+            f"test_file (--test-file), or leave {option_of('cluster')} out."
         )
     smallest = min(map(len, groups))
     return DataError(
-        f"None of {len(groups)} clusters can be set aside whole among at most {most} rows (the smallest has "
-        f"{smallest}, and each class must keep rows to train on): set more rows aside, or bring them in a "
-        "file of their own."
+        f"None of {len(groups)} clusters fits into {most} rows to set aside (the smallest has {smallest}, "
+        "and each class must keep rows): set more rows aside, or give a separate file."
     )

@@ -1,4 +1,4 @@
-"""Which column holds what: named by the user, or found by the names that datasets usually have."""
+"""Find the columns to read: those that the user names, else those with usual names."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -17,31 +17,35 @@ from bara_pyro.types import Fields
 def find_columns(
     there: Sequence[str], given: ColumnNames, place: str, *, answers: bool = True, last_words: bool = True
 ) -> Columns:
-    """Return the columns to read, of those `there`: those given, else those that have a usual name.
+    """Return the columns to read: those that the user names, else those with a usual name.
 
-    Without one, the text (and the answer, where `answers` asks for one) may be in the one column whose name
-    ends in a usual name, unless `last_words` is False.
+    Args:
+        there: the columns of the rows.
+        given: the columns that the user names.
+        place: name of the rows in errors.
+        answers: whether a column of answers is required.
+        last_words: whether to accept, failing that, the only column whose name ends in a usual name.
 
     Raises:
-        DataError: a named column is not there, or no column has a usual name; columns found are named.
+        DataError: a named column is missing, or no column has a usual name; the error lists the columns.
     """
     listed = ", ".join(map(repr, there))
     found: dict[str, Any] = {**given.named}
     for kind, name in found.items():
         if name not in there:
             raise DataError(
-                f"{place} has no column {name!r}, which {option_of(kind)} names: it has {listed}."
+                f"{place} has no column {name!r}, named by {option_of(kind)}: its columns are {listed}."
             )
     for kind in KINDS:
-        # Another text is context only to a question: beside a text to be classified it may be anything.
+        # A second text is read as context only of a question; beside a text to classify it may be anything.
         asked = kind != "context" or is_question(found.get("text", ""))
         if asked and kind not in found and (name := _usual(kind, there, tuple(found.values()), place)):
             found[kind] = name
     for kind in ("text", "choices", "context"):
         if "label" in found and found.get(kind) == found["label"]:
             raise DataError(
-                f"{place} has its answers in {found['label']!r}, which is read as {KINDS[kind].holds} as "
-                f"well: name another column with {option_of(kind)}."
+                f"{place}: the column {found['label']!r} is read as the answer and as {KINDS[kind].holds}: "
+                f"name another column with {option_of(kind)}."
             )
     lacking = [kind for kind in ("text", "label") if kind not in found and (kind == "text" or answers)]
     for kind in [*lacking]:
@@ -52,7 +56,7 @@ def find_columns(
         kinds = " and no column for ".join(KINDS[kind].holds for kind in lacking)
         options = " and ".join(option_of(kind) for kind in lacking)
         replies = ""
-        if "label" in lacking and not {"messages", *REPLIES}.isdisjoint(there):  # no answers of a closed set
+        if "label" in lacking and not {"messages", *REPLIES}.isdisjoint(there):  # the rows hold replies
             replies = ", or learn replies with likelihood='completion' (--likelihood completion)"
         raise DataError(
             f"{place} has no column for {kinds} among {listed}{_read_already(found)}: name it with "
@@ -62,7 +66,7 @@ def find_columns(
 
 
 def _read_already(found: dict[str, str]) -> str:
-    """Say of columns which kind they are read as, where their name is usual for another kind."""
+    """Return a remark on columns whose name is also usual for another kind."""
     told = [
         f"{name!r} is read as {KINDS[kind].holds}"
         for kind, name in found.items()
@@ -72,18 +76,18 @@ def _read_already(found: dict[str, str]) -> str:
 
 
 def is_question(column: str) -> bool:
-    """Return whether a text is a question, which must reach the model whole, by the name of its column."""
+    """Return whether a column holds questions, which must not be cut, by its name."""
     return _bare(column) in {_bare(name) for name in QUESTIONS}
 
 
 def columns_note(columns: Columns) -> str:
-    """Return the sentence that tells a user which columns are read."""
+    """Return the note that lists the columns that are read."""
     named = [f"{kind} {name!r}" for kind, name in asdict(columns).items() if isinstance(name, str)]
     return "columns read: " + ", ".join(named)
 
 
 def _usual(kind: str, there: Sequence[str], taken: Sequence[str], place: str = "") -> str | None:
-    """Return the column of the first usual name that is there; refuse two that differ in its spelling."""
+    """Return the column with the first usual name; refuse two spellings of the same name."""
     for usual in KINDS[kind].usual:
         found = [name for name in there if name not in taken and _bare(name) == _bare(usual)]
         if len(found) > 1:
@@ -97,7 +101,7 @@ def _usual(kind: str, there: Sequence[str], taken: Sequence[str], place: str = "
 
 
 def _named_for(kind: str, there: Sequence[str], taken: Sequence[str], place: str) -> str | None:
-    """Return the one column whose last word is a usual name, such as "Customer Message"; refuse several."""
+    """Return the only column whose last word is a usual name, like "Customer Message"; refuse several."""
     usual = {_bare(name) for name in KINDS[kind].usual}
     found = [name for name in there if name not in taken and _words(name)[-1:] and _words(name)[-1] in usual]
     if len(found) > 1:
@@ -110,15 +114,14 @@ def _named_for(kind: str, there: Sequence[str], taken: Sequence[str], place: str
 
 
 def id_column(parts: Sequence[Sequence[Fields]], taken: Collection[str | None]) -> str | None:
-    """Return the column that identifies rows where none is called "id": "Ticket ID", "ticket_id", "ticketId".
+    """Return a column of identifiers such as "Ticket ID" or "ticket_id", if no column is called "id".
 
     Args:
         parts: the rows of each table.
         taken: columns that are read as something else.
 
     Returns:
-        The first whose cells are there in every row and differ from row to row, in all tables together; None
-        where there is none.
+        The first column whose cells are filled and unique over all tables, or None.
     """
     rows = [row for part in parts for row in part]
     there = [str(name) for name in rows[0]] if rows else []
@@ -135,11 +138,11 @@ def id_column(parts: Sequence[Sequence[Fields]], taken: Collection[str | None]) 
 
 
 def _words(name: str) -> list[str]:
-    """Return the words of a column's name, in small letters."""
+    """Return the words of a column's name, in lower case."""
     apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", as_read(name))
     return re.split(r"[\W_]+", apart.strip(" _").lower())
 
 
-@lru_cache(2**14)  # asked for every kind of column
+@lru_cache(2**14)  # called for every kind of column
 def _bare(name: str) -> str:
     return re.sub(r"[\s_-]", "", as_read(name)).lower()

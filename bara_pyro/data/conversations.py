@@ -1,4 +1,4 @@
-"""Prompts with replies as people keep them: TRL's formats, preference pairs; to tokens by a chat template."""
+"""Read prompts with replies in TRL's formats, and turn them into tokens by a chat template."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -28,20 +28,20 @@ from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.types import Fields
 
 REPLIES = ("completion", "chosen", "response", "output", "answer")
-"""Columns that replies are found in."""
+"""Columns of replies."""
 REASONING = ("reasoning_content", "thinking", "reasoning")
-"""Parts of an assistant's message that no column is read for."""
+"""Parts of an assistant's message; columns with these names are refused."""
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """What is given and what is to be learnt: texts, or messages of a conversation.
+    """A prompt and the reply to learn, as texts or as messages.
 
     Attributes:
         prompt: a text, or the messages before the reply, each with `role` and `content`.
-        reply: its text, or the assistant's message where it has more than that (`tool_calls`, reasoning).
+        reply: a text, or the assistant's message if it has other parts (`tool_calls`, reasoning).
         id: a stable identifier.
-        options: what a chat template is given beside the messages: `tools`, `documents`, others by name.
+        options: further arguments of the chat template, such as `tools` and `documents`.
     """
 
     prompt: str | tuple[Message, ...]
@@ -50,29 +50,31 @@ class Conversation:
     options: Fields = field(default_factory=dict)
 
     def spoken(self) -> "Conversation":
-        """Return the same with a plain prompt read as what a user says in a conversation."""
+        """Return a copy whose plain prompt has become a message of the user."""
         return replace(self, prompt=said_by_user(self.prompt))
 
 
 def load_conversations(data: Data, split: str = "row") -> list[Conversation]:
-    """Return the conversations of a file, DataFrame, `datasets.Dataset` or list of dictionaries.
+    """Read the conversations of a file, DataFrame, `datasets.Dataset` or list of dictionaries.
 
-    Rows are in one of the formats of TRL: `messages`, a conversation whose last message is the assistant's;
-    `prompt` (a text or messages) with `completion`; or a preference pair, whose `chosen` reply is learnt. In
-    place of `prompt` a column `instruction` or `question` will do, and in place of `completion` one named
-    `response`, `output` or `answer`; where it holds messages, the last one, the assistant's, is the reply,
-    and those before it follow the prompt, which they may begin with once more. What a column `input` holds
-    beside an `instruction` (Alpaca's format) is put below it, and a text in `system` or `system_prompt` is
-    the system's message before the prompt.
+    Rows have one of TRL's formats:
+
+    - `messages`: a conversation whose last message is the assistant's reply;
+    - `prompt` (a text or messages) with `completion`;
+    - `prompt`, `chosen` and `rejected`: the chosen reply is learnt.
+
+    The column `prompt` may also be called `instruction` or `question`, and `completion` may be `response`,
+    `output` or `answer`. If the reply column holds messages, the last one is the reply and the others follow
+    the prompt, which they may repeat. A column `input` beside an `instruction` (Alpaca's format) is put below
+    it. A text in `system` or `system_prompt` becomes the system message.
 
     Args:
         data: the rows.
-        split: begins the identifiers of rows that have none of their own, `<split>-<row>`.
+        split: prefix of the identifiers of rows without an id, `<split>-<row>`.
 
     Raises:
-        DataError: a file that cannot be read, a row in none of these formats or that is not valid Unicode,
-            messages that do not end with the assistant's or that begin with another prompt, or two rows with
-            one id.
+        DataError: the file cannot be read, a row has none of these formats or invalid Unicode, messages do
+            not end with the assistant's or contradict the prompt, or two rows have the same id.
 
     Examples:
         >>> import bara_pyro as bp
@@ -91,7 +93,7 @@ def conversations_in(table: DataTable, split: str) -> list[Conversation]:
 
 
 def each_conversation(rows: Iterable[Fields], place: str, split: str) -> Iterator[Conversation]:
-    """Yield the conversations of rows from `place` one at a time, of which two may have the same id."""
+    """Yield the conversations of rows one at a time, without checking that their ids differ."""
     for number, row in enumerate(rows, 1):
         where = f"row {number} of {place}"
         found = _conversation(row, where, own_id(row) or f"{split}-{number}")
@@ -124,7 +126,7 @@ def _conversation(row: Fields, where: str, row_id: str) -> Conversation:
 def _whole(
     prompt: str | tuple[Message, ...], reply: str | Message, row: Fields, row_id: str, where: str
 ) -> Conversation:
-    """Return a conversation with what the row gives its template; refuse what would be lost."""
+    """Return a conversation with the row's arguments for the template; refuse columns that would be lost."""
     known = set(texts_of(reply))
     for column in REASONING:
         if row.get(column) and row[column] not in known:
@@ -145,24 +147,24 @@ def encode_replies(
     chat: bool = False,
     too_long: str = "drop",
 ) -> EncodedReplies:
-    """Return conversations as tokens, of at most `max_length` each.
+    """Return conversations as tokens, at most `max_length` each.
 
-    Messages go through the tokenizer's chat template, and the reply is what it writes behind the opening of
-    the assistant's turn, up to the token that ends a text. A plain prompt is read as it is, and its reply
-    ends with that token, where the tokenizer has one. A prompt is tokenised by itself, as it is
-    where a reply is generated, and a reply is what the two together add.
+    Messages are written by the tokenizer's chat template; the reply is the part after the opening of the
+    assistant's turn, up to the end-of-text token. Plain texts are used unchanged, and the reply gets the
+    end-of-text token, if the tokenizer has one. The prompt is tokenised by itself, as in generation; the
+    reply's tokens are those that prompt and reply together add.
 
     Args:
         conversations: to encode.
         tokenizer: a Hugging Face tokenizer.
-        max_length: the most tokens of prompt and reply together; what is longer loses the end of its reply.
-        chat: read plain prompts, too, as what a user says in a conversation.
-        too_long: "drop" leaves out rows whose prompt alone is as long as that, "error" refuses them.
+        max_length: the most tokens of prompt and reply together; longer replies are cut at the end.
+        chat: also turn plain prompts into messages of the user.
+        too_long: what to do if the prompt alone reaches `max_length`: "drop" the row, or raise an "error".
 
     Raises:
         ConfigError: `max_length` is below 2.
-        DataError: a row is refused for its length, a reply or a prompt has no tokens, or messages are given
-            and the tokenizer has no chat template, or one that a reply does not come last in.
+        DataError: a row is too long and `too_long` is "error", a prompt or reply has no tokens, or the
+            tokenizer has no chat template for messages, or one that does not write the reply last.
 
     Examples:
         >>> import bara_pyro as bp
@@ -189,7 +191,7 @@ def encode_replies(
 
 @dataclass(frozen=True)
 class ReplyEncoder:
-    """What makes tokens of one conversation; attributes as the arguments of `encode_replies`."""
+    """Encodes one conversation at a time; the attributes are the arguments of `encode_replies`."""
 
     tokenizer: Tokenizer
     max_length: int = 2048
@@ -198,12 +200,10 @@ class ReplyEncoder:
 
     def __post_init__(self) -> None:
         if self.max_length < 2:
-            raise ConfigError(
-                f"max_length is {self.max_length}: a prompt and a reply take at least 2 tokens."
-            )
+            raise ConfigError(f"max_length is {self.max_length}: choose 2 or more, for a prompt and a reply.")
 
     def __call__(self, conversation: Conversation) -> tuple[EncodedReply | None, bool]:
-        """Return a row, or None where its prompt is too long, and whether its reply was cut."""
+        """Return the row, or None if its prompt is too long, and whether its reply was cut."""
         if self.chat:
             conversation = replace(conversation, prompt=in_chat(conversation.prompt, self.tokenizer))
         prompt, reply = tokens_of(conversation, self.tokenizer)
@@ -211,7 +211,7 @@ class ReplyEncoder:
         if room < 1 and self.too_long == "error":
             raise DataError(
                 f"The prompt of row {conversation.id!r} is {len(prompt)} tokens long and max_length is "
-                f"{self.max_length}: raise max_length, or leave such rows out with too_long='drop' "
+                f"{self.max_length}: raise max_length, or drop such rows with too_long='drop' "
                 "(--too-long drop)."
             )
         if room < 1:
@@ -220,14 +220,14 @@ class ReplyEncoder:
 
 
 def tokens_of(conversation: Conversation, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
-    """Return the tokens of a prompt, and those of its reply; see `encode_replies`."""
+    """Return the tokens of a prompt and of its reply; see `encode_replies`."""
     prompt, said = conversation.prompt, conversation.reply
     what = f"row {conversation.id!r}"
     if isinstance(prompt, str):
         if conversation.options or not isinstance(said, str):
             raise DataError(
-                f"The prompt of {what} is a text, and only chat templates write tools or parts of a reply: "
-                "give messages, or chat=True (--chat)."
+                f"The prompt of {what} is a text, but tools and parts of a reply need a chat template: give "
+                "messages, or set chat=True (--chat)."
             )
         reply = continuation(tokenizer, prompt, said) if said else []
         end = [tokenizer.eos_token_id] if reply and tokenizer.eos_token_id is not None else []

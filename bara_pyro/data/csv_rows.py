@@ -1,4 +1,4 @@
-"""Rows of a .csv or .tsv file, one at a time, every cell a text."""
+"""Read the rows of a .csv or .tsv file one at a time, with every cell as text."""
 
 import csv
 import io
@@ -16,16 +16,18 @@ from bara_pyro.untrusted.schemas import MOST_JSON
 
 SEPARATORS = {",": "a comma", ";": "a semicolon", "\t": "a tab"}
 TOLD = re.compile(r'"?sep=([^\w "]|\t)"?[,;\t]*\s*', re.IGNORECASE)
-END = "\x1e end \x1e"  # a line behind the last one, which an open quotation mark would take in
-LONGEST = MOST_JSON  # characters of a cell; the csv module stops at 131,072 by itself
+END = "\x1e end \x1e"  # appended as a last line: it ends up in a cell whose quotation mark is never closed
+LONGEST = MOST_JSON  # characters per cell; the csv module's own limit is 131,072
 
 
 def csv_rows(path: Path) -> Iterator[Json]:
-    """Read cells as texts, by the standard library: other readers turn "007" into 7 and "NA" into nothing.
+    """Yield the rows of a file as dictionaries of texts.
+
+    The standard library reads it, because other readers turn "007" into 7 and "NA" into an empty cell.
 
     Raises:
-        DataError: the file cannot be read, has two columns of one name, something in a column without a name,
-            or a row of more or fewer cells.
+        DataError: the file cannot be read, has two columns of the same name or a filled column without a
+            name, or a row has too many or too few cells.
     """
     read = 0
     try:
@@ -33,23 +35,23 @@ def csv_rows(path: Path) -> Iterator[Json]:
             yield row
             read += 1
     except csv.Error as error:
-        with suppress(csv.Error):  # says what is wrong, where that can be told
+        with suppress(csv.Error):  # a lenient pass may find a more helpful error
             for _ in _rows(path, strict=False):
                 pass
         if "expected after" not in str(error):
             raise DataError(f"{path} cannot be read: {error}.") from error
         raise DataError(
-            f"{path}, row {read + 1} has text behind a closing quotation mark: double the marks of a text "
-            "and put its whole cell in quotation marks, or take them out."
+            f"{path}, row {read + 1} has text after a closing quotation mark: double the marks within a text "
+            "and quote the whole cell, or remove them."
         ) from error
 
 
 def _rows(path: Path, *, strict: bool) -> Iterator[Json]:
-    """Read a file; not `strict`, what stands behind a closing quotation mark is a part of the cell."""
+    """Yield the rows of a file; unless `strict`, text after a closing quotation mark belongs to the cell."""
     header, separator, lines = _opened(path)
     cells = csv.reader(chain([header], lines, [END]), delimiter=separator, strict=strict)
     names = [name.strip() for name in next(cells, [])]
-    # Spreadsheets end lines in cells without a name; the first column is one that pandas numbers rows in.
+    # Spreadsheets append unnamed empty cells; an unnamed first column holds the row numbers of pandas.
     named = [i for i, name in enumerate(names) if name or not i]
     unnamed = [i for i, name in enumerate(names) if i and not name]
     least = max(named, default=-1) + 1
@@ -64,17 +66,17 @@ def _rows(path: Path, *, strict: bool) -> Iterator[Json]:
 
 
 def _check_unnamed(place: str, row: list[str], unnamed: list[int]) -> None:
-    """Refuse a row with something in a column that has no name."""
+    """Refuse a row with text in a column that has no name."""
     for i in unnamed:
         if i < len(row) and row[i].strip():
             raise DataError(
-                f"{place} has {row[i][:40]!r} in column {i + 1}, which has no name in the header: name it, "
-                "or put the text that it is a part of in quotation marks."
+                f"{place} has {row[i][:40]!r} in column {i + 1}, which has no name in the header: name the "
+                "column, or quote the text that it belongs to."
             )
 
 
 def separator_in(path: Path) -> str:
-    """Return what separates the cells of a .csv or .tsv file.
+    """Return the character that separates the cells of a .csv or .tsv file.
 
     Raises:
         DataError: the file cannot be read.
@@ -83,12 +85,12 @@ def separator_in(path: Path) -> str:
 
 
 def _opened(path: Path) -> tuple[str, str, Iterator[str]]:
-    """Return the header of a file, what separates its cells, and the lines behind the header."""
+    """Return the header of a file, its separator, and the lines after the header."""
     csv.field_size_limit(LONGEST)
-    ends = (io.StringIO(line, newline="") for line in lines_in(path))  # old Macs', too
+    ends = (io.StringIO(line, newline="") for line in lines_in(path))  # also splits at "\r"
     lines = dropwhile(_blank, chain.from_iterable(ends))
     first = next(lines, "")
-    if told := TOLD.fullmatch(first):  # Excel's way to say it, above the header
+    if told := TOLD.fullmatch(first):  # Excel's line "sep=;" above the header
         return next(dropwhile(_blank, lines), ""), told[1], lines
     return first, _separator(first, path), lines
 
@@ -98,17 +100,17 @@ def _blank(line: str) -> bool:
 
 
 def _check_quotes(place: str, row: list[str], separator: str) -> None:
-    """Refuse a cell that a quotation mark opens and that takes in the rows behind it.
+    """Refuse a cell whose opening quotation mark swallows the rows after it.
 
-    Seen where nothing closes it, and where the cell holds tabs and lines in a file separated by tabs.
+    The mark is then never closed, or a cell of a tab-separated file contains tabs and line breaks.
     """
     for cell in row:
         swallowed = separator == "\t" and "\n" in cell and "\t" in cell
         if swallowed or END in cell:
-            what = "takes in the rows behind it" if swallowed else "nothing closes"
+            what = "swallows the rows after it" if swallowed else "is never closed"
             raise DataError(
                 f"{place} has a quotation mark before {cell.splitlines()[0][:40]!r} that {what}: double it "
-                "and put the whole cell in quotation marks, or take it out."
+                "and quote the whole cell, or remove it."
             )
 
 
@@ -117,14 +119,13 @@ def _ragged(place: str, row: list[str], wanted: int, separator: str) -> DataErro
     if len(row) == 1 and (others := [name for other, name in SEPARATORS.items() if other in row[0]]):
         hint = f", but this row by {others[0]}?"  # it could also be a text that has one
     return DataError(
-        f"{place} has not as many cells as the header ({len(row)} and not {wanted}, separated by "
-        f"{sign}{hint}): separate all by {sign}, and put texts with {sign}, a quotation mark or a line break "
-        "in quotation marks."
+        f"{place} has {len(row)} cells and the header has {wanted} (separated by {sign}{hint}): use {sign} "
+        f"throughout, and quote texts that contain {sign}, a quotation mark or a line break."
     )
 
 
 def _without_blank_lines(rows: Iterable[list[str]], columns: int) -> Iterator[list[str]]:
-    """Drop blank lines; in a file of one column only those at its end, as others are rows without a text."""
+    """Drop blank lines; in a file of one column only those at the end, as the others are empty rows."""
     blank = 0
     for row in takewhile(lambda row: row != [END], rows):
         if row:
@@ -136,7 +137,7 @@ def _without_blank_lines(rows: Iterable[list[str]], columns: int) -> Iterator[li
 
 
 def _separator(header: str, path: Path) -> str:
-    """Return what separates the header's cells: of comma, semicolon and tab the one that makes most of it."""
+    """Return the separator, among comma, semicolon and tab, that splits the header into most cells."""
     if path.suffix.lower() == ".tsv":
         return "\t"
     return max(SEPARATORS, key=lambda sign: len(next(csv.reader([header], delimiter=sign), [])))

@@ -1,4 +1,4 @@
-"""Text to token ids: prompts that fit without losing the question."""
+"""Turn texts into token ids, cutting long contexts but never the question."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +23,7 @@ from bara_pyro.data.tokens import (
 from bara_pyro.data.types import Batch, Example
 from bara_pyro.errors import ConfigError, DataError, unknown
 
-MUCH = 8  # times what fits: so far are the tokens of a question that does not fit counted
+MUCH = 8  # the tokens of a question that is too long are counted up to this multiple of the limit
 
 
 def prompt_text(example: Example) -> str:
@@ -50,27 +50,26 @@ def encode(
 ) -> EncodedSplit:
     """Tokenise prompts, at most `max_length` tokens each (300 in the published protocol).
 
-    Where a prompt is too long, tokens are taken off the end of its context and of nothing else: the beginning
-    of the context, and the question with its options, stay. What is taken off costs nothing, however much
-    that is; a text counts as too long, too, beyond 256 characters for each token of `max_length`. Special
-    tokens that the tokenizer puts in front (BOS) are kept and counted; those it would put behind are not
-    added, because the answer is read there.
+    If a prompt is too long, the end of its context is cut; the beginning of the context and the question with
+    its options stay. A text also counts as too long if it has more than 256 characters per token of
+    `max_length`. Special tokens that the tokenizer puts in front (BOS) are kept and counted; none are added
+    at the end, where the answer is read.
 
     Args:
         examples: the rows.
-        tokenizer: a Hugging Face tokenizer; one without a padding token is padded with its end token.
+        tokenizer: a Hugging Face tokenizer; without a padding token, its end token is used for padding.
         max_length: the most tokens of a prompt.
-        too_long: what to do where the question alone is longer: "error", or "drop" the row and list it in
-            `EncodedSplit.dropped`.
-        classes: their number C, where the answers are scored as whole texts; a row that knows the texts of
-            its options is then asked without them.
-        answers: these texts, for rows without options of their own.
-        context: the most tokens of a prompt with an answer behind it that the language model takes
-            (`Backbone.context`): where `max_length` is above that, this is the bound. None: any number.
+        too_long: what to do if the question alone is too long: raise an "error", or "drop" the row and list
+            it in `EncodedSplit.dropped`.
+        classes: number of classes C, if answers are scored as whole texts; options are then left out of the
+            prompts of rows that list them.
+        answers: texts of the answers, for rows that list no options.
+        context: the language model's limit for a prompt and its answer in tokens (`Backbone.context`); it
+            applies if `max_length` is larger. None: no limit.
 
     Raises:
-        DataError: a question alone is longer than that (the row is named), two rows have one
-            identifier, or an answer's text is to be scored which is not known or the tokenizer cannot read.
+        DataError: a question is too long (the row is named), two rows have the same identifier, or the text
+            of an answer is missing or unreadable for the tokenizer.
         ConfigError: `max_length` is not positive, or `too_long` is unknown.
 
     Examples:
@@ -87,7 +86,7 @@ def encode(
         raise ConfigError(unknown("way to treat long questions", too_long, ("error", "drop")))
     if len({example.id for example in examples}) < len(examples):
         twice, _ = Counter(example.id for example in examples).most_common(1)[0]
-        raise DataError(f"Two rows have the identifier {twice!r}: give each row its own.")
+        raise DataError(f"Two rows have the identifier {twice!r}: give each row a different one.")
     if classes is not None:
         examples = [unlisted(example) for example in examples]
     fitting = _Fitting(tokenizer, max_length, context, tuple(answers), classes)
@@ -119,7 +118,7 @@ def encode(
 def collate(
     examples: Sequence[Example], tokenizer: Tokenizer, answer_ids: Tensor, max_length: int = 300
 ) -> Batch:
-    """Return a few examples as one left-padded batch; `encode` is the way for whole splits.
+    """Return a few examples as one left-padded batch; use `encode` for whole splits.
 
     Examples:
         >>> import bara_pyro as bp
@@ -143,7 +142,7 @@ class _EncodedRow:
 
 @dataclass(frozen=True)
 class _Fitting:
-    """Makes rows fit `max_length`, and the language model with their answers behind them; see `encode`."""
+    """Fits rows into `max_length`, and with their answers into the language model; see `encode`."""
 
     tokenizer: Tokenizer
     max_length: int
@@ -157,11 +156,11 @@ class _Fitting:
 
     @property
     def longest(self) -> int:
-        """The most tokens of a prompt, those in front among them."""
+        """The most tokens of a prompt, including special tokens in front."""
         return min(self.max_length, self.context or self.max_length)
 
     def rows(self, examples: Sequence[Example]) -> Iterator[_EncodedRow | None]:
-        """Yield a row for each example; None where its question or its answers do not fit."""
+        """Yield a row for each example, or None if its question or answers do not fit."""
         room = self.longest - len(self.front)
         for example, start in zip(
             examples, leading(self.tokenizer, [*map(prompt_text, examples)], room), strict=True
@@ -176,23 +175,24 @@ class _Fitting:
         return None if cut is None else _EncodedRow(example, self.front + cut, cut=True)
 
     def _answered(self, row: _EncodedRow, start: Leading) -> _EncodedRow | None:
-        """Return a row with the tokens of the C texts that could answer it; none of one that it lacks."""
+        """Return a row with the tokens of its C answers; an answer that the row does not offer is empty."""
         own = row.example.texts or tuple(self.answers)
         if not own:
             raise DataError(
-                f"Row {row.example.id!r} does not know the texts of its answers: ask for letters."
+                f"Row {row.example.id!r} has no texts of its answers: use labels='letters' (--labels "
+                "letters)."
             )
         if not all(map(self._readable, own)):
             return None
         texts = (*map(self._read, own), *([],) * ((self.classes or 0) - len(own)))
-        behind = max(map(len, texts)) - 1  # the last token of a text is never read
+        behind = max(map(len, texts)) - 1  # the last token of a text is never an input
         if self.context is not None and len(row.tokens) + behind > self.context:
             shorter = self._within(row.example, start, self.context - behind - len(self.front))
             return None if shorter is None else replace(shorter, texts=texts)
         return replace(row, texts=texts)
 
     def _readable(self, text: str) -> bool:
-        """Return whether an answer is no longer than the language model takes."""
+        """Return whether an answer fits into the language model."""
         if self.context is None or len(text) <= self.context:
             return True
         start = leading(self.tokenizer, [text], self.context)[0]
@@ -203,20 +203,20 @@ class _Fitting:
         return cache(partial(text_tokens, self.tokenizer))
 
     def error(self, example: Example) -> DataError:
-        """Return what is wrong with an example that does not fit."""
+        """Return the error for an example that does not fit."""
         held = also = ""
         if len(self.answers) > 1 and all(answer in example.question for answer in self.answers):
-            held = f", its {len(self.answers)} labels listed,"
+            held = f", which lists {len(self.answers)} labels,"
             also = " score the labels' texts with labels='texts' (--labels texts),"
         start = leading(self.tokenizer, [example.question], MUCH * self.longest)[0]
         length = ("" if start.whole else "more than ") + str(len(self.front) + len(start.tokens))
-        way_out = "leave such rows out with too_long='drop' (--too-long drop)."
+        way_out = "drop such rows with too_long='drop' (--too-long drop)."
         if self.longest == self.max_length < len(self.front) + len(start.tokens):
             return DataError(
                 f"The question of row {example.id!r}{held} is {length} tokens long and max_length is "
                 f"{self.max_length}: raise max_length,{also} or {way_out}"
             )
-        behind = "" if self.classes is None else " and the answer behind it"
+        behind = "" if self.classes is None else " including the answer"
         return DataError(
             f"The question of row {example.id!r}{held} is {length} tokens long, and the language model takes "
             f"{self.context}{behind}: shorten it,{also} or {way_out}"
@@ -224,11 +224,11 @@ class _Fitting:
 
 
 def _cut(example: Example, tokenizer: Tokenizer, room: int) -> list[int] | None:
-    """Return the prompt with its context cut to fit `room` tokens; None where the question does not."""
+    """Return the prompt with its context cut to fit `room` tokens, or None if the question does not fit."""
     question = leading(tokenizer, [example.question], room)[0]
     if not question.whole or len(question.tokens) > room:
         return None
-    tail = continuation(tokenizer, "a", f"\n{example.question}")  # as it is tokenised behind a context
+    tail = continuation(tokenizer, "a", f"\n{example.question}")  # as tokenised after a context
     if len(tail) >= room:
         return question.tokens
     left = room - len(tail)

@@ -1,7 +1,7 @@
-"""The schema of rows of one's own: a text and its label, or a question with its options.
+"""Read a user's own rows: a text and its label, or a question with its options.
 
-With choices, the answer is a letter, an option's text or its index from 0 (or the option's own label, where
-the choices come as ARC's are); without, it is one of a closed set of labels.
+With options, the answer is a letter, an option's text or its index from 0, or the option's label if the
+choices have ARC's format. Without options, it is one of a fixed set of labels.
 """
 
 import json
@@ -15,13 +15,17 @@ from bara_pyro.data.types import LETTERS, Columns, Example
 from bara_pyro.errors import DataError
 
 PRINTED = re.compile(r"\s*[\[({]+\s*['\"]")
-"""How a list of texts begins."""
+"""Matches the beginning of a printed list of texts."""
 
 
 def own_example(row: Row, row_id: str, columns: Columns, names: Sequence[str]) -> Example:
-    """Turn a row of one's own into an `Example`; its label is -1 where it has no answer.
+    """Turn a user's row into an `Example`; its label is -1 if it has no answer.
 
-    `names` are the classes, empty where the row lists its options.
+    Args:
+        row: the cells by column.
+        row_id: its identifier.
+        columns: the columns to read.
+        names: the classes; empty if the row lists its options.
     """
     text = own_text(row, columns.text)
     context = own_context(row, columns)
@@ -39,68 +43,68 @@ def own_example(row: Row, row_id: str, columns: Columns, names: Sequence[str]) -
     label = -1 if missing(answer) else _label(answer, names, columns.indices)
     if context or is_question(columns.text):
         return Example(row_id, with_cue(text), label, context, cluster=cluster)
-    # The same prompt, of which the text may be cut.
+    # The text is put into the context, which may be cut; the prompt is the same.
     return Example(row_id, ANSWER, label, text, cluster=cluster)
 
 
 def with_cue(question: str) -> str:
-    """Return the question with "Answer:" behind it, unless it ends in that already."""
+    """Return the question followed by "Answer:", unless it ends so already."""
     return question if re.search(r"Answer ?:$", question) else f"{question}\n{ANSWER}"
 
 
 def listed_options(choices: object, key: str) -> tuple[list[str], tuple[str, ...]]:
-    """Return the options as texts, and what the row calls them.
+    """Return the options as texts, and the labels that the row gives them.
 
-    A text, as a cell of CSV is, holds JSON or options with "|" between them; see `schemas.named_options`.
+    A cell of text, as in a CSV, holds JSON or options separated by "|"; see `schemas.named_options`.
     """
     if isinstance(choices, str):
         choices = _of_text(choices)
     if not isinstance(choices, list | dict):
-        raise DataError(f"its {key!r} are no list: {choices!r} (in CSV, separate them with '|').")
+        raise DataError(f"its {key!r} are not a list: {choices!r} (in a CSV, separate options with '|').")
     if isinstance(choices, list) and None in choices:
-        raise DataError(f"its {key!r} have an option without a text: {choices!r}.")
+        raise DataError(f"its {key!r} have an empty option: {choices!r}.")
     return named_options(choices, key)
 
 
 def _of_text(cell: str) -> object:
-    """Return what a cell lists; as it is where it lists nothing.
+    """Return the options that a cell lists, or the cell itself if it is not a list.
 
     Raises:
-        DataError: it is JSON that cannot be read, or a list as Python prints it, with "|" within.
+        DataError: the cell is unreadable JSON, or a list as Python prints it that contains "|".
     """
     if cell.strip()[:1] in ("[", "{"):
         try:
             return json.loads(cell, object_pairs_hook=unique_keys)
         except DataError:
             raise
-        except (ValueError, RecursionError):  # options may begin like that
+        except (ValueError, RecursionError):  # an option may begin with a bracket
             pass
     first, bar, _ = cell.partition("|")
     if bar and PRINTED.match(first) and sum(map(first.count, "[({")) > sum(map(first.count, "])}")):
-        raise DataError(f"its options {shown(cell)} are a list that is no JSON: write it by json.dumps.")
+        raise DataError(f"its options {shown(cell)} are not valid JSON: write the list with json.dumps.")
     return cell.split("|") if bar else cell
 
 
 def _cluster(value: object) -> str:
-    """Return what a row has in common with others; an empty text where it stands for itself."""
+    """Return a row's cluster, or an empty text if it has none."""
     return "" if missing(value) else label_text(value, "its cluster")
 
 
 def own_text(row: Row, key: str) -> str:
-    """Return the text of a cell, which may be a number; a `DataError` where there is none."""
+    """Return the text of a cell, which may be a number; a `DataError` if it is empty."""
     value = row.get(key)
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return text_field(row if not number else {key: label_text(value)}, key)
 
 
 def own_context(row: Row, columns: Columns) -> str:
-    """Return what stands before the question; an empty text where the row has nothing there."""
+    """Return the row's context, or an empty text if it has none."""
     key = columns.context
     return "" if key is None or missing(row.get(key)) else own_text(row, key)
 
 
 def _choice(answer: object, options: Sequence[str], called: Sequence[str] = ()) -> int:
-    """Return the option meant by its label, a letter, its text or its index; refuse a double meaning."""
+    """Return the option that an answer names by label, letter, text or index; refuse an ambiguous answer."""
     said = label_text(answer, "its answer")
     if said in called:
         return list(called).index(said)
@@ -110,24 +114,24 @@ def _choice(answer: object, options: Sequence[str], called: Sequence[str] = ()) 
     if said.isdecimal() and (whole or not called):
         meant |= {int(said)} & set(range(len(options)))
     if (times := list(options).count(said)) > 1:
-        raise DataError(f"the option {said!r} stands there {times} times: give each option once.")
+        raise DataError(f"the option {said!r} is listed {times} times: list each option once.")
     if len(meant) > 1:
         give = "letter" if said.isdecimal() else "index from 0"
-        raise DataError(f"its answer {answer!r} fits more than one option: give the option's {give}.")
-    if not meant:  # but for signs that cannot be seen
+        raise DataError(f"its answer {answer!r} fits several options: give the option's {give}.")
+    if not meant:  # compare without invisible characters
         names = zip(letters, options, called or letters, strict=True)
         meant = {place for place, known in enumerate(names) if as_read(said) in map(as_read, known)}
     if len(meant) != 1:
         last = LETTERS[len(options) - 1]
         raise DataError(
-            f"its answer {answer!r} is no letter from A to {last}, no option's text and no index from 0 "
-            f"to {len(options) - 1}."
+            f"its answer {answer!r} is not an option: give a letter from A to {last}, an option's text, or "
+            f"an index from 0 to {len(options) - 1}."
         )
     return meant.pop()
 
 
 def _label(answer: object, names: Sequence[str], indices: bool) -> int:
-    """Return the class of an answer: its name, or its index where that is meant."""
+    """Return the class that an answer gives by name, or by index if `indices`."""
     said = label_text(answer, "its answer")
     if said in names:
         return list(names).index(said)
@@ -136,10 +140,10 @@ def _label(answer: object, names: Sequence[str], indices: bool) -> int:
     same = [place for place, name in enumerate(names) if _meant(name) == _meant(said)]
     if len(same) == 1:
         return same[0]
-    raise DataError(f"its answer {answer!r} is none of the labels {', '.join(names)}.")
+    raise DataError(f"its answer {answer!r} is not one of the labels {', '.join(names)}.")
 
 
 def _meant(text: str) -> float | str:
-    """Return what a label says: a number as one, as pandas writes 1 as "1.0"; else what can be seen of it."""
+    """Return a label for comparison: numbers by value (pandas writes 1 as "1.0"), texts as they look."""
     text = as_read(text)
     return float(text) if re.fullmatch(r"[+-]?\d+(\.\d+)?", text) else text

@@ -1,4 +1,4 @@
-"""What a model answers with: the names of the classes, or letters that stand for them."""
+"""Choose what a model answers with: the names of the classes, or letters that stand for them."""
 
 import string
 from collections.abc import Sequence
@@ -11,23 +11,22 @@ from bara_pyro.data.tokens import Tokenizer
 from bara_pyro.data.types import LETTERS, Example, Task
 from bara_pyro.errors import DataError
 
-# What can stand for a class, in the order in which it is assigned.
+# Codes that can stand for a class, in the order of assignment.
 CODES = (*LETTERS, *string.ascii_lowercase, *string.digits, *map("".join, product(LETTERS, repeat=2)))
 
 
 def encode_labels(task: Task, tokenizer: Tokenizer, style: str = "auto") -> Task:
-    """Return a task whose answers are what a model answers with: single tokens, or whole texts.
+    """Return a task with answers that a model can give: single tokens, or whole texts.
 
     Args:
         task: as loaded.
         tokenizer: of the language model.
-        style: "words" leaves the names of the classes as answers; "letters" assigns letters to them (`CODES`,
-            in class order, without those that are not a single token); "auto" does so where the names are
-            not single, different tokens; "texts" answers with the names, of any number of tokens, whose whole
-            texts are scored (`data.texts`).
+        style: "words" answers with the names of the classes; "letters" assigns a letter to each (`CODES`, in
+            class order, skipping codes that are not single tokens); "auto" uses letters unless the names are
+            different single tokens; "texts" scores the whole text of each name (`data.texts`).
 
     Returns:
-        The task; as it is where its answers are letters already.
+        The task, unchanged if its answers are letters already.
 
     Raises:
         DataError: letters are needed, and the tokenizer has too few.
@@ -65,7 +64,7 @@ def _usable_codes(tokenizer: Tokenizer, count: int) -> tuple[str, ...]:
             return tuple(found.values())
     raise DataError(
         f"There are {count} classes, and the tokenizer has single tokens for only {len(found)} letters and "
-        "numbers: score whole texts with labels='texts' (--labels texts), or merge classes."
+        "digits: score whole texts with labels='texts' (--labels texts), or merge classes."
     )
 
 
@@ -78,15 +77,15 @@ def _single_tokens(tokenizer: Tokenizer, labels: Sequence[str]) -> bool:
 
 
 def as_letters(task: Task, codes: Sequence[str] = CODES) -> Task:
-    """Return `task` with its labels printed as lettered options and the letters as labels.
+    """Return a task that lists its labels as lettered options and answers with the letters.
 
-    A task with labels ('False', 'True') asks "... A) False B) True Answer:" and has the labels ('A', 'B') and
-    the names ('False', 'True'). Rows, ids, classes and splits stay as they are; a task whose labels are
-    letters already is returned unchanged.
+    A task with labels ('False', 'True') then asks "... A) False B) True Answer:", with labels ('A', 'B') and
+    names ('False', 'True'). Rows, ids, classes and splits do not change. A task whose labels are letters
+    already is returned unchanged.
 
     Args:
         task: its labels are its names.
-        codes: what to assign, in class order.
+        codes: the letters to assign, in class order.
 
     Raises:
         DataError: more labels than letters.
@@ -103,7 +102,9 @@ def as_letters(task: Task, codes: Sequence[str] = CODES) -> Task:
         Answer:
     """
     if len(task.labels) > len(codes):
-        raise DataError(f"Task {task.name!r} has {len(task.labels)} labels, and letters end at {codes[-1]}.")
+        raise DataError(
+            f"Task {task.name!r} has {len(task.labels)} labels, but letters end at {codes[-1]}: merge some."
+        )
     codes = tuple(codes[: len(task.labels)])
     if task.labels == codes or task.labels != (task.names or task.labels):
         return task
@@ -112,20 +113,20 @@ def as_letters(task: Task, codes: Sequence[str] = CODES) -> Task:
         stem = example.question.removesuffix(ANSWER).rstrip()
         return replace(example, question=lettered(stem, task.labels, codes))
 
-    note = f"labels asked for as letters: {_meaning(codes, task.labels)}"
+    note = f"letters stand for the labels: {_meaning(codes, task.labels)}"
     return task.each_row(rewrite, labels=codes, names=task.labels, notes=(*task.notes, note))
 
 
 def as_asked(task: Task, labels: Sequence[str], names: Sequence[str]) -> Task:
-    """Return a task with its classes in the order, and under the letters, that a model was trained with.
+    """Return a task with the order of classes, and the letters, that a model was trained with.
 
     Args:
-        task: whose classes are among `names`, in any order; or whose rows list options of their own.
+        task: with classes among `names`, in any order; or with rows that list their own options.
         labels: the model's answers.
-        names: what they stand for; empty where each row lists options of its own.
+        names: the names of the model's classes; empty if each row lists its options.
 
     Raises:
-        DataError: the task's classes are others, or its prompts print them in another order.
+        DataError: the task has other classes, or its prompts list them in another order.
 
     Examples:
         >>> from bara_pyro.data import Example, Task, as_asked
@@ -143,16 +144,17 @@ def as_asked(task: Task, labels: Sequence[str], names: Sequence[str]) -> Task:
         own, theirs = (", ".join(each) or "the options of each row" for each in (task.names, names))
         first = f", which has no {strange[0]!r}" if strange and names else ""
         raise DataError(
-            f"The answers of {task.name!r} are {own}, and the run's are {theirs}{first}: give other rows."
+            f"The answers of {task.name!r} are {own}, but the run's are {theirs}{first}: give rows with the "
+            "run's answers."
         )
     if (task.labels, task.names) == (labels, names):
         return task
-    if labels == names == task.names:  # asked with letters, answered with the names: their texts are scored
+    if labels == names == task.names:  # the prompts list letters, but the texts of the names are scored
         return replace(task, labels=labels)
     if task.labels != task.names:
         raise DataError(
-            f"Task {task.name!r} prints its answers as {_meaning(task.labels, task.names)}, and the run was "
-            f"trained on {_meaning(labels, names)}: give rows with their labels in words."
+            f"Task {task.name!r} lists its answers as {_meaning(task.labels, task.names)}, but the run was "
+            f"trained on {_meaning(labels, names)}: give rows with labels as words."
         )
     places = [names.index(name) for name in task.names]
 

@@ -1,4 +1,4 @@
-"""`load_task`: one door to every dataset, whether on the hub, in a folder, in a file or made."""
+"""`load_task` loads every kind of dataset: from the hub, a folder, a file, or generated."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -33,36 +33,36 @@ def load_task(
     find_ids: bool = True,
     **columns: Unpack[ColumnOptions],
 ) -> Task:
-    """Load a task by name; see `data.userfile.task_from_rows` for rows that are in memory.
+    """Load a task by name; for rows in memory see `data.userfile.task_from_rows`.
 
-    The test split of a real dataset is its official validation split, as in the papers of this line.
+    The test split of a real dataset is its official validation split, as in related papers.
 
     Args:
-        name: a key of `data.registry.SOURCES` (or the paper's name, or the hub's), a task that registered
-            itself (those of the microworld, "micro-..."), or the path of a .csv, .tsv, .jsonl, .json or
-            .parquet file of one's own (`data.userfile`).
-        data_dir: folder with `<key>/<split>.jsonl` in the hub's schema; without it the hub is asked.
-        validation_rows: rows carved off train, never off test, to choose hyper-parameters on (`rows.carve`).
-            A task that is made has rows of its own for that; it keeps all, or as many as asked for.
-        seed: the data's seed: of that choice, and of the rows of a task that is made.
-        world: of a task of the microworld: the seed of the world that is asked about, 0 as shipped.
-        labels: "words" keeps the labels; "letters" asks for them as lettered options, for tokenizers in which
-            a label such as 'False' is several tokens (`data.labels.as_letters`); "auto" leaves that to
-            `data.labels.encode_labels`, once a tokenizer is known.
-        revision: commit or tag of the hub dataset, for results that can be repeated.
-        test_file: for a file of one's own: the rows to test on.
-        test_fraction: for a file of one's own without `test_file`: the share of rows to test on.
-        classes: for a file of one's own without choices: the labels in class order.
-        find_ids: for a file of one's own: whether rows are identified by a column such as `ticket_id`.
-        **columns: for a file of one's own: `text_column`, `label_column`, `choices_column`, `context_column`,
-            where they have no usual names, and `cluster_column`; see `data.userfile.task_from_rows`.
+        name: a key of `data.registry.SOURCES`, a paper's or the hub's name for it, a registered task (such as
+            the microworld's, "micro-..."), or your own .csv, .tsv, .jsonl, .json or .parquet file.
+        data_dir: folder with `<key>/<split>.jsonl` in the hub's schema; default: read from the hub.
+        validation_rows: rows to set aside from train, never from test, for choosing hyperparameters
+            (`rows.carve`). A generated task has its own validation rows and keeps this many; 0 keeps all.
+        seed: of the split, and of the rows of a generated task.
+        world: for microworld tasks: seed of the world the questions are about; the shipped model knows
+            world 0.
+        labels: "words" keeps the labels; "letters" lists them as lettered options, for tokenizers in which a
+            label is several tokens (`data.labels.as_letters`); "auto" leaves the choice to
+            `data.labels.encode_labels`.
+        revision: commit or tag of the dataset on the hub, for reproducible results.
+        test_file: your own file of test rows.
+        test_fraction: without a `test_file`: share of your file's rows to hold out for testing.
+        classes: for your own file without choices: the labels in class order.
+        find_ids: for your own file: whether a column such as `ticket_id` identifies rows.
+        **columns: for your own file: `text_column`, `label_column`, `choices_column`, `context_column` if
+            they have unusual names, and `cluster_column`; see `data.userfile.task_from_rows`.
 
     Returns:
-        The task, its splits as tuples, and notes worth reporting with a result.
+        The task, with its splits as tuples and notes to report with a result.
 
     Raises:
-        ConfigError: an option is unknown, out of range, or without effect on this task.
-        DataError: unknown name, missing or empty file, or a row that cannot be used (file and row are named).
+        ConfigError: an option is unknown, out of range, or has no effect on this task.
+        DataError: the name is unknown, a file is missing or empty, or a row is invalid (the error names it).
 
     Examples:
         >>> import bara_pyro as bp
@@ -106,7 +106,7 @@ def load_task(
         task = _load_known(task_key(name), data_dir, revision)
         check_disjoint(task.train, task.test, task.name)
         notes = (*task.notes, *repeats(task.train, task.test))
-        # Row by row, as stored results were made: a text that stands in both is said.
+        # Split row by row, as for stored results; a note reports texts that are in both parts.
         train, validation = carve(task.train, validation_rows, seed)
         notes += tuple(repeats(train, validation, "validation"))
         task = replace(task, train=train, validation=validation, notes=notes)
@@ -123,54 +123,61 @@ def check_effect(
     revision: str | None,
     of_files: bool = False,
 ) -> None:
-    """Refuse an option that would change nothing: whoever gave it expects otherwise.
+    """Refuse options that have no effect on a task.
 
     Args:
-        name: of a task, of answers, replies or pairs.
-        made: whether its rows are made, and not read.
-        test_file: of a file's rows to test on.
-        test_fraction: of a file, to test on.
+        name: of the task.
+        made: whether its rows are generated, not read.
+        test_file: file of test rows.
+        test_fraction: share of the rows to test on.
         data_dir: folder of files.
-        revision: of a hub dataset.
-        of_files: whether anything else is given that a file of one's own alone has.
+        revision: of a dataset on the hub.
+        of_files: whether another option is given that only applies to a user's own file.
 
     Raises:
-        ConfigError: the first that has no effect is named.
+        ConfigError: names the first option without effect.
     """
     own, divided = is_file_name(name), test_fraction != TEST_FRACTION
     if (test_file or of_files) and not own:
         raise ConfigError(
-            f"test_file, classes and columns are for a file of one's own, and {name!r} is none."
+            f"test_file, classes and columns only apply to your own file, and {name!r} is not a file: leave "
+            "them out."
         )
     if divided and not own:
         raise ConfigError(
-            f"test_fraction={test_fraction:g} divides a file of one's own, and {name!r} is none: leave it "
-            "out."
+            f"test_fraction={test_fraction:g} only applies to your own file, and {name!r} is not a file: "
+            "leave it out."
         )
     if test_file and divided:
         raise ConfigError(
-            f"test_fraction={test_fraction:g} divides a file that has no test_file (now {str(test_file)!r}): "
-            "give one of the two."
+            f"test_fraction={test_fraction:g} has no effect with test_file={str(test_file)!r}: leave one out."
         )
     if data_dir and own:
         raise ConfigError(
-            f"data_dir={str(data_dir)!r} is for known tasks, and {name!r} is a file: give its whole path and "
-            "no data_dir."
+            f"data_dir={str(data_dir)!r} only applies to known tasks, and {name!r} is a file: give its whole "
+            "path and no data_dir."
         )
     if data_dir and made:
-        raise ConfigError(f"data_dir={str(data_dir)!r} is not read: {name!r} is made, so leave it out.")
+        raise ConfigError(
+            f"data_dir={str(data_dir)!r} has no effect, because {name!r} is generated: leave it out."
+        )
     if revision and (own or made):
-        raise ConfigError(f"revision={revision!r} is of a hub dataset, and {name!r} is none: leave it out.")
+        raise ConfigError(
+            f"revision={revision!r} only applies to datasets on the hub, and {name!r} is not one: leave it "
+            "out."
+        )
 
 
 def check_world(name: str, world: int) -> None:
-    """Raise `ConfigError` where a world is given and the task is of none."""
+    """Raise a `ConfigError` if a world is given for a task that is not the microworld's."""
     if world and not has_worlds(name):
-        raise ConfigError(f"world={world} is of the microworld's tasks, and {name!r} is none: leave it out.")
+        raise ConfigError(
+            f"world={world} only applies to tasks of the microworld, and {name!r} is not one: leave it out."
+        )
 
 
 def is_file_name(name: str) -> bool:
-    """Return whether a task's name is that of a file of one's own.
+    """Return whether a task's name is the path of a file of rows.
 
     Examples:
         >>> from bara_pyro.data import is_file_name
@@ -212,8 +219,8 @@ def _from_folder(key: str, source: Source, data_dir: Path) -> Loaded:
         known = ", ".join(child for child in sorted(SOURCES) if (data_dir / child).is_dir()) or "none"
         files = " and ".join(f"{key}/{split}.jsonl" for split in (source.train, source.test) if split)
         raise DataError(
-            f"There is no folder {folder} (datasets found in {data_dir}: {known}): give as data_dir "
-            f"(--data-dir) the folder that holds {files}."
+            f"There is no folder {folder} (datasets in {data_dir}: {known}): set data_dir (--data-dir) to "
+            f"the folder that holds {files}."
         )
 
     def examples(split: str) -> list[Example]:
@@ -229,28 +236,28 @@ def _from_folder(key: str, source: Source, data_dir: Path) -> Loaded:
 
 
 def _resplit(examples: list[Example], source: Source) -> Loaded:
-    """Divide the test split of a folder that has no train split, as its table row says."""
+    """Split the test rows of a folder that has no train file, as the source's entry says."""
     rows = min(source.without_train or 0, len(examples) - 1)
     if not rows:
-        return [], examples, [_test_note(source, source.test), "no train file, so nothing to train on"]
+        return [], examples, [_test_note(source, source.test), "no train file, so no rows to train on"]
     rest = len(examples) - rows
-    note = f"no train file: trained on {source.test} rows 1 to {rows}, tested on the {rest} others"
+    note = f"no train file: trained on {source.test} rows 1 to {rows}, tested on the other {rest}"
     return examples[:rows], examples[rows:], [note]
 
 
 def _test_note(source: Source, split: str) -> str:
     if split == "validation" and source.hub_test is None:
-        return "tested on the official validation split, as the papers of this line do"
+        return "tested on the official validation split, as in related papers"
     return f"tested on the {split} rows"
 
 
 def _checked(rows: Rows, source: Source, place: str, split: str) -> list[Example]:
-    """Turn rows into examples whose labels fit the classes of the source."""
+    """Turn rows into examples, and check that their labels fit the classes of the source."""
     examples = to_examples(require_rows(rows, place), source.schema, place, split, answer=source.answer)
     for number, example in enumerate(examples, start=1):
         if example.label >= len(source.labels):
             raise DataError(
-                f"{place}, row {number}: its answer is option {example.label + 1}, "
-                f"and the classes end at {source.labels[-1]}."
+                f"{place}, row {number}: its answer is option {example.label + 1}, but the classes end at "
+                f"{source.labels[-1]}: correct the row or leave it out."
             )
     return examples

@@ -1,4 +1,4 @@
-"""Messages of a conversation, and what they come from: a cell of a row, or a plain text."""
+"""Read the messages of a conversation from a cell of a row, or from a plain text."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,27 +10,27 @@ from bara_pyro.errors import DataError
 from bara_pyro.types import Fields
 
 Message = Mapping[str, Any]
-"""A message: `role`, `content`, and whatever else a chat template may write of it."""
+"""A message: `role`, `content`, and other parts that a chat template may use."""
 PROMPTS = ("prompt", "instruction", "question")
-"""Columns that prompts are found in."""
+"""Columns of prompts."""
 SYSTEM_COLUMNS = ("system", "system_prompt")
-"""Columns beside a prompt of what is said before it."""
+"""Columns of a system message beside a prompt."""
 SYSTEM = ("system", "developer")
-"""Roles of what is said before anybody asks."""
+"""Roles of messages that come before the first turn."""
 
 
 def said_by_user(prompt: str | Sequence[Message]) -> tuple[Message, ...]:
-    """Return a plain prompt as what a user says in a conversation; messages as they are."""
+    """Return a plain prompt as a message of the user; messages are returned unchanged."""
     return ({"role": "user", "content": prompt},) if isinstance(prompt, str) else tuple(prompt)
 
 
 def said_by_assistant(reply: str | Message) -> Message:
-    """Return a plain reply as what the assistant says; a message as it is."""
+    """Return a plain reply as a message of the assistant; a message is returned unchanged."""
     return {"role": "assistant", "content": reply} if isinstance(reply, str) else reply
 
 
 def texts_of(value: object) -> Iterator[str]:
-    """Yield all texts of a prompt, a message or a reply, the names of its parts included."""
+    """Yield all texts of a prompt, a message or a reply, including the names of its parts."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -43,7 +43,7 @@ def texts_of(value: object) -> Iterator[str]:
 
 
 def shown_message(said: str | Message) -> str:
-    """Return a plain text, or what a message says, for a reader: its text, then its other parts by name."""
+    """Return a message as text for a reader: its content, then its other parts by name."""
     if isinstance(said, str):
         return said
     others = {key: part for key, part in said.items() if key not in ("role", "content")}
@@ -52,12 +52,13 @@ def shown_message(said: str | Message) -> str:
 
 
 def asked_in(row: Fields, column: str, where: str) -> str | tuple[Message, ...]:
-    """Return the prompt that a column holds, a text or messages, with what stands beside it.
+    """Return the prompt in a column, a text or messages, completed from the row's other columns.
 
-    `input` is put below an `instruction` (Alpaca's format), and a text in one of `SYSTEM_COLUMNS` before it.
+    An `input` is put below an `instruction` (Alpaca's format); a text in one of `SYSTEM_COLUMNS` becomes the
+    system message.
 
     Raises:
-        DataError: messages that are none, or a system message of which there are two.
+        DataError: the messages are invalid, or there are two different system messages.
     """
     value = row[column]
     if not isinstance(value, str):
@@ -69,90 +70,90 @@ def asked_in(row: Fields, column: str, where: str) -> str | tuple[Message, ...]:
 
 
 def after_system(prompt: str | tuple[Message, ...], row: Fields, where: str) -> str | tuple[Message, ...]:
-    """Return a prompt behind what a column of the row says before it; as it is where there is none."""
+    """Return a prompt preceded by the row's system message, if it has one."""
     column = next((name for name in SYSTEM_COLUMNS if row.get(name) not in (None, "")), None)
     if column is None:
         return prompt
     said = row[column]
     if not isinstance(said, str):
-        raise DataError(f"{column!r} of {where} is {_told(said)}: give a text, or leave it out.")
+        raise DataError(f"{column!r} of {where} is {_shown(said)}: give a text, or leave it out.")
     first, messages = {"role": "system", "content": said}, said_by_user(prompt)
     own, _ = _opening(messages)
     if not own:
         return (first, *messages)
     if not _same(own, [{**first, "role": own[0]["role"]}]):
         raise DataError(
-            f"The messages of {where} begin with the {own[0]['role']}'s {own[0]['content'][:60]!r}, and "
-            f"{column!r} says {said[:60]!r}: give one of the two."
+            f"The messages of {where} begin with the {own[0]['role']}'s {own[0]['content'][:60]!r}, but "
+            f"{column!r} is {said[:60]!r}: keep only one."
         )
     return messages
 
 
 def parted(messages: Sequence[Message], where: str) -> tuple[tuple[Message, ...], str | Message]:
-    """Return messages but the last, and that one, as a text where it has no more.
+    """Return the messages before the reply, and the reply, as a text if it has no other parts.
 
-    An answer whose `weight` is 0 (OpenAI's) is not learnt: the last is the last with another weight.
+    The reply is the assistant's last message whose `weight` (OpenAI's format) is not 0.
 
     Raises:
-        DataError: the last is not the assistant's, or every answer has the weight 0.
+        DataError: the last message is not the assistant's, or all of the assistant's have the weight 0.
     """
     if messages[-1]["role"] != "assistant":
         raise no_reply(len(messages), messages[-1]["role"], where)
     answers = [n for n, said in enumerate(messages) if said["role"] == "assistant"]
     learnt = [n for n in answers if _weight(messages[n], where) != 0]
     if not learnt:
-        raise DataError(f"Every answer of {where} has the 'weight' 0, and nothing is to learn: leave it out.")
+        raise DataError(f"Every answer of {where} has the 'weight' 0, so none is learnt: leave it out.")
     last = {key: part for key, part in messages[learnt[-1]].items() if key != "weight"}
     return tuple(messages[: learnt[-1]]), last["content"] if last.keys() == {"role", "content"} else last
 
 
 def given_only(messages: Sequence[Message], where: str) -> tuple[Message, ...]:
-    """Return messages that are read and not learnt, without their weights.
+    """Return the messages of a prompt without their weights.
 
     Raises:
-        DataError: one has a `weight` other than 0, which asks for it to be learnt.
+        DataError: a message has a `weight` other than 0, but only the reply is learnt.
     """
     if any(_weight(said, where) for said in messages):
         raise DataError(
-            f"A message of {where} before the reply has the 'weight' 1, and one answer a row is learnt: give "
-            "it the weight 0, or a row of its own."
+            f"A message of {where} before the reply has the 'weight' 1, but each row learns one reply: set "
+            "its weight to 0, or move it to another row."
         )
     return unweighted(messages)
 
 
 def unweighted(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Return messages without their weights, which say what is learnt."""
+    """Return messages without their weights."""
     return tuple({key: part for key, part in said.items() if key != "weight"} for said in messages)
 
 
 def _weight(message: Message, where: str) -> object:
-    """Return the weight of a message, None where it has none."""
+    """Return the weight of a message, or None if it has none."""
     weight = message.get("weight")
     if weight is not None and (weight not in (0, 1) or (weight and message["role"] != "assistant")):
         raise DataError(
-            f"A message of the {message['role']} of {where} has the 'weight' {repr(weight)[:20]}: give 0 or "
-            "1, and 1 to the assistant's only."
+            f"A message of the {message['role']} in {where} has the 'weight' {repr(weight)[:20]}: use 0 or "
+            "1, and 1 only for the assistant."
         )
     return weight
 
 
 def no_reply(count: int, role: str, where: str) -> DataError:
-    """Return the error of messages that do not end with an answer of the assistant."""
+    """Return the error for messages that do not end with a reply of the assistant."""
     return DataError(
-        f"The last of {count} messages of {where} is the {role}'s: give what comes before a reply, and then "
-        "the assistant's."
+        f"The last of {count} messages of {where} is the {role}'s: end with a prompt and the assistant's "
+        "reply to it."
     )
 
 
 def joined_turns(
     given: tuple[Message, ...], turns: tuple[Message, ...], column: str, where: str
 ) -> tuple[Message, ...]:
-    """Return a prompt and the turns between it and a reply, the prompt once where they begin with it again.
+    """Return a prompt followed by the turns before a reply; a prompt that the turns repeat is kept once.
 
-    What is said before anybody asks may stand in one of the two alone.
+    A system message may be in only one of the two.
 
     Raises:
-        DataError: the turns begin with another prompt than that of the column.
+        DataError: the turns begin with a prompt that differs from the column's.
     """
     (own, asked), (other, said) = map(_opening, (given, turns))
     again = _same(said[: len(asked)], asked)
@@ -161,20 +162,20 @@ def joined_turns(
     if again or (said and said[0]["role"] == given[-1]["role"] == "user"):
         first = other[0] if again else said[0]
         raise DataError(
-            f"The messages of {where} begin with the {first['role']}'s {first['content'][:60]!r}, which is "
-            f"not what {column!r} says: leave {column!r} out, or begin with what it says."
+            f"The messages of {where} begin with the {first['role']}'s {first['content'][:60]!r}, which "
+            f"differs from {column!r}: leave {column!r} out, or begin with its content."
         )
     return (*given, *turns)
 
 
 def _opening(messages: Sequence[Message]) -> tuple[Sequence[Message], Sequence[Message]]:
-    """Return the messages that stand before anybody asks, and the others."""
+    """Split messages into the system messages at the beginning and the others."""
     count = next((n for n, message in enumerate(messages) if message["role"] not in SYSTEM), len(messages))
     return messages[:count], messages[count:]
 
 
 def _same(some: Sequence[Message], others: Sequence[Message]) -> bool:
-    """Return whether messages say the same; white space around a text, which files differ in, aside."""
+    """Return whether messages are equal except for white space around their texts."""
     one, other = (
         [{**message, "content": message["content"].strip()} for message in unweighted(messages)]
         for messages in (some, others)
@@ -183,24 +184,24 @@ def _same(some: Sequence[Message], others: Sequence[Message]) -> bool:
 
 
 def messages_of(value: object, where: str, column: str) -> list[Message]:
-    """Return the messages of a cell with all that they have; nulls are what they have not.
+    """Return the messages of a cell, without parts that are null.
 
     Raises:
-        DataError: the cell holds anything else, or a message is without a role or a text; tool calls do in
-            place of a text.
+        DataError: the cell is not a list of messages, or a message has no role, or neither a text nor tool
+            calls.
     """
     found = [_message(part, where) for part in value] if is_list(value) else []
     whole = [message for message in found if message is not None]
     if not whole or len(whole) < len(found):
         raise DataError(
-            f"{column!r} of {where} is {_told(value)}: give {'' if column == 'messages' else 'a text or '}a "
-            "list of messages, each with a 'role' and a text as its 'content'."
+            f"{column!r} of {where} is {_shown(value)}: give {'' if column == 'messages' else 'a text or '}a "
+            "list of messages, each with a 'role' and a text as 'content'."
         )
     return whole
 
 
 def _message(value: object, where: str) -> Message | None:
-    """Return a message of a cell; None where it is none."""
+    """Return a value as a message, or None if it is not one."""
     if not isinstance(value, Mapping):
         return None
     found = {str(key): part for key, part in value.items() if part is not None}
@@ -214,11 +215,11 @@ def _message(value: object, where: str) -> Message | None:
             part["text"] for part in parts if isinstance(part, Mapping) and part.keys() == {"type", "text"}
         ]
         if texts and len(texts) == len(parts) and all(isinstance(text, str) for text in texts):
-            found["content"] = "".join(texts)  # as templates that take parts write them
+            found["content"] = "".join(texts)  # as templates join parts
     fine = isinstance(found.get("role"), str) and isinstance(found.get("content"), str)
     return found if fine else None
 
 
-def _told(value: object) -> str:
+def _shown(value: object) -> str:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return f"the number {value}" if is_number else repr(str(value)[:60])

@@ -1,4 +1,4 @@
-"""Rows that stay on the disk: a memory-mapped Arrow file, of which a row is read when it is asked for."""
+"""Rows kept on disk in a memory-mapped Arrow file, each read when it is accessed."""
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
@@ -12,16 +12,16 @@ from bara_pyro.errors import DataError
 from bara_pyro.parts import part_folder, remove_parts
 
 R = TypeVar("R")
-PIECE = 1000  # rows that are written at a time
+PIECE = 1000  # rows written at a time
 SCHEMA = pa.schema([("row", pa.binary())])
 
 
 class RowsOnDisk(Sequence[R], Generic[R]):
-    """Some rows of a file that `write_rows` wrote, in any order.
+    """A sequence of rows in a file that `write_rows` wrote, in any order.
 
     Args:
-        path: the file. Another one may take its place meanwhile: what was there is what is read.
-        read: makes a row of its bytes.
+        path: the file; if it is replaced later, the old content is still read.
+        read: turns the bytes of a row into the row.
     """
 
     def __init__(self, path: Path, read: Callable[[bytes], R]) -> None:
@@ -44,24 +44,24 @@ class RowsOnDisk(Sequence[R], Generic[R]):
         return self._read(self._column[int(self._places[at])].as_py())
 
     def take(self, places: np.ndarray) -> Self:
-        """Return the rows at these places, in this order; none of them is read."""
+        """Return the rows at these indices, in this order, without reading them."""
         part = type(self).__new__(type(self))
         part._column, part._read, part._places = self._column, self._read, self._places[places]
         return part
 
 
 def take(rows: Sequence[R], places: np.ndarray) -> Sequence[R]:
-    """Return the rows at these places, in this order; none is read of those that are on the disk."""
+    """Return the rows at these indices, in this order; rows on disk are not read."""
     return rows.take(places) if isinstance(rows, RowsOnDisk) else tuple(rows[place] for place in places)
 
 
 def write_rows(path: Path, rows: Iterable[bytes], check: Callable[[Path], None]) -> None:
-    """Write rows to a file that is there whole or not at all; they are not in memory together.
+    """Write rows to a file atomically, without holding all of them in memory.
 
     Args:
         path: the file.
         rows: to write.
-        check: is given what was written before it takes its place, which it does not if this raises.
+        check: called with the temporary file before it replaces `path`; an exception keeps the old file.
 
     Raises:
         DataError: the file cannot be written.
@@ -78,6 +78,6 @@ def write_rows(path: Path, rows: Iterable[bytes], check: Callable[[Path], None])
             part.replace(path)
     except OSError as error:
         raise DataError(
-            f"Cannot write {path} ({error.strerror or error}): free space, or name another folder with the "
-            "environment variable HF_DATASETS_CACHE."
+            f"Cannot write {path} ({error.strerror or error}): free space, or set the environment variable "
+            "HF_DATASETS_CACHE to another folder."
         ) from error

@@ -1,4 +1,4 @@
-"""Preference pairs: a prompt, the reply that was preferred and the one that was not, as people keep them."""
+"""Read preference pairs: a prompt, the preferred reply and the rejected one."""
 
 import json
 from collections.abc import Sequence
@@ -20,10 +20,10 @@ from bara_pyro.moved import old_names
 from bara_pyro.types import Fields
 
 PREFERENCES = ("ultrafeedback",)
-"""The datasets of `REPLY_SOURCES` whose rows are pairs."""
+"""The datasets of `REPLY_SOURCES` that hold pairs."""
 SIDES = ("chosen", "rejected")
 KEPT = (*PROMPTS, *SYSTEM_COLUMNS, *GIVEN, "input", "id", "ID", "Id")
-"""Columns of a pair beside its replies; others (TRL's `messages` and scores among them) are not read."""
+"""Columns of a pair that are read beside its replies; others, such as TRL's scores, are ignored."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,10 @@ class PreferencePair:
 
     Attributes:
         prompt: a text, or the messages before the reply, each with `role` and `content`.
-        chosen: the reply that was preferred, as of `Conversation`.
-        rejected: the other.
+        chosen: the preferred reply, as in `Conversation`.
+        rejected: the other reply.
         id: a stable identifier.
-        options: what a chat template is given beside the messages.
+        options: further arguments of the chat template.
     """
 
     prompt: str | tuple[Message, ...]
@@ -45,7 +45,7 @@ class PreferencePair:
     options: Fields = field(default_factory=dict)
 
     def sides(self) -> tuple[Conversation, Conversation]:
-        """Return the two as conversations: the preferred one, then the other."""
+        """Return the pair as two conversations, the preferred one first."""
         replies = (self.chosen, self.rejected)
         prefer, other = (Conversation(self.prompt, reply, self.id, self.options) for reply in replies)
         return prefer, other
@@ -53,12 +53,12 @@ class PreferencePair:
 
 @dataclass(frozen=True)
 class PreferenceTask:
-    """Preference pairs to train on, and others to test on.
+    """Preference pairs, split into training and test pairs.
 
     Attributes:
-        name: the name it is known under.
+        name: name of the task.
         train, test: the splits.
-        notes: facts worth reporting with a result.
+        notes: facts to report with a result.
     """
 
     name: str
@@ -68,20 +68,20 @@ class PreferenceTask:
 
 
 def load_pairs(data: Data, split: str = "row") -> list[PreferencePair]:
-    """Return the preference pairs of a file, DataFrame, `datasets.Dataset` or list of dictionaries.
+    """Read preference pairs from a file, DataFrame, `datasets.Dataset` or list of dictionaries.
 
-    Rows have `chosen` and `rejected`, each a text or messages whose last one, the assistant's, is the reply,
-    and a prompt: a text or messages in `prompt` (or `instruction` or `question`), or the messages that both
-    begin with. Where there are both, the messages between that prompt and the reply belong to what is
-    answered, and both sides have the same.
+    Rows have columns `chosen` and `rejected`. Each is a text, or messages whose last one is the assistant's
+    reply. The prompt is a text or messages in `prompt` (or `instruction`, `question`), or the messages with
+    which both replies begin. If there are both, the messages between the prompt and the reply belong to the
+    prompt and must be the same on both sides.
 
     Args:
         data: the rows.
-        split: begins the identifiers of rows that have none of their own, `<split>-<row>`.
+        split: prefix of the identifiers of rows without an id, `<split>-<row>`.
 
     Raises:
-        DataError: a file that cannot be read, a row that is no such pair, whose replies answer different
-            prompts, or two rows with one id.
+        DataError: the file cannot be read, a row is not a pair, its replies answer different prompts, or two
+            rows have the same id.
     """
     return pairs_in(read_table(data), split)
 
@@ -104,7 +104,7 @@ def pairs_in(table: DataTable, split: str) -> list[PreferencePair]:
     for number, (prefer, other) in enumerate(zip(chosen, rejected, strict=True), 1):
         if prefer.prompt != other.prompt:
             raise DataError(
-                f"The replies of row {number} of {table.place} answer different prompts: give both the same."
+                f"The replies of row {number} of {table.place} answer different prompts: use one prompt."
             )
     return [
         PreferencePair(prefer.prompt, prefer.reply, other.reply, prefer.id, prefer.options)
@@ -113,7 +113,7 @@ def pairs_in(table: DataTable, split: str) -> list[PreferencePair]:
 
 
 def _side(table: DataTable, side: str) -> DataTable:
-    """Return a table with one of the two replies; errors say which."""
+    """Return a table with one of the two replies; its errors name the side."""
     return DataTable(f"{table.place} ({side!r} as its reply)", [_row(row, side) for row in table.rows])
 
 
@@ -132,22 +132,21 @@ def load_preferences(
     test_fraction: float = TEST_FRACTION,
     rows: int | None = None,
 ) -> PreferenceTask:
-    """Load preference pairs by name, or from a file of one's own.
+    """Load preference pairs by name, or from your own file.
 
-    Pairs of one prompt stand on one side of the division of a file. Pairs whose replies are the same text
-    say nothing and are left out, with a note.
+    All pairs of one prompt are in the same split. Pairs with two equal replies are left out, with a note.
 
     Args:
         name: one of `PREFERENCES`, or the path of a file in one of the formats of `load_pairs`.
-        data_dir: folder with `<dataset>/<split>.jsonl` in the hub's schema; without it the hub is asked.
-        revision: commit or tag of the hub dataset.
-        test_file: for a file of one's own: the pairs to test on.
-        test_fraction: for a file of one's own without `test_file`: the share of prompts to test on.
-        rows: use the first so many pairs of the training rows only.
+        data_dir: folder with `<dataset>/<split>.jsonl` in the hub's schema; default: read from the hub.
+        revision: commit or tag of the dataset on the hub.
+        test_file: your own file of test pairs.
+        test_fraction: without a `test_file`: share of your file's prompts to hold out for testing.
+        rows: use only the first training pairs, this many.
 
     Raises:
         ConfigError: an option is out of range.
-        DataError: unknown name, missing or empty file, a row that is no pair, or none left.
+        DataError: the name is unknown, a file is missing or empty, a row is not a pair, or none are left.
 
     Examples:
         >>> import json
@@ -163,7 +162,7 @@ def load_preferences(
     if not 0 < test_fraction < 1:
         raise ConfigError(f"test_fraction is {test_fraction}: choose a number between 0 and 1.")
     if rows is not None and rows < 1:
-        raise ConfigError(f"rows is {rows}: train on at least one pair.")
+        raise ConfigError(f"rows is {rows}: choose 1 or more pairs to train on.")
     check_effect(
         name,
         False,
@@ -183,19 +182,19 @@ def load_preferences(
         raise DataError(f"{known}, or a file that ends in {', '.join(SUFFIXES)}.")
     kept, tested = _different(train), _different(test)
     if same := len(train) + len(test) - len(kept) - len(tested):
-        notes.append(f"{same} pairs of the same reply twice left out")
+        notes.append(f"{same} pairs with two equal replies left out")
     kept = kept[:rows]
     for kind, pairs in (("train", kept), ("test", tested)):
         if not pairs:
             raise DataError(f"{name} has no {kind} pair whose replies differ: give at least one.")
     check_disjoint(kept, tested, name)
     if both := len({prompt_key(pair) for pair in tested} & {prompt_key(pair) for pair in kept}):
-        notes.append(f"{both} prompts of test pairs also stand in train")
+        notes.append(f"{both} prompts of test pairs are also in train")
     return PreferenceTask(Path(name).stem, kept, tested, tuple(notes))
 
 
 def prompt_key(pair: PreferencePair) -> str:
-    """Return a text that pairs of the same prompt have in common, and no others."""
+    """Return a text that is the same for two pairs exactly if their prompts are."""
     whole = [pair.prompt, pair.options] if pair.options else pair.prompt
     return json.dumps(whole, ensure_ascii=False)
 
@@ -206,7 +205,7 @@ def _of_file(
     pairs = load_pairs(name)
     if test_file is not None:
         check_other_file(name, test_file)
-        return pairs, load_pairs(test_file, "test"), ["tested on pairs of their own"]
+        return pairs, load_pairs(test_file, "test"), ["tested on pairs of a separate file"]
     prompts = {prompt_key(pair): PreferencePair(pair.prompt, "", "", prompt_key(pair)) for pair in pairs}
     count = min(round(test_fraction * len(prompts)), len(prompts) - 1)
     if count < 1:
@@ -214,7 +213,7 @@ def _of_file(
     tested = {prompt.id for prompt in carve(list(prompts.values()), count, 0)[1]}
     train = [pair for pair in pairs if prompt_key(pair) not in tested]
     test = [pair for pair in pairs if prompt_key(pair) in tested]
-    return train, test, [f"{count} of {len(prompts)} prompts tested on, chosen by a hash of their text"]
+    return train, test, [f"{count} of {len(prompts)} prompts held out for testing, by a hash of their text"]
 
 
 def _of_source(

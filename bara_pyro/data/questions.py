@@ -1,4 +1,4 @@
-"""Rows for a model that was trained on a task: read as that task's rows were, asked as they were asked."""
+"""Read new rows for a trained model, in the format of the task it was trained on."""
 
 from dataclasses import asdict, replace
 from functools import partial
@@ -21,19 +21,19 @@ def load_questions(
 ) -> list[Example]:
     """Read rows for a model that was trained on `task`; answers may be missing (label -1).
 
-    A file is read with the schema of the task's dataset where it has its columns, else as rows of one's own:
-    by the columns that the user names, those trained on, or those that have a usual name. Classes go by their
-    names, in whatever order the rows have them. Where each row lists options of its own, a row without them
-    may bring a whole prompt that ends in "Answer:".
+    Rows with the columns of the task's dataset are read with its schema. Other rows are read by the columns
+    that the user names, by the columns trained on, or by columns with usual names. Classes are matched by
+    name, in any order. If each row lists its own options, a row without options may hold a whole prompt that
+    ends in "Answer:".
 
     Args:
         data: see `data.tables.read_table`.
-        task: that the model was trained on; only its name, labels, names and columns are read.
+        task: the model was trained on it; only its name, labels, names and columns are used.
         given: columns that the user names.
         answers: whether every row needs its answer.
 
     Raises:
-        DataError: rows that cannot be read, or whose classes or options are not the task's.
+        DataError: the rows cannot be read, or their classes or options are not the task's.
 
     Examples:
         >>> import bara_pyro as bp
@@ -63,7 +63,7 @@ def load_questions(
 
 
 def text_column(task: Task) -> str:
-    """Return the column that the text of a row for a trained model stands in."""
+    """Return the column of the text in rows for a trained model."""
     if task.columns is not None:
         return task.columns.text
     source = SOURCES.get(task.name)
@@ -71,12 +71,12 @@ def text_column(task: Task) -> str:
 
 
 def read_rows(data: Data, task: Task, given: ColumnNames | None = None) -> DataTable:
-    """Return rows for a trained model as a table, plain texts in the column that is read."""
+    """Return rows for a trained model as a table; plain texts go into its column of texts."""
     return read_table(data, text_column=(given and given.text) or text_column(task))
 
 
 def _columns(table: DataTable, task: Task, given: ColumnNames, answers: bool) -> Columns:
-    """Return the columns to read: named by the user, else trained on, else of a usual name."""
+    """Return the columns to read: named by the user, else trained on, else with a usual name."""
     there = table.columns
     trained = task.columns or Columns("")
     known = {kind: name for kind, name in asdict(trained).items() if name in there}
@@ -85,7 +85,7 @@ def _columns(table: DataTable, task: Task, given: ColumnNames, answers: bool) ->
     if trained.context and not found.context:
         raise DataError(
             f"{table.place} has no column {trained.context!r}, the context that the run was trained with: "
-            f"name it with {option_of('context')}, or add it, empty where there is none."
+            f"name it with {option_of('context')}, or add it, with empty cells if needed."
         )
     ids = id_column([table.rows], vars(found).values())
     return replace(found, id=ids, indices=trained.indices)
@@ -100,7 +100,7 @@ def _own_row(columns: Columns, task: Task, row: Row, row_id: str) -> Example:
 
 
 def _check_classes(row: Row, columns: Columns, task: Task) -> None:
-    """Refuse a row whose choices are not the classes of the run; their order does not matter."""
+    """Refuse a row whose choices are not the classes of the run, in any order."""
     cell = None if columns.choices is None else row.get(columns.choices)
     if missing(cell):
         return
@@ -108,7 +108,7 @@ def _check_classes(row: Row, columns: Columns, task: Task) -> None:
     if set(options) != set(task.names):
         raise DataError(
             f"its choices {', '.join(options)} are not the classes of the run, {', '.join(task.names)}: "
-            "leave them out, or give other rows."
+            "leave the choices out, or give other rows."
         )
 
 
@@ -121,7 +121,7 @@ def _whole_prompt(row: Row, row_id: str, columns: Columns, task: Task) -> Exampl
         )
     answer = None if columns.label is None else row.get(columns.label)
     if not missing(answer) and answer not in task.labels:
-        raise DataError(f"its answer {answer!r} is none of {', '.join(task.labels)}.")
+        raise DataError(f"its answer {answer!r} is not one of {', '.join(task.labels)}.")
     label = -1 if missing(answer) else task.labels.index(answer)
     return Example(row_id, prompt, label, own_context(row, columns))
 
@@ -130,6 +130,6 @@ def _check_options(rows: list[Example], task: Task, place: str) -> None:
     for number, row in enumerate(rows, start=1):
         if max(len(row.options), row.label + 1) > len(task.labels):
             raise DataError(
-                f"{place}, row {number}: it has {len(row.options)} options, and the answers of task "
-                f"{task.name!r} end at {task.labels[-1]}."
+                f"{place}, row {number}: it has {len(row.options)} options, but the answers of task "
+                f"{task.name!r} end at {task.labels[-1]}: leave the row out."
             )

@@ -1,4 +1,4 @@
-"""Rows from a JSONL file in a hub schema, and from the hub itself."""
+"""Read rows from JSONL files in a hub schema, and from the Hugging Face hub."""
 
 import io
 import json
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 Rows = list[Json]
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
 MOST_WHOLE = 2**31
-"""Bytes of a file that is not read line by line; a line has at most `MOST_JSON`."""
-PIECE = 1000  # rows of a `datasets.Dataset` that become dictionaries at a time
+"""Most bytes of a file that is read as a whole; a line may have `MOST_JSON` bytes."""
+PIECE = 1000  # rows of a `datasets.Dataset` converted to dictionaries at a time
 
 
 def read_split(path: Path) -> Rows:
@@ -35,10 +35,10 @@ def read_split(path: Path) -> Rows:
 def split_rows(path: Path) -> Iterator[Json]:
     """Yield the rows of a JSONL file in a hub schema as `datasets` reads them.
 
-    A fresh cache each time: a file that has changed is never answered from an old copy.
+    The cache is temporary, so that a changed file is always read anew.
 
     Raises:
-        DataError: no such file, an empty file, a line that is no JSON object, or a column of mixed types.
+        DataError: the file is missing or empty, a line is not a JSON object, or a column has mixed types.
     """
     import datasets
 
@@ -49,9 +49,7 @@ def split_rows(path: Path) -> Iterator[Json]:
             table = datasets.load_dataset("json", data_files=str(path), split="train", cache_dir=cache)
             yield from dataset_rows(table)
         except (datasets.exceptions.DatasetsError, ValueError, TypeError) as error:
-            raise DataError(
-                f"{path} holds columns that change their type from row to row: {error}."
-            ) from error
+            raise DataError(f"{path} has columns whose type changes between rows: {error}.") from error
 
 
 def read_hub(hub: str, config: str | None, split: str, revision: str | None = None) -> Rows:
@@ -60,7 +58,7 @@ def read_hub(hub: str, config: str | None, split: str, revision: str | None = No
 
 
 def hub_dataset(hub: str, config: str | None, split: str, revision: str | None = None) -> "datasets.Dataset":
-    """Return one split from the Hugging Face hub (or from its local cache), its rows left on the disk.
+    """Return one split from the Hugging Face hub (or from its local cache), with its rows left on disk.
 
     Raises:
         DataError: the hub cannot be reached, or has no such dataset, config, split or revision.
@@ -74,19 +72,19 @@ def hub_dataset(hub: str, config: str | None, split: str, revision: str | None =
         name = f"{hub} ({config})" if config else hub
         reason = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
         raise DataError(
-            f"The split {split!r} of {name} could not be read from the Hugging Face hub: {reason}; "
-            "check the network, or give data_dir (--data-dir), a folder that holds the files."
+            f"Cannot read the split {split!r} of {name} from the Hugging Face hub ({reason}): check the "
+            "network, or set data_dir (--data-dir) to a folder with the files."
         ) from error
 
 
 def dataset_rows(dataset: "datasets.Dataset") -> Iterator[Json]:
-    """Yield the rows of a `datasets.Dataset`, of which only some are in memory at a time."""
+    """Yield the rows of a `datasets.Dataset`, holding only some of them in memory at a time."""
     for start in range(0, len(dataset), PIECE):
         yield from dataset.select(range(start, min(start + PIECE, len(dataset)))).to_list()
 
 
 def parse_lines(path: Path) -> Rows:
-    """Parse JSON lines; blank lines are skipped. Errors name the line."""
+    """Parse JSON lines, skipping blank lines; errors name the line."""
     return require_rows(list(objects_in(path)), path)
 
 
@@ -103,14 +101,15 @@ def objects_in(path: Path) -> Iterator[Json]:
 
 
 def parse_json(text: str, path: Path, place: str = "") -> Any:
-    """Parse JSON; raise `DataError` that names the file and the place, or the line where none is given.
+    """Parse JSON; refuse objects with duplicate keys.
 
-    An object with two values of one name is refused: of these the last would be read.
+    Raises:
+        DataError: the text is not valid JSON; names the file, and the given place or else the line.
     """
     where = f"{path}{', ' if place else ''}{place}"
     try:
         return json.loads(text, object_pairs_hook=unique_keys)
-    except DataError as error:  # a ValueError, too
+    except DataError as error:  # it is also a ValueError
         raise DataError(f"{where}: {error}") from None
     except json.JSONDecodeError as error:
         line = place or f"line {error.lineno}"
@@ -124,27 +123,27 @@ def parse_json(text: str, path: Path, place: str = "") -> Any:
 
 
 def text_in(path: Path) -> str:
-    """Return the text of a UTF-8 file, or of one in UTF-16 that says so by its first bytes.
+    """Return the text of a UTF-8 file, or of a UTF-16 file with a byte order mark.
 
     Raises:
-        DataError: there is no such file, it has more than `MOST_WHOLE` bytes, or holds something else.
+        DataError: the file is missing, has more than `MOST_WHOLE` bytes, or is not text.
     """
     with _reading(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > MOST_WHOLE:
             raise DataError(
-                f"{path} has {size:,} bytes, and at most {MOST_WHOLE:,} are read as a whole: write one row a "
-                "line, as .jsonl in UTF-8."
+                f"{path} has {size:,} bytes, more than the {MOST_WHOLE:,} that can be read at once: save it "
+                "as .jsonl in UTF-8, one row per line."
             )
-        data = file.read(size)  # as much is allocated as is asked for, whatever is there
+        data = file.read(size)  # `read` allocates this many bytes even if the file is shorter
         return _decoded(data, "utf-16" if data[:2] in UTF16 else "utf-8-sig", path)
 
 
 def lines_in(path: Path) -> Iterator[str]:
-    """Yield the lines of such a file, each with the line feed that ends it; one in UTF-16 is read whole.
+    """Yield the lines of a text file, each with its line feed; a UTF-16 file is read as a whole.
 
     Raises:
-        DataError: as `text_in`, and a line has more than `MOST_JSON` bytes.
+        DataError: see `text_in`; or a line has more than `MOST_JSON` bytes.
     """
     with _reading(path) as file:
         if file.read(2) in UTF16:
@@ -164,7 +163,7 @@ def lines_in(path: Path) -> Iterator[str]:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[BinaryIO]:
-    """Open a regular file of rows; say which one where that fails, now or later."""
+    """Open a regular file of rows; errors now or later become a `DataError` that names the file."""
     check_name(path, DataError)
     if not path.is_file():
         raise DataError(f"There is no file {path}.")
@@ -176,7 +175,7 @@ def _reading(path: Path) -> Iterator[BinaryIO]:
 
 
 def _decoded(data: bytes, encoding: str, path: Path, start: int = 0) -> str:
-    """Return what stands at a place of a file as text."""
+    """Decode bytes of a file; `start` is their position in it, for the error."""
     try:
         return data.decode(encoding)
     except UnicodeDecodeError as error:
@@ -186,7 +185,7 @@ def _decoded(data: bytes, encoding: str, path: Path, start: int = 0) -> str:
 
 
 def require_rows(rows: Rows, place: Path | str) -> Rows:
-    """Return the rows; raise `DataError` where there are none."""
+    """Return the rows; raise a `DataError` if there are none."""
     if not rows:
         raise DataError(f"{place} is empty: give it at least one row.")
     return rows
@@ -194,7 +193,7 @@ def require_rows(rows: Rows, place: Path | str) -> Rows:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Hide the progress bars, log lines and warnings of `datasets` and the hub client, and put them back."""
+    """Hide progress bars, log lines and warnings of `datasets` and the hub client within this context."""
     import datasets
 
     loggers = [logging.getLogger(name) for name in ("datasets", "huggingface_hub")]

@@ -1,4 +1,4 @@
-"""What `load_task` knows by name: the real datasets as a table, and tasks that register themselves."""
+"""The names that `load_task` knows: a table of real datasets, and registered tasks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from bara_pyro.untrusted.files import check_name
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 OTHER_SUFFIXES = (".xlsx", ".xls", ".ods", ".txt", ".xml", ".pkl", ".arrow", ".gz", ".zip")
-"""Endings by which a name is told to be that of a file, though not of one that is read."""
+"""Endings of files that cannot be read; a name with one gets an error about the file type."""
 
 
 @dataclass(frozen=True)
@@ -22,19 +22,19 @@ class Source:
     """One dataset of the table.
 
     Attributes:
-        hub, config: where it lives on the Hugging Face hub.
-        paper: the name that papers give it.
-        schema: what turns a row into an `Example`.
+        hub, config: its name on the Hugging Face hub.
+        paper: its name in papers.
+        schema: turns a row into an `Example`.
         labels: the classes.
-        columns: the columns that its schema reads the question from.
+        columns: the columns from which the schema reads the question.
         answer: the column of the answer.
-        names: what the classes are called; empty where each row lists options of its own.
-        train: the split trained on; None for sets that are only evaluated on.
-        test: the split tested on: the official validation split, as in the papers of this line.
-        hub_test: its name on the hub, where that differs.
-        without_train: how many leading rows of `test` become train where a folder has no train file;
-            None where a folder without one is a mistake.
-        note: what a reader of a result has to know.
+        names: names of the classes; empty if each row lists its own options.
+        train: the training split; None for datasets used for evaluation only.
+        test: the test split: the official validation split, as in related papers.
+        hub_test: name of the test split on the hub, if it differs.
+        without_train: number of leading rows of `test` that become train if a folder has no train file;
+            None if the train file is required.
+        note: a remark to report with a result.
     """
 
     hub: str
@@ -52,7 +52,7 @@ class Source:
     note: str = ""
 
 
-# Of a schema: the function, the classes, the columns of the question and that of the answer.
+# Each is a schema's function, the classes, the columns of the question and the column of the answer.
 _ARC = (schemas.ai2_arc, LETTERS[:5], ("question", "choices"), "answerKey")
 _OPENBOOKQA = (schemas.openbookqa, LETTERS[:4], ("question_stem", "choices"), "answerKey")
 _WINOGRANDE = (schemas.winogrande, LETTERS[:2], ("sentence", "option1", "option2"), "answer")
@@ -62,14 +62,14 @@ _HELLASWAG = (schemas.hellaswag, LETTERS[:4], ("ctx", "endings"), "label")
 _TRUTHFUL_QA = (schemas.truthful_qa, LETTERS[:13], ("question", "mc1_targets"), "mc1_targets")
 _AG_NEWS = (schemas.ag_news, LETTERS[:4], ("text",), "label")
 
-_ARC_NOTE = "five classes A to E, of which most rows offer four; numeric labels 1-4 are read as A-D"
-_BOOLQ_NOTE = "labels as the passage says (True is 'True'); the code of earlier papers swaps them"
+_ARC_NOTE = "five classes A to E, but most rows offer four; numeric labels 1-4 are read as A-D"
+_BOOLQ_NOTE = "labels as in the dataset (True is 'True'); the code of earlier papers swaps them"
 _OOD: dict[str, Any] = {
     "train": None,
     "test": "test",
-    "note": "evaluated only (out of distribution): its dev rows are not used",
+    "note": "for evaluation only (out-of-distribution); its dev rows are not used",
 }
-_TRUTHFUL_NOTE = "options shuffled by row id (the right one stands first in the source); 13 classes, A to M"
+_TRUTHFUL_NOTE = "options shuffled by row id (the source lists the right one first); 13 classes, A to M"
 
 SOURCES: dict[str, Source] = {
     "arc_easy": Source("allenai/ai2_arc", "ARC-Easy", "ARC-E", *_ARC, note=_ARC_NOTE),
@@ -99,14 +99,14 @@ SOURCES: dict[str, Source] = {
 
 @dataclass(frozen=True)
 class Generated:
-    """A task that is made, not read.
+    """A generated task.
 
     Attributes:
-        name: what `load_task` takes.
-        paper: the dataset whose shape it has, or an empty text.
-        where: where it comes from, for lists.
-        load: makes it from a seed, with validation rows of its own where it has any.
-        in_world: makes it from a seed and that of a world, where there are several worlds to ask about.
+        name: name for `load_task`.
+        paper: the dataset that it imitates, or an empty text.
+        where: its origin, for lists.
+        load: makes the task from a seed, with its own validation rows if it has any.
+        in_world: makes the task from a seed and the seed of a world, if it has several worlds.
     """
 
     name: str
@@ -117,14 +117,14 @@ class Generated:
 
 
 TASKS: Registry[Generated] = Registry("task", "bara_pyro.tasks", ("bara_pyro.microworld",), of=Generated)
-"""Those of the microworld, and those that installed packages offer as entry points."""
+"""Tasks of the microworld, and tasks that installed packages offer as entry points."""
 
 
 def register_task(task: Generated) -> Generated:
-    """Add a task to those that `load_task` knows; a name can be taken once.
+    """Make a task available to `load_task`.
 
     Raises:
-        ConfigError: the name is taken, or it is no `Generated`.
+        ConfigError: the name is taken, or the argument is not a `Generated`.
 
     Examples:
         >>> import bara_pyro as bp
@@ -139,8 +139,8 @@ def register_task(task: Generated) -> Generated:
     """
     if not isinstance(task, Generated):
         raise ConfigError(
-            f"A {type(task).__name__} was given to register_task: give bara_pyro.data.Generated, whose "
-            "`load` makes the Task from a seed."
+            f"register_task got a {type(task).__name__}: give a bara_pyro.data.Generated, whose `load` makes "
+            "the Task from a seed."
         )
     if task.name in SOURCES:
         raise ConfigError(f"The task name {task.name!r} is already registered: choose another.")
@@ -148,28 +148,28 @@ def register_task(task: Generated) -> Generated:
 
 
 def has_worlds(name: str) -> bool:
-    """Return whether a task can be asked about several worlds."""
+    """Return whether a task has questions about several worlds."""
     return name in TASKS and TASKS.find(name).in_world is not None
 
 
 def other_kind(name: str | Path) -> DataError:
-    """Return the error for a file of another kind than those that are read."""
+    """Return the error for a file of a type that cannot be read."""
     kinds = f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
-    return DataError(f"{name} is no {kinds} file: save it as one of them (in Excel: CSV UTF-8).")
+    return DataError(f"{name} is not a {kinds} file: save it as one of these (in Excel: CSV UTF-8).")
 
 
 def check_kind(name: str) -> None:
-    """Raise `DataError` for the name of a file of another kind, which is no unknown name of a task."""
+    """Raise a `DataError` if a name is a file of a type that cannot be read, not an unknown task."""
     check_name(Path(name), DataError)
     if Path(name).suffix.lower() in OTHER_SUFFIXES or Path(name).is_file():
         raise other_kind(name)
 
 
 def task_key(name: str) -> str:
-    """Return the key of `SOURCES` that `name` means: the key, the paper's name, 'hub' or 'hub:config'.
+    """Return the key of `SOURCES` for a key, a paper's name, 'hub' or 'hub:config'.
 
     Raises:
-        DataError: the name is unknown, or is a hub name that needs a config.
+        DataError: the name is unknown, or a hub name with several configs.
     """
     wanted = name.lower()
     for key, source in SOURCES.items():
@@ -177,7 +177,7 @@ def task_key(name: str) -> str:
             return key
     same_hub = [key for key, source in SOURCES.items() if wanted == source.hub.lower()]
     if len(same_hub) > 1:
-        raise DataError(f"{name} holds several datasets: choose one of {', '.join(sorted(same_hub))}.")
+        raise DataError(f"{name} has several datasets: choose one of {', '.join(sorted(same_hub))}.")
     if not same_hub:
         check_kind(name)
         known = unknown("dataset", name, [*SOURCES, *TASKS])[:-1]

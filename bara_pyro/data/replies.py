@@ -1,9 +1,10 @@
-"""Prompts with replies, every token of which is learnt: batches padded on the left, several replies a row.
+"""Prompts with replies as left-padded batches, with one or several replies per row.
 
-    [padding] prompt reply-but-its-last-token                      one reply a row
-    [padding] prompt reply-but-its-last-token  prompt reply-but..  several, unseen by each other (packing)
+    [padding] prompt reply-without-last-token                              one reply per row
+    [padding] prompt reply-without-last-token prompt reply-without-last..  several (packing)
 
-A position is asked for the token behind it. Those of a prompt (but its last) and of padding are not asked.
+Packed replies do not attend to each other. Each scored position predicts the next token; positions of padding
+and of a prompt, except its last, are not scored.
 """
 
 import hashlib
@@ -23,11 +24,11 @@ from bara_pyro.errors import ConfigError, DataError
 
 @dataclass(frozen=True)
 class EncodedReply:
-    """A prompt and its reply as token ids, neither of them empty.
+    """A prompt and its reply as token ids; neither may be empty.
 
     Attributes:
-        prompt: what is given.
-        reply: what is learnt, with the token that ends it.
+        prompt: the prompt.
+        reply: the reply to learn, with the token that ends it.
         id: a stable identifier.
     """
 
@@ -46,13 +47,13 @@ class EncodedReply:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplyBatch(Batch):
-    """Prompts and replies; `labels` are None: what is asked for are tokens.
+    """A batch of prompts and replies; its `labels` are None.
 
     Attributes:
-        targets: long, `B x W`: the token behind each of the last W positions.
-        scored: bool, `B x W`: which of these are asked.
-        counts: how many positions at the right end of each row hold those that are asked; W the largest.
-        training: whether the replies are to be learnt, not predicted.
+        targets: long, `B x W`: the next token of each of the last W positions.
+        scored: bool, `B x W`: which of these positions are scored.
+        counts: for each row, the number of positions from its first scored one to its end; W is the largest.
+        training: whether the replies are learnt, not predicted.
     """
 
     targets: Tensor
@@ -62,20 +63,20 @@ class ReplyBatch(Batch):
 
     @property
     def positions(self) -> int:
-        """How many positions of all rows are asked for a token."""
+        """Number of scored positions in all rows."""
         return int(self.scored.sum())
 
     @property
     def asked(self) -> tuple[int, ...]:
-        """How many positions at the right end of each row are read."""
+        """Number of positions at the right end of each row whose outputs are read."""
         return self.counts
 
     def unlabelled(self) -> Self:
-        """Return the same rows, whose replies are not to be learnt."""
+        """Return the same rows for prediction instead of training."""
         return replace(self, training=False)
 
     def questions(self, rows: slice) -> Self:
-        """Return some of the rows, to be scored, cut to the longest of them."""
+        """Return some of the rows for prediction, cut to the longest of them."""
         counts = self.counts[rows]
         return replace(
             super().questions(rows),
@@ -90,12 +91,11 @@ def reply_batch(rows: Sequence[Sequence[EncodedReply]], pad_id: int = 0) -> Repl
     """Return B rows as a batch.
 
     Args:
-        rows: of each row the replies that stand in it, in a row of one or several; those of a packed row do
-            not see each other, and each is read as if it stood there alone.
-        pad_id: what rows are padded with (masked, so its meaning does not matter).
+        rows: the replies of each row, one or several; packed replies do not attend to each other.
+        pad_id: token to pad with; it is masked.
 
     Raises:
-        ConfigError: there is no row, or one without a reply.
+        ConfigError: there are no rows, or a row without a reply.
     """
     if not rows or not all(rows):
         raise ConfigError("A batch needs at least one row, and each row at least one reply.")
@@ -119,31 +119,31 @@ def reply_batch(rows: Sequence[Sequence[EncodedReply]], pad_id: int = 0) -> Repl
 
 
 class RowsDigest:
-    """A fingerprint of rows of replies that are seen one at a time."""
+    """Computes the fingerprint of rows of replies that are added one at a time."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
 
     def add(self, row: Sequence[EncodedReply]) -> None:
-        """See the next row."""
+        """Add the next row."""
         tokens = json.dumps([(reply.prompt, reply.reply, reply.id) for reply in row])
         self._hash.update(f"{tokens}\n".encode())
 
     @property
     def digits(self) -> str:
-        """Sixteen hexadecimal digits over the tokens and identifiers of the rows seen, in their order."""
+        """Sixteen hexadecimal digits over the tokens and identifiers of the rows added so far, in order."""
         return self._hash.hexdigest()[:16]
 
 
 @dataclass(frozen=True, repr=False)
 class EncodedReplies:
-    """Rows of replies, made once and visited many times.
+    """Rows of replies as tokens.
 
     Attributes:
-        rows: what stands in each row: one reply, or several where they were packed.
-        pad_id: what batches are padded with.
-        shortened: identifiers of the replies that were cut at their end.
-        dropped: of those left out, because no token of the reply had room behind the prompt.
+        rows: the replies of each row: one, or several if they are packed.
+        pad_id: token to pad batches with.
+        shortened: identifiers of the replies that were cut at the end.
+        dropped: identifiers of the rows left out, because the prompt left no room for a reply.
     """
 
     rows: tuple[tuple[EncodedReply, ...], ...]
@@ -164,7 +164,7 @@ class EncodedReplies:
 
     @property
     def lengths(self) -> list[int]:
-        """Number of tokens that each row has in a batch."""
+        """Number of tokens of each row in a batch."""
         return [sum(map(len, row)) for row in self.rows]
 
     @property
@@ -177,33 +177,33 @@ class EncodedReplies:
 
     @property
     def counts(self) -> list[int]:
-        """Number of tokens that are learnt in each row."""
+        """Number of reply tokens in each row."""
         return [sum(len(reply.reply) for reply in row) for row in self.rows]
 
     @property
     def tokens(self) -> int:
-        """Number of tokens that are learnt, of all replies together."""
+        """Number of reply tokens in all rows."""
         return sum(self.counts)
 
     def batch(self, rows: Sequence[int], answer_ids: Tensor | None = None) -> ReplyBatch:
-        """Return the rows at these places as a left-padded batch, as wide as its longest row.
+        """Return the rows at these indices as a left-padded batch, as wide as its longest row.
 
-        Replies are of the whole vocabulary: `answer_ids` are not looked at.
+        `answer_ids` are ignored, because replies use the whole vocabulary.
         """
         return reply_batch([self.rows[row] for row in rows], self.pad_id)
 
     def packed(self, length: int) -> Self:
-        """Return the same replies in fewer rows, of at most `length` tokens each.
+        """Return the same replies packed into fewer rows of at most `length` tokens each.
 
-        A loss is then the mean over such rows; that of all rows together is the same. A reply that is longer
-        stands alone. Each goes where least room is left, and those of a row keep their order.
+        Best-fit packing; replies within a row keep their order, and a longer reply has a row for itself. The
+        total loss stays the same, and its mean is then over packed rows.
         """
         replies = [reply for row in self.rows for reply in row]
         return replace(self, rows=tuple(tuple(replies[i] for i in row) for row in _fitted(replies, length)))
 
 
 def _fitted(replies: Sequence[EncodedReply], length: int) -> list[list[int]]:
-    """Return which replies stand together: best fit, the longest first."""
+    """Return the indices of the replies of each packed row: best fit, the longest first."""
     rows: list[list[int]] = []
     free: list[tuple[int, int]] = []  # room and row, in order
     for i in sorted(range(len(replies)), key=lambda i: (-len(replies[i]), i)):

@@ -1,4 +1,4 @@
-"""`load_replies`: one door to prompts with replies, whether on the hub, in a folder, in a file or made."""
+"""`load_replies` loads prompts with replies: from the hub, a folder, a file, or generated."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -23,12 +23,12 @@ from bara_pyro.registry import Registry
 
 @dataclass(frozen=True, repr=False)
 class ReplyTask:
-    """Prompts with replies to be learnt.
+    """Prompts with replies to learn.
 
     Attributes:
-        name: the name it is known under.
+        name: name of the task.
         train, validation, test: the splits; `validation` may be empty.
-        notes: facts worth reporting with a result.
+        notes: facts to report with a result.
     """
 
     name: str
@@ -42,7 +42,7 @@ class ReplyTask:
 
     @property
     def counts(self) -> str:
-        """How many rows each split has, in words."""
+        """The number of rows of each split, as text."""
         return split_counts(self.train, self.validation, self.test)
 
 
@@ -51,11 +51,11 @@ class ReplySource:
     """One dataset of the table.
 
     Attributes:
-        hub, config: where it lives on the Hugging Face hub.
-        folder: of a local copy, below `data_dir`.
-        test: the split tested on.
-        spoken: plain prompts are what a user says, and go through the chat template.
-        note: what a reader of a result has to know.
+        hub, config: its name on the Hugging Face hub.
+        folder: folder of a local copy, below `data_dir`.
+        test: the test split.
+        spoken: whether plain prompts are messages of a user, for the chat template.
+        note: a remark to report with a result.
     """
 
     hub: str
@@ -76,12 +76,12 @@ REPLY_SOURCES = {
 
 @dataclass(frozen=True)
 class GeneratedReplies:
-    """A task of replies that is made, not read.
+    """A generated task of replies.
 
     Attributes:
-        name: what `load_replies` takes.
-        where: where it comes from, for lists.
-        load: makes it from a seed, with validation rows of its own where it has any.
+        name: name for `load_replies`.
+        where: its origin, for lists.
+        load: makes the task from a seed, with its own validation rows if it has any.
     """
 
     name: str
@@ -92,11 +92,11 @@ class GeneratedReplies:
 REPLY_TASKS: Registry[GeneratedReplies] = Registry(
     "task of replies", "bara_pyro.reply_tasks", ("bara_pyro.microworld",), of=GeneratedReplies
 )
-"""Those of the microworld, and those that installed packages offer as entry points."""
+"""Tasks of the microworld, and tasks that installed packages offer as entry points."""
 
 
 def is_reply_task(name: str) -> bool:
-    """Return whether a name is that of a known task of replies."""
+    """Return whether a name is a known task of replies."""
     return name in REPLY_SOURCES or name in REPLY_TASKS
 
 
@@ -111,22 +111,22 @@ def load_replies(
     test_fraction: float = TEST_FRACTION,
     streaming: bool = False,
 ) -> ReplyTask:
-    """Load prompts with replies by name; see `replies_from_rows` for rows that are in memory.
+    """Load prompts with replies by name; for rows in memory see `replies_from_rows`.
 
     Args:
-        name: a key of `REPLY_SOURCES`, a task that registered itself ("micro-chat"), or the path of a file of
-            one's own in one of the formats of `data.conversations.load_conversations`.
-        data_dir: folder with `<dataset>/<split>.jsonl` in the hub's schema; without it the hub is asked.
-        validation_rows: rows carved off train, never off test.
-        seed: of that choice, and of the rows of a task that is made.
-        revision: commit or tag of the hub dataset.
-        test_file: for a file of one's own: the rows to test on.
-        test_fraction: for a file of one's own without `test_file`: the share of rows to test on.
-        streaming: leave the rows on the disk (`data.stored`); they are the same, in the same order.
+        name: a key of `REPLY_SOURCES`, a registered task ("micro-chat"), or the path of your own file in one
+            of the formats of `data.conversations.load_conversations`.
+        data_dir: folder with `<dataset>/<split>.jsonl` in the hub's schema; default: read from the hub.
+        validation_rows: rows to set aside from train, never from test.
+        seed: of the split, and of the rows of a generated task.
+        revision: commit or tag of the dataset on the hub.
+        test_file: your own file of test rows.
+        test_fraction: without a `test_file`: share of your file's rows to hold out for testing.
+        streaming: leave the rows on disk (`data.stored`); rows and their order do not change.
 
     Raises:
         ConfigError: an option is out of range.
-        DataError: unknown name, missing or empty file, or a row that cannot be used (file and row are named).
+        DataError: the name is unknown, a file is missing or empty, or a row is invalid (the error names it).
 
     Examples:
         >>> import bara_pyro as bp
@@ -168,7 +168,7 @@ def load_replies(
 def _split(
     source: ReplySource, data_dir: str | Path | None, revision: str | None, streaming: bool, kind: str
 ) -> Sequence[Conversation]:
-    """Return a split of a known dataset, from a folder or from the hub."""
+    """Return a split of a known dataset from a folder or from the hub."""
     if data_dir is not None:
         path = Path(data_dir) / source.folder / f"{kind}.jsonl"
         if streaming:
@@ -193,10 +193,10 @@ def replies_from_rows(
     validation_rows: int = 0,
     seed: int = 0,
 ) -> ReplyTask:
-    """Make a task of prompts with replies of one's own; arguments as of `data.userfile.task_from_rows`.
+    """Make a task from your own prompts with replies; arguments as for `data.userfile.task_from_rows`.
 
     Raises:
-        DataError: rows that cannot be read, or too few to test on some.
+        DataError: the rows cannot be read, or are too few to hold some out for testing.
         ConfigError: `test_fraction` is not between 0 and 1, or `validation_rows` is out of range.
 
     Examples:
@@ -219,26 +219,26 @@ def _divided(
     validation_rows: int,
     seed: int,
 ) -> ReplyTask:
-    """Return a task of rows of one's own, some of which are tested on where no others are given for it."""
+    """Return a task of a user's rows; without test rows, some of the rows are held out."""
     if not 0 < test_fraction < 1:
         raise ConfigError(f"test_fraction is {test_fraction}: choose a number between 0 and 1.")
     if tested is None:
         count = min(round(test_fraction * len(train)), len(train) - 1)
         if count < 1:
             raise too_few(name, "rows", len(train), test_fraction)
-        notes = [f"{count} of {len(train)} rows tested on, chosen by a hash of their ids"]
+        notes = [f"{count} of {len(train)} rows held out for testing, by a hash of their ids"]
         train, tested = carve(train, count, 0)
     else:
-        notes = ["tested on rows of their own"]
+        notes = ["tested on rows of a separate file"]
         check_disjoint(train, tested, name)
     trained = set(map(_prompt_key, train))
     if shared := sum(_prompt_key(row) in trained for row in tested):
-        notes.append(f"{shared} test rows have a prompt that also stands in train")
+        notes.append(f"{shared} test rows have a prompt that is also in train")
     kept, validation = carve(train, validation_rows, seed)
     return ReplyTask(name, kept, validation, tested, tuple(notes))
 
 
 def _prompt_key(row: Conversation) -> str:
-    """Return a hash of a prompt, as texts are compared: short, as rows may be more than memory holds."""
+    """Return a hash of a prompt in the form in which texts are compared; hashes save memory."""
     said = row.prompt if isinstance(row.prompt, str) else json.dumps([*map(dict, row.prompt)])
     return digest(as_compared(said))

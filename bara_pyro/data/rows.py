@@ -1,4 +1,4 @@
-"""From rows to examples: stable ids, and errors that name the file and the row."""
+"""Turn rows into examples with stable ids, and split them; errors name the file and the row."""
 
 import math
 import sys
@@ -38,14 +38,19 @@ def to_examples(
     answer: str | None = None,
     ids: str | None = None,
 ) -> list[Example]:
-    """Turn every row of a file or hub split (`place`, for errors) into an `Example`.
+    """Turn every row into an `Example`.
 
-    A row's id is its own where it has one (in a column "id", in capitals or not, or in that called `ids`),
-    else '<split>-<row>'; rows count from 1 in ids and in errors.
+    Args:
+        rows: the rows.
+        schema: turns a row into an `Example`.
+        place: the file or hub split, for errors.
+        split: prefix of the ids of rows that have none, '<split>-<row>'; rows count from 1.
+        answer: the column of answers, if every row needs one.
+        ids: the column of ids; default: "id", "ID" or "Id".
 
     Raises:
-        DataError: a row that the schema refuses, that is not valid Unicode or that lacks its answer (where
-            the column of one is given), or two rows with one id (results are stored under it).
+        DataError: a row is refused by the schema, has invalid Unicode or lacks its answer, or two rows have
+            the same id.
     """
     examples: list[Example] = []
     for number, row in enumerate(rows, start=1):
@@ -69,66 +74,66 @@ def _texts(example: Example) -> tuple[str, ...]:
 
 
 def check_ids(ids: Sequence[str], place: str, numbers: Sequence[int] | None = None) -> None:
-    """Raise `DataError` where two rows share an id; `place` says where they are, `numbers` which they are."""
+    """Raise a `DataError` if two rows share an id; `place` and `numbers` of the rows are for the error."""
     first: dict[str, int] = {}
     for number, row_id in zip(numbers or range(1, len(ids) + 1), ids, strict=True):
         if first.setdefault(row_id, number) != number:
             raise DataError(
                 f"{place}, rows {first[row_id]} and {number} share the id {row_id!r}: "
-                "give each row its own, or leave 'id' out."
+                "give each row a different id, or leave 'id' out."
             )
 
 
 def column_in(row: Fields, names: Iterable[str]) -> str | None:
-    """Return the first of these columns in which a row has something; None where it has none."""
+    """Return the first of these columns that a row fills, or None."""
     return next((name for name in names if row.get(name) is not None), None)
 
 
 def own_id(row: Fields) -> str:
-    """Return the identifier in a row's column "id", "ID" or "Id"; an empty text where it has none.
+    """Return the identifier in a row's column "id", "ID" or "Id", or an empty text.
 
     Raises:
-        DataError: it is no text or number, or the row has two.
+        DataError: the identifier is neither text nor number, or the row has two.
     """
     found = [name for name in ("id", "ID", "Id") if row.get(name) is not None]
     if len(found) > 1:
-        raise DataError(f"its ids are in {found[0]!r} and in {found[1]!r}: leave one of the columns out.")
+        raise DataError(f"it has ids in {found[0]!r} and in {found[1]!r}: leave one of the columns out.")
     return label_text(row[found[0]], "its id") if found else ""
 
 
 def check_disjoint(train: Sequence[Identified], test: Sequence[Identified], name: str) -> None:
-    """Raise `DataError` where a train row and a test row share an id."""
+    """Raise a `DataError` if a train row and a test row share an id."""
     tested = {example.id for example in test}
     shared = {example.id for example in train if example.id in tested}
     if shared:
         raise DataError(
             f"Train and test of {name} share {len(shared)} ids, such as {min(shared)!r}: give each row "
-            "its own, or leave 'id' out."
+            "a different id, or leave 'id' out."
         )
 
 
 def check_new(train: Sequence[Example], test: Sequence[Example], name: str) -> None:
-    """Raise `DataError` where every test row stands in train: a score on them tells of no other row."""
+    """Raise a `DataError` if every test row is also a training row."""
     trained = set(map(_asked, train))
     if all(_asked(row) in trained for row in test):
         raise _nothing_new(f"All {len(test)} test rows of {name}")
 
 
 def same_file(name: str | Path, file: str | Path) -> bool:
-    """Return whether two names, of which one may be that of a task, are of one file, however spelled."""
+    """Return whether two paths are the same file; `name` may be a task's name."""
     return Path(name).resolve() == Path(file).resolve()
 
 
 def check_other_file(name: str | Path, test_file: str | Path) -> None:
-    """Raise `DataError` where the file of test rows is that of the training rows."""
+    """Raise a `DataError` if the file of test rows is the file of training rows."""
     if same_file(name, test_file):
-        raise _nothing_new(f"The test rows, those of {test_file},")
+        raise _nothing_new(f"The test rows of {test_file}")
 
 
 def _nothing_new(what: str) -> DataError:
     return DataError(
-        f"{what} are training rows, too, and say nothing of others: give other rows as test_file "
-        "(--test-file), or leave it out, and some of the rows are set aside to test on."
+        f"{what} are also training rows, so a score on them says nothing about new rows: give another "
+        "test_file (--test-file), or leave it out to hold out some of the rows."
     )
 
 
@@ -141,26 +146,29 @@ def carve(
 ) -> tuple[Sequence[R], Sequence[R]]:
     """Split `rows` examples off the end of a seeded permutation of `train`.
 
-    The permutation sorts by a hash of seed and id, so it depends on no generator's version and a row keeps
-    its side when others are reordered. What stays keeps the order of the file. Rows on the disk stay there,
-    others are returned as tuples.
+    The permutation sorts by a hash of seed and id, so it does not depend on a generator's version, and a row
+    stays in its part if the rows are reordered. Both parts keep the order of `train`. Rows on disk stay
+    there; others are returned as tuples.
 
     Args:
-        train: to split.
-        rows: how many.
+        train: the rows to split.
+        rows: number of rows to split off.
         seed: of the permutation.
-        names: the group of each row (`bara_pyro.data.clusters.together`), which is split off whole where it
-            still fits, so that there may be fewer rows than asked for; None: each row is alone.
+        names: the group of each row (`bara_pyro.data.clusters.together`); whole groups are split off as long
+            as they fit, so there may be fewer than `rows`. None: no groups.
+
+    Returns:
+        The rows that remain, and the rows split off.
 
     Raises:
-        ConfigError: fewer than 0 rows, or no row would be left to train on.
+        ConfigError: `rows` is negative, or no row would remain.
         DataError: no group fits.
     """
     if rows > 0 and not train:
-        raise ConfigError(f"validation_rows is {rows}, but there are no train rows to take them from.")
+        raise ConfigError(f"validation_rows is {rows}, but there are no training rows: choose 0.")
     if rows < 0 or (rows and rows >= len(train)):
         raise ConfigError(
-            f"validation_rows is {rows}: choose 0 or more, and fewer than the {len(train)} train rows."
+            f"validation_rows is {rows}: choose 0 or more, and fewer than the {len(train)} training rows."
         )
     held_out = np.zeros(len(train), dtype=bool)
     if rows:
@@ -174,7 +182,7 @@ def carve(
 
 
 def _whole(order: Sequence[int], groups: Sequence[Sequence[int]], most: int) -> list[int]:
-    """Return at most so many rows: in this order, each with its whole group, where that fits."""
+    """Return at most `most` rows, in this order, adding each row's whole group if it fits."""
     group_of = {row: group for group in groups for row in group}
     taken: set[int] = set()
     for row in order:
@@ -182,45 +190,47 @@ def _whole(order: Sequence[int], groups: Sequence[Sequence[int]], most: int) -> 
             taken.update(group_of[row])
     if not taken:
         raise DataError(
-            f"No rows of one text can be set aside whole among at most {most} (the fewest of one are "
-            f"{min(map(len, groups))}): set more rows aside, or bring them in a file of their own."
+            f"No group of rows with the same text fits into {most} rows to set aside (the smallest has "
+            f"{min(map(len, groups))}): set more rows aside, or give a separate file."
         )
     return sorted(taken)
 
 
 def first_validation(rows: Sequence[R], wanted: int, name: str) -> Sequence[R]:
-    """Return so many of the validation rows that a task which is made has of its own; 0: all.
+    """Return the first validation rows of a generated task, as many as wanted; 0: all.
 
     Raises:
-        ConfigError: the task, which goes by `name`, has fewer.
+        ConfigError: the task called `name` has fewer.
     """
     if not wanted:
         return rows
     if not 0 < wanted <= len(rows):
-        raise ConfigError(f"validation_rows is {wanted}: choose 1 to {len(rows)} (all that {name} has).")
+        raise ConfigError(
+            f"validation_rows is {wanted}: choose 1 to {len(rows)}, the number that {name} has."
+        )
     return rows[:wanted]
 
 
 def too_few(place: str, what: str, rows: int, test_fraction: float, kept: int = 1) -> DataError:
-    """Return the error for `rows` rows of which none can be tested on where `kept` have to be trained on."""
-    # The fewest of which the fraction is more than half a row; half of one is rounded to none.
+    """Return the error for too few rows to hold any out, if `kept` of them must remain for training."""
+    # At least one row is held out if the fraction is more than half a row; exactly half rounds to none.
     half = min(0.5 / test_fraction, sys.maxsize)
     needed = max(kept, math.floor(half)) + 1
     return DataError(
-        f"{place} has too few {what} ({rows}) to set some aside to test on: at least {needed} are needed, or "
-        "test rows of their own as test_file (--test-file)."
+        f"{place} has too few {what} ({rows}) to hold some out for testing: give at least {needed}, or a "
+        "separate test_file (--test-file)."
     )
 
 
 def divide(rows: Sequence[Example], test_fraction: float) -> tuple[list[Example], list[Example]]:
-    """Divide rows into train and test, stratified: each class gives its share of test rows.
+    """Split rows into train and test, stratified by class.
 
-    Within a class, the rows with the smallest hashes of their ids are tested on. So the division follows from
-    the ids alone: it is the same for every seed and order of the rows, and mostly stays when rows are added.
-    Shares are rounded so that the test rows are the nearest whole number to `test_fraction` of all (largest
-    remainders), and a class keeps at least one row to train on. Rows that belong together
-    (`bara_pyro.data.clusters`) stay together, and shares are then as near as that allows. Both parts keep the
-    order of `rows`.
+    Within a class, the rows with the smallest hashes of their ids become test rows. The split therefore
+    depends only on the ids: it is the same for every seed and order of the rows, and changes little when rows
+    are added. The number of test rows is `test_fraction` of all, rounded, and is divided among classes by
+    largest remainders; each class keeps at least one training row. Rows that belong together
+    (`bara_pyro.data.clusters`) stay together, so the shares are then approximate. Both parts keep the order
+    of `rows`.
     """
     by_class: dict[int, list[Example]] = {}
     for row in rows:
@@ -237,22 +247,22 @@ def divide(rows: Sequence[Example], test_fraction: float) -> tuple[list[Example]
 
 
 def repeats(train: Sequence[Example], test: Sequence[Example], name: str = "test") -> list[str]:
-    """Return a note for each kind of question that rows called `name` repeat: a leak, or a double count."""
+    """Return notes on duplicates among the rows called `name`, and on leaks from train into them."""
     seen, tested = set(map(_asked, train)), list(map(_asked, test))
     notes = []
     if doubles := len(tested) - len(set(tested)):
         notes.append(f"{doubles} {name} rows repeat another {name} row")
     if leaked := sum(row in seen for row in tested):
-        notes.append(f"{leaked} {name} rows also stand in train")
+        notes.append(f"{leaked} {name} rows are also in train")
     contexts = {compared_text(example)[0] for example in train} - {""}
     known_texts = [example for example in test if compared_text(example)[0] in contexts]
-    # A text to be classified stands where questions have a context (`data.generic.own_example`).
+    # A text to classify is stored as the context (`data.generic.own_example`).
     if shared := sum(example.question != ANSWER for example in known_texts):
-        notes.append(f"{shared} {name} rows ask about a context that also stands in train")
+        notes.append(f"{shared} {name} rows have a context that is also in train")
     texts = set(map(compared_text, train))
     if other := sum(row[:2] in texts and row not in seen for row in tested):
-        notes.append(f"{other} {name} rows have a text that stands in train with another answer")
+        notes.append(f"{other} {name} rows have a text that is in train with another answer")
     clusters = {example.cluster for example in train if example.cluster}
     if known := sum(example.cluster in clusters for example in test):
-        notes.append(f"{known} {name} rows are of a cluster that also stands in train")
+        notes.append(f"{known} {name} rows are of a cluster that is also in train")
     return notes

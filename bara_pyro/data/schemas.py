@@ -1,8 +1,8 @@
-"""From one row of a hub dataset to one `Example`: a function per schema, all with the same signature.
+"""Turn a row of a hub dataset into an `Example`: one function per schema, all with the same signature.
 
-The prompts are short and end in "Answer:"; options are printed as "A) text", in the order of the file
-(truthful_qa excepted, whose right option always stands first there). A row without an answer gets the label
--1. A schema function raises `DataError` with what is wrong in the row; the loader adds the file and the row.
+The prompts are short and end in "Answer:". Options are listed as "A) text" in the order of the file; only
+those of truthful_qa, whose file lists the right one first, are shuffled. A row without an answer gets the
+label -1. A schema function raises a `DataError` about the row; the loader adds the file and the row's number.
 """
 
 import hashlib
@@ -19,11 +19,11 @@ Schema = Callable[[Row, str], Example]
 
 ANSWER = "Answer:"
 AG_NEWS_TOPICS = ("World", "Sports", "Business", "Sci/Tech")
-PASSAGE_CHARACTERS = 1024  # the protocol of the BLoB line of papers cuts BoolQ's passage here
+PASSAGE_CHARACTERS = 1024  # BoolQ's passage is cut here, as in the protocol of BLoB and later papers
 
 
 def lettered(stem: str, options: Sequence[str], letters: Sequence[str] = LETTERS) -> str:
-    r"""Return the question with its options, one a line, and the cue for the answer.
+    r"""Return the question with its options, one per line, and the cue for the answer.
 
     >>> lettered("Which is a fruit?", ["stone", "pear"])
     'Which is a fruit?\nA) stone\nB) pear\nAnswer:'
@@ -33,7 +33,7 @@ def lettered(stem: str, options: Sequence[str], letters: Sequence[str] = LETTERS
 
 
 def unlisted(example: Example) -> Example:
-    """Return a row that is asked without its options, which are scored as texts; another row as it is."""
+    """Return a row without the list of options in its prompt, because their texts are scored."""
     if not example.texts:
         return example
     stem = example.question.removesuffix(lettered("", example.texts)).rstrip()
@@ -41,7 +41,7 @@ def unlisted(example: Example) -> Example:
 
 
 def text_field(row: Row, key: str) -> str:
-    """Return `row[key]`, stripped; raise `DataError` where it is absent, empty or no text."""
+    """Return `row[key]`, stripped; raise a `DataError` if it is absent, empty or not a text."""
     value = row.get(key)
     if not isinstance(value, str) or not value.strip():
         raise DataError(f"it has no text in {key!r} (found {shown(value)}): give one, or leave the row out.")
@@ -49,31 +49,31 @@ def text_field(row: Row, key: str) -> str:
 
 
 def missing(value: object) -> bool:
-    """Return whether a cell holds nothing."""
+    """Return whether a cell is empty."""
     return value is None or (isinstance(value, str) and not value.strip())
 
 
 def options_of(values: object, key: str) -> list[str]:
-    """Return a list of at least two option texts; raise `DataError` for anything else."""
+    """Return a list of at least two options as texts; raise a `DataError` for anything else."""
     if not isinstance(values, list) or not 2 <= len(values) <= len(LETTERS):
         raise DataError(f"it needs a list of 2 to {len(LETTERS)} options in {key!r} (found {shown(values)}).")
     for value in values:
         if not isinstance(value, str | int | float) or missing(value):
-            raise DataError(f"it has an option in {key!r} that is no text: {shown(value)}.")
+            raise DataError(f"it has an option in {key!r} that is not a text: {shown(value)}.")
     return [str(value).strip() for value in values]
 
 
 def index_of(answer: object, known: Sequence[object]) -> int:
-    """Return the place of `answer` in `known`, -1 for none; raise `DataError` naming the known ones."""
+    """Return the index of `answer` in `known`, -1 if empty; raise a `DataError` if it is not there."""
     if missing(answer):
         return -1
     if answer not in known:
-        raise DataError(f"its answer {answer!r} is none of {', '.join(map(str, known))}.")
+        raise DataError(f"its answer {answer!r} is not one of {', '.join(map(str, known))}.")
     return list(known).index(answer)
 
 
 def named_options(choices: object, key: str) -> tuple[list[str], tuple[str, ...]]:
-    """Return the options of a row and what it calls them; no names where it lists texts alone.
+    """Return the options of a row and their labels; no labels if the row lists only texts.
 
     Args:
         choices: texts; objects with a `text` and a `label`; ARC's `{"text": [...], "label": [...]}`; or
@@ -81,19 +81,20 @@ def named_options(choices: object, key: str) -> tuple[list[str], tuple[str, ...]
         key: their column, for errors.
 
     Raises:
-        DataError: anything else, fewer than 2 or more than 26 options, or not as many different names.
+        DataError: `choices` has another format, there are fewer than 2 or more than 26 options, or the labels
+            are not different.
     """
     if isinstance(choices, list) and any(isinstance(option, Mapping) for option in choices):
         choices = _of_objects(choices, key)
     elif isinstance(choices, Mapping) and "text" not in choices:
-        there = {name: text for name, text in choices.items() if text is not None}  # the columns of Parquet
+        there = {name: text for name, text in choices.items() if text is not None}  # Parquet fills in nulls
         choices = {"text": [*there.values()], "label": [*there]}
     if not isinstance(choices, Mapping):
         return options_of(choices, key), ()
     options = options_of(choices.get("text"), key)
     named = choices.get("label") or ()
     if not isinstance(named, list | tuple):
-        raise DataError(f"its options' labels in {key!r} are no list: {shown(named)}.")
+        raise DataError(f"its options' labels in {key!r} are not a list: {shown(named)}.")
     names = tuple(label_text(name, f"an option's label in {key!r}") for name in named)
     if named and (len(names) != len(options) or len(set(names)) != len(names)):
         raise DataError(f"it has {len(options)} options but {len(set(names))} different labels.")
@@ -101,22 +102,22 @@ def named_options(choices: object, key: str) -> tuple[list[str], tuple[str, ...]
 
 
 def _of_objects(options: Sequence[object], key: str) -> Row:
-    """Return options that are objects, each with a text and all or none with a label, as ARC has them."""
+    """Return options given as objects, each with a text and all or none with a label, in ARC's format."""
     found = [option if isinstance(option, Mapping) else {} for option in options]
     labelled = [option for option in found if option.get("label") is not None]
     if any("text" not in option for option in found) or len(labelled) not in (0, len(found)):
         raise DataError(
-            f"its {key!r} hold objects that are not all of one kind: give each a 'text', and all or none a "
-            f"'label' (found {shown(options)})."
+            f"its {key!r} mix objects of different form: give each a 'text', and all or none a 'label' "
+            f"(found {shown(options)})."
         )
     texts = [option["text"] for option in found]
     return {"text": texts, "label": [option["label"] for option in labelled]}
 
 
 def ai2_arc(row: Row, row_id: str) -> Example:
-    """ARC (allenai/ai2_arc): 3 to 5 options whose labels are letters or, in older exams, digits.
+    """Read a row of ARC (allenai/ai2_arc): 3 to 5 options, labelled by letters or, in older exams, digits.
 
-    The label is the option's place, so "1" and "A" are the same class and no digit ever is an answer token.
+    The class is the option's index, so "1" and "A" are the same class and no digit is an answer token.
     """
     question = text_field(row, "question")
     options, names = named_options(row.get("choices"), "choices")
@@ -125,22 +126,22 @@ def ai2_arc(row: Row, row_id: str) -> Example:
 
 
 def openbookqa(row: Row, row_id: str) -> Example:
-    """OpenBookQA (allenai/openbookqa, main): ARC's schema with the question in `question_stem`."""
+    """Read a row of OpenBookQA (allenai/openbookqa, main): ARC's schema, question in `question_stem`."""
     return ai2_arc({**row, "question": row.get("question_stem")}, row_id)
 
 
 def winogrande(row: Row, row_id: str) -> Example:
-    """WinoGrande (allenai/winogrande): which of two options fills the blank."""
+    """Read a row of WinoGrande (allenai/winogrande): which of two options fills the blank."""
     options = options_of([row.get("option1"), row.get("option2")], "option1, option2")
     stem = f"Fill in the blank: {text_field(row, 'sentence')}"
     return _choice(row_id, stem, options, _place(row.get("answer"), ["1", "2"]), ("1", "2"))
 
 
 def boolq(row: Row, row_id: str) -> Example:
-    """BoolQ (google/boolq): classes ('False', 'True'), so that `int(answer)` is the class.
+    """Read a row of BoolQ (google/boolq): classes ('False', 'True'), so that `int(answer)` is the class.
 
-    The code of earlier papers lists the labels the other way round and thereby teaches the model to answer
-    "False" where the passage says yes; here True means 'True'.
+    The code of earlier papers swaps the labels, which teaches the model to answer "False" when the passage
+    says yes; here True means 'True'.
     """
     question = text_field(row, "question").rstrip("?")
     answer = row.get("answer")
@@ -150,29 +151,29 @@ def boolq(row: Row, row_id: str) -> Example:
 
 
 def mmlu(row: Row, row_id: str) -> Example:
-    """MMLU (cais/mmlu): four options, the answer is an index."""
+    """Read a row of MMLU (cais/mmlu): four options, the answer is an index."""
     options = options_of(row.get("choices"), "choices")
     return _indexed(row_id, text_field(row, "question"), options, row.get("answer"))
 
 
 def hellaswag(row: Row, row_id: str) -> Example:
-    """HellaSwag (Rowan/hellaswag): which ending follows; the text to go on from is part of the question."""
+    """Read a row of HellaSwag (Rowan/hellaswag): which ending follows; the question includes the text."""
     endings = options_of(row.get("endings"), "endings")
     return _indexed(row_id, f"What comes next? {text_field(row, 'ctx')}", endings, row.get("label"))
 
 
 def truthful_qa(row: Row, row_id: str) -> Example:
-    """TruthfulQA (truthfulqa/truthful_qa, multiple_choice), task mc1: one right option of 2 to 13.
+    """Read a row of TruthfulQA (truthfulqa/truthful_qa, multiple_choice), mc1: one right option of 2 to 13.
 
-    The file always puts the right option first, so the options are shuffled: by a hash of the row's id,
-    which gives the same order in every run, on every machine and for every seed.
+    The file always lists the right option first, so the options are shuffled by a hash of the row's id. The
+    order is the same in every run and for every seed.
     """
     targets = row.get("mc1_targets")
     if not isinstance(targets, Mapping):
         raise DataError(f"it needs 'choices' and 'labels' in 'mc1_targets' (found {targets!r}).")
     options, marks = options_of(targets.get("choices"), "mc1_targets"), targets.get("labels") or []
     if not isinstance(marks, list):
-        raise DataError(f"its 'labels' in 'mc1_targets' are no list: {marks!r}.")
+        raise DataError(f"its 'labels' in 'mc1_targets' are not a list: {marks!r}.")
     if marks and (len(marks) != len(options) or marks.count(1) != 1):
         raise DataError(f"its mc1_targets must mark exactly one of {len(options)} options (found {marks!r}).")
     order = sorted(range(len(options)), key=lambda place: digest(f"{row_id}/{place}"))
@@ -182,7 +183,7 @@ def truthful_qa(row: Row, row_id: str) -> Example:
 
 
 def ag_news(row: Row, row_id: str) -> Example:
-    """AG News (fancyzhx/ag_news): the topic of an article, asked with lettered options."""
+    """Read a row of AG News (fancyzhx/ag_news): the topic of an article, with lettered options."""
     answer = row.get("label")
     label = index_of(answer, AG_NEWS_TOPICS if isinstance(answer, str) else range(len(AG_NEWS_TOPICS)))
     question = lettered("What is the topic of this article?", AG_NEWS_TOPICS)
@@ -195,15 +196,15 @@ def _indexed(row_id: str, stem: str, options: Sequence[str], answer: object) -> 
 
 
 def _choice(row_id: str, stem: str, options: Sequence[str], label: int, names: tuple[str, ...]) -> Example:
-    """Return a question with the options listed that it is asked with, and what its source calls them."""
+    """Return a question that lists its options; `names` are the source's names of the options."""
     return Example(row_id, lettered(stem, options), label, options=names, texts=tuple(options))
 
 
 def _place(answer: object, places: Sequence[str]) -> int:
-    """Return the place that a number, or its text, means."""
+    """Return the index that a number, or its text, stands for."""
     return index_of(answer if answer is None else str(answer).strip(), places)
 
 
 def digest(text: str) -> str:
-    """Return a hash that stays the same across processes and versions, unlike Python's own."""
+    """Return the SHA-256 of a text; unlike Python's `hash`, it is the same in every process."""
     return hashlib.sha256(text.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Encoded rows: a split as token ids, and batches of it with padding on the left."""
+"""A split as token ids, and left-padded batches of it."""
 
 import hashlib
 import json
@@ -15,22 +15,22 @@ from bara_pyro.errors import ConfigError, DataError
 
 
 class EncodedRows(Protocol):
-    """Rows as token ids, of whatever kind: what training visits."""
+    """Rows as token ids, of any kind, that a model can be trained on."""
 
     def __len__(self) -> int: ...
 
     @property
     def lengths(self) -> Sequence[int]:
-        """Number of tokens that each row has in a batch."""
+        """Number of tokens of each row in a batch."""
         ...
 
     @property
     def fingerprint(self) -> str:
-        """Sixteen hexadecimal digits over all that the rows hold."""
+        """Sixteen hexadecimal digits over the content of the rows."""
         ...
 
     def batch(self, rows: Sequence[int], answer_ids: Tensor) -> Batch:
-        """Return the rows at these places as a left-padded batch, as wide as its longest row."""
+        """Return the rows at these indices as a left-padded batch, as wide as its longest row."""
         ...
 
 
@@ -41,12 +41,12 @@ def collate_ids(
     answer_ids: Tensor,
     pad_id: int,
 ) -> Batch:
-    """Pad B rows on the left to the longest; the labels are None where any of them is not known (-1)."""
+    """Pad B rows on the left to the longest; the labels are None if any of them is unknown (-1)."""
     if not token_ids:
         raise ConfigError("A batch needs at least one row.")
     for row, tokens in zip(ids, token_ids, strict=True):
         if not tokens:
-            raise DataError(f"The row {row!r} is empty: there is no token for an answer to follow.")
+            raise DataError(f"The row {row!r} has no tokens: give it a text, or leave it out.")
     mask = pad_left(0, [[1] * len(tokens) for tokens in token_ids]).bool()
     known = None if min(labels) < 0 else torch.tensor(labels)
     return Batch(pad_left(pad_id, token_ids), mask, answer_ids, known, tuple(ids))
@@ -54,20 +54,19 @@ def collate_ids(
 
 @dataclass(frozen=True, repr=False)
 class EncodedSplit:
-    """The prompts of a split as token ids, made once and visited many times.
+    """The prompts of a split as token ids.
 
     Attributes:
         token_ids: the ids of each row, unpadded.
-        labels: the class of each row, -1 where it is not known.
+        labels: the class of each row, -1 if unknown.
         ids: the stable identifier of each row.
-        pad_id: what batches are padded with (masked, so its meaning does not matter).
+        pad_id: token to pad batches with; it is masked.
         shortened: identifiers of the rows whose context was cut.
         dropped: identifiers of the rows left out because the question alone was too long.
-        unknown: percentage of the tokens that the tokenizer has no word for.
-        texts: where whole texts are scored, of each row the tokens of the C texts that could answer it (none
-            of one that it does not offer); else empty.
-        offered: of each row the number of answers that it lists, 0 where it lists none; empty where no row
-            lists any.
+        unknown: percentage of tokens that are unknown to the tokenizer.
+        texts: if whole texts are scored: the tokens of the C answers of each row, empty for an answer that
+            the row does not offer. Else an empty tuple.
+        offered: number of options that each row lists, 0 if it lists none; empty if no row lists any.
     """
 
     token_ids: tuple[list[int], ...]
@@ -88,7 +87,7 @@ class EncodedSplit:
 
     @property
     def lengths(self) -> list[int]:
-        """Number of tokens that each row has in a batch, with the texts behind its prompt."""
+        """Number of tokens of each row in a batch, including the texts of its answers."""
         behind = [sum(max(0, len(text) - 1) for text in texts) for texts in self.texts] or [0] * len(self)
         return [len(prompt) + more for prompt, more in zip(self.token_ids, behind, strict=True)]
 
@@ -99,7 +98,7 @@ class EncodedSplit:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def take(self, rows: Sequence[int]) -> "EncodedSplit":
-        """Return the rows at these places, in this order, as a split of their own."""
+        """Return the rows at these indices, in this order, as a new split."""
         return replace(
             self,
             token_ids=tuple(self.token_ids[row] for row in rows),
@@ -110,17 +109,17 @@ class EncodedSplit:
         )
 
     def batch(self, rows: Sequence[int], answer_ids: Tensor) -> Batch:
-        """Return the rows at these places as a left-padded batch, as wide as its longest row."""
+        """Return the rows at these indices as a left-padded batch, as wide as its longest row."""
         part = self.take(rows)
         plain = collate_ids(part.token_ids, part.labels, part.ids, answer_ids, self.pad_id)
         return with_texts(plain, part.token_ids, part.texts) if part.texts else plain
 
 
 def first_rows(split: EncodedSplit, count: int) -> EncodedSplit:
-    """Return the first rows of a split, or all where there are fewer.
+    """Return the first rows of a split, or all if there are fewer.
 
     Raises:
-        ConfigError: no row is asked for.
+        ConfigError: `count` is below 1.
 
     Examples:
         >>> import bara_pyro as bp
@@ -130,5 +129,5 @@ def first_rows(split: EncodedSplit, count: int) -> EncodedSplit:
         (256, True)
     """
     if count < 1:
-        raise ConfigError(f"{count} rows are asked for: take at least one.")
+        raise ConfigError(f"The number of rows is {count}: choose 1 or more.")
     return split.take(range(min(count, len(split))))

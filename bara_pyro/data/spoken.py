@@ -1,4 +1,4 @@
-"""The texts of a conversation, each of which can be exchanged for a mark of its own."""
+"""Find the texts of a conversation and replace each by a unique mark, to see where a template writes it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,9 +7,9 @@ from bara_pyro.data.messages import Message
 from bara_pyro.data.tools import DOCUMENTS, TOOLS, is_list
 from bara_pyro.types import Fields, Json
 
-# Parts of messages that link or sort them, and say nothing.
+# Parts of messages that link or sort them and are not text.
 LINKS = ("role", "type", "id", "tool_call_id")
-# Who may have a name that is part of what is said; that of a tool is known from its call.
+# Roles whose name is part of the text; the name of a tool is known from its call.
 SPEAKERS = ("system", "developer", "user", "assistant")
 
 
@@ -18,10 +18,10 @@ class Text:
     """A text of a conversation.
 
     Attributes:
-        role: who says it; None where it is said beside the messages.
-        part: of the message or of the row that it stands in: "content", "tools".
+        role: role of its message; None outside messages.
+        part: the part of the message or of the row that holds it: "content", "tools".
         said: the text.
-        is_marked: whether a mark can stand in its place; the names of arguments have none.
+        is_marked: whether a mark replaces it; names of arguments are kept.
     """
 
     role: str | None
@@ -31,12 +31,12 @@ class Text:
 
 
 def mark_of(number: int) -> str:
-    """Return the mark that stands in place of the text of that number."""
+    """Return the mark that replaces the text of this number."""
     return f"mark{number}end"
 
 
 def marked(messages: Sequence[Message], options: Fields, texts: list[Text]) -> tuple[list[Message], Fields]:
-    """Return messages and what stands beside them with marks in place of their texts, added to `texts`."""
+    """Return messages and template options with a mark in place of each text; appends them to `texts`."""
     told: list[Message] = [{key: _part(message, key, texts) for key in message} for message in messages]
     beside = dict(options)
     if TOOLS in options:
@@ -54,7 +54,7 @@ def _part(message: Message, key: str, texts: list[Text]) -> object:
 
 
 def _all(value: object, place: tuple[str | None, str], texts: list[Text], whole: bool = False) -> object:
-    """Mark all texts of a value but links; of arguments (`whole`) everything, and their names are kept."""
+    """Mark all texts of a value except links; of arguments (`whole`), everything except their names."""
     if isinstance(value, str):
         return _mark(value, place, texts) if value.strip() else value
     if is_list(value):
@@ -70,7 +70,7 @@ def _all(value: object, place: tuple[str | None, str], texts: list[Text], whole:
 
 
 def _tool(value: object, texts: list[Text]) -> object:
-    """Mark what a tool's schema says: names and descriptions; the names of its parameters are kept."""
+    """Mark names and descriptions in a tool's schema, except the names of its parameters."""
     if is_list(value):
         return [_tool(part, texts) for part in value]
     if not isinstance(value, Mapping):

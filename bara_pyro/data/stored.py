@@ -1,7 +1,7 @@
-"""Conversations of a file or of the hub, checked once and kept on the disk in the form that they are read in.
+"""Check the conversations of a file or of the hub once, and keep them on disk for streaming.
 
-A copy of our own, and not the Arrow file that `datasets` makes of a JSON or CSV file: there a column has one
-type, so that "007" may become 7 and a text of digits a date. Here every row is what it is without streaming.
+This is not the Arrow file that `datasets` makes of a JSON or CSV file, in which each column has one type, so
+that "007" may become 7. Here every row is the same as without streaming.
 """
 
 import hashlib
@@ -23,55 +23,55 @@ from bara_pyro.types import Fields
 if TYPE_CHECKING:
     import datasets
 
-# Part of the names of the files kept. What rows are made of other than before needs another number here.
+# Version of the format, part of the names of the files: raise it if rows are stored differently.
 FORM = 2
 
 
 def cache_folder() -> Path:
-    """Return where conversations are kept: below the cache of `datasets` (HF_DATASETS_CACHE)."""
+    """Return the folder of stored conversations, below the cache of `datasets` (HF_DATASETS_CACHE)."""
     import datasets
 
     return Path(datasets.config.HF_DATASETS_CACHE) / "bara_pyro"
 
 
 def stored_file(path: Path, split: str = "row") -> RowsOnDisk[Conversation]:
-    """Return the rows of a file as `load_conversations` does, left on the disk.
+    """Return the rows of a file as `load_conversations` does, kept on disk.
 
-    The copy is named by the file's content, so it serves every run on the same rows and is never out of date.
+    The stored copy is named by a hash of the file's content, so it is never out of date.
 
     Raises:
-        DataError: see `load_conversations`; or a .json file, which is one value.
+        DataError: see `load_conversations`; or the file is .json, which cannot be read row by row.
     """
     return _stored(_content(path), rows_in(path), str(path), split)
 
 
 def stored_split(path: Path, split: str, *, spoken: bool = False) -> RowsOnDisk[Conversation]:
-    """Return the rows of a file in a hub schema; with `spoken`, plain prompts are what a user says."""
+    """Return the rows of a file in a hub schema; with `spoken`, plain prompts become a user's messages."""
     return _stored(f"schema/{_content(path)}", split_rows(path), str(path), split, spoken=spoken)
 
 
 def stored_dataset(
     dataset: "datasets.Dataset", place: str, split: str, *, spoken: bool = False
 ) -> RowsOnDisk[Conversation]:
-    """Return the rows of a set of the hub, which `place` names in errors."""
+    """Return the rows of a dataset of the hub; `place` is its name in errors."""
     return _stored(dataset._fingerprint, dataset_rows(dataset), place, split, spoken=spoken)
 
 
 def _content(path: Path) -> str:
     """Return a digest of a file's suffix and bytes."""
     if not path.is_file():
-        raise DataError(f"There is no file {path}.")
+        raise DataError(f"There is no file {path}: check the path.")
     try:
         with path.open("rb") as file:
             return path.suffix.lower() + hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}).") from error
+        raise DataError(f"{path} cannot be read ({error.strerror}): check its permissions.") from error
 
 
 def _stored(
     content: str, rows: Iterable[Fields], place: str, split: str, *, spoken: bool = False
 ) -> RowsOnDisk[Conversation]:
-    """Return conversations, written first where nobody did."""
+    """Return stored conversations, storing them first if needed."""
     name = hashlib.sha256(json.dumps([FORM, content, split, spoken]).encode()).hexdigest()[:32]
     path = cache_folder() / f"{name}.arrow"
     if not path.is_file():
@@ -82,7 +82,7 @@ def _stored(
 
 
 def _check(rows: RowsOnDisk[Conversation], place: str) -> None:
-    """Raise `DataError` where there are no rows, or two with one id; of most ids only a hash is kept."""
+    """Raise a `DataError` if there are no rows or two share an id; holds hashes of the ids in memory."""
     if not len(rows):
         require_rows([], place)
     marks = np.fromiter((hash(row.id) for row in rows), np.int64, len(rows))

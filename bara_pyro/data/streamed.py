@@ -1,4 +1,4 @@
-"""Replies that are tokenised when a batch needs them; kept are a few whole numbers a row."""
+"""Replies that are tokenised when a batch needs them; only a few integers per row are kept in memory."""
 
 from array import array
 from collections.abc import Callable, Sequence
@@ -12,22 +12,21 @@ from bara_pyro.errors import DataError
 
 
 class StreamedReplies:
-    """The same rows and batches as `encode_replies` gives, without keeping their tokens.
+    """The same rows and batches as `encode_replies` returns, without keeping their tokens.
 
-    All rows are read once to begin with: the number of rows is part of the evidence lower bound, and a run's
-    rows are known again by their fingerprint. The order of training visits rows anywhere, so a stream that
-    can be read only from its beginning will not do.
+    All rows are read once at the beginning, because the evidence lower bound needs their number and the run
+    their fingerprint. Training visits rows in random order, so `conversations` must allow random access.
 
     Args:
-        conversations: the rows, of `data.stored` or any other sequence that does not change.
-        encode: makes tokens of one.
-        on_rows: called with the number of rows just read, the first time.
+        conversations: the rows, from `data.stored` or any other sequence that does not change.
+        encode: tokenises one conversation.
+        on_rows: called during the first reading with the number of rows just read.
 
     Attributes:
-        lengths: number of tokens that each row has in a batch.
-        counts: number of tokens that are learnt in each row.
+        lengths: number of tokens of each row in a batch.
+        counts: number of reply tokens in each row.
         fingerprint: sixteen hexadecimal digits over the tokens and identifiers of the rows.
-        pad_id: what batches are padded with.
+        pad_id: token to pad batches with.
 
     Raises:
         DataError: see `encode_replies`.
@@ -64,33 +63,33 @@ class StreamedReplies:
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """The identifiers of the rows, read from the disk."""
+        """The identifiers of the rows, read from disk."""
         return self._ids(self._kept)
 
     @property
     def shortened(self) -> tuple[str, ...]:
-        """The identifiers of the replies that were cut at their end."""
+        """The identifiers of the replies that were cut at the end."""
         return self._ids(self._cut)
 
     @property
     def dropped(self) -> tuple[str, ...]:
-        """The identifiers of those left out, because no token of the reply had room behind the prompt."""
+        """The identifiers of the rows left out, because the prompt left no room for a reply."""
         return self._ids(self._dropped)
 
     @property
     def tokens(self) -> int:
-        """Number of tokens that are learnt, of all replies together."""
+        """Number of reply tokens in all rows."""
         return sum(self.counts)
 
     def batch(self, rows: Sequence[int], answer_ids: Tensor | None = None) -> ReplyBatch:
-        """Return the rows at these places as a left-padded batch; see `EncodedReplies.batch`."""
+        """Return the rows at these indices as a left-padded batch; see `EncodedReplies.batch`."""
         return reply_batch([[self._row(row)] for row in rows], self.pad_id)
 
     def _row(self, row: int) -> EncodedReply:
         conversation = self._conversations[self._kept[row]]
         found, _ = self._encode(conversation)
         if found is None:
-            raise DataError(f"The row {conversation.id!r} is not what it was when it was first read.")
+            raise DataError(f"The row {conversation.id!r} has changed since it was first read: train again.")
         return found
 
     def _ids(self, places: Sequence[int]) -> tuple[str, ...]:

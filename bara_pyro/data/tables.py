@@ -1,4 +1,4 @@
-"""Rows of one's own as plain dictionaries: from a file, a DataFrame, a `datasets.Dataset` or a list."""
+"""Read a user's rows as plain dictionaries from a file, a DataFrame, a `datasets.Dataset` or a list."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 Data: TypeAlias = Union[
     str, Path, "pd.DataFrame", "pd.Series", "datasets.Dataset", Sequence[Fields], Sequence[str], "DataTable"
 ]
-"""What rows of one's own can be given as."""
+"""The forms in which rows can be given."""
 
 
 @dataclass(frozen=True)
 class DataTable:
-    """Rows of one's own.
+    """Rows as plain dictionaries.
 
     Attributes:
-        place: where they come from, for errors.
-        rows: one dictionary a row; empty cells are None or an empty text.
-        classes: per column that says so (a ClassLabel of `datasets`, a categorical of pandas), its values in
-            their order.
+        place: their origin, for errors.
+        rows: one dictionary per row; empty cells are None or an empty text.
+        classes: column -> its values in order, for columns that define one (a ClassLabel of `datasets`, a
+            categorical of pandas).
     """
 
     place: str
@@ -51,25 +51,25 @@ class DataTable:
 
 
 def read_table(data: Data, *, text_column: str = "text") -> DataTable:
-    """Return rows of one's own as a `Table`.
+    """Return rows as a `DataTable`.
 
     Args:
         data: the path of a .csv, .tsv, .jsonl, .json (a list of objects) or .parquet file, a DataFrame, a
-            `datasets.Dataset`, a list of dictionaries or of texts; a `Table` is returned as it is.
-        text_column: the column that plain texts are put into.
+            `datasets.Dataset`, or a list of dictionaries or texts; a `DataTable` is returned unchanged.
+        text_column: the column for plain texts.
 
     Raises:
-        DataError: no such file, another format, no rows, or a row that cannot be read.
+        DataError: the file is missing or of another type, there are no rows, or a row cannot be read.
     """
     if isinstance(data, DataTable):
         return data
     if isinstance(data, str) and " " in data and Path(data).suffix.lower() not in SUFFIXES:
-        raise DataError(f"{data[:60]!r} is no file of rows: for a text, give a list of texts.")
+        raise DataError(f"{data[:60]!r} is not a file of rows: for a text, give a list of texts.")
     if isinstance(data, str | Path):
         return _read_file(Path(data))
     table = _from_memory(data, text_column)
     if not table.rows:
-        raise DataError(f"The {table.place} holds no rows: at least one is needed.")
+        raise DataError(f"The {table.place} is empty: give at least one row.")
     return table
 
 
@@ -84,15 +84,15 @@ def _read_file(path: Path) -> DataTable:
 
 
 def rows_in(path: Path) -> Iterator[Json]:
-    """Yield the rows of a .jsonl, .csv, .tsv or .parquet file one at a time, with what `read_table` says.
+    """Yield the rows of a .jsonl, .csv, .tsv or .parquet file one at a time, as `read_table` reads them.
 
     Raises:
-        DataError: it cannot be read row by row.
+        DataError: the file cannot be read row by row.
     """
     suffix = path.suffix.lower()
     if suffix == ".json":
         raise DataError(
-            f"{path} is one list, which cannot be read row by row: write one object a line, as .jsonl."
+            f"{path} is one list, which cannot be read row by row: save it as .jsonl, one object per line."
         )
     if suffix not in SUFFIXES:
         raise other_kind(path)
@@ -103,7 +103,7 @@ def rows_in(path: Path) -> Iterator[Json]:
 def _parse_list(path: Path) -> Rows:
     values = parse_json(text_in(path), path)
     if not isinstance(values, list):
-        raise DataError(f"{path} must hold a list of objects (for one object a line, name it .jsonl).")
+        raise DataError(f"{path} must hold a list of objects: if it has one per line, name it .jsonl.")
     for number, value in enumerate(values, start=1):
         if not isinstance(value, dict):
             raise DataError(f"{path}, row {number} is not a JSON object: {value!r}.")
@@ -139,7 +139,7 @@ def _from_arrow(table: "pa.Table", path: Path) -> DataTable:
 
 
 def _categories(table: "pa.Table") -> dict[str, tuple[str, ...]]:
-    """Return the values of the columns that were categoricals of pandas, in their order."""
+    """Return the values, in order, of the columns that were categoricals of pandas."""
     import pyarrow as pa
 
     about = json.loads((table.schema.metadata or {}).get(b"pandas", b"{}"))
@@ -154,24 +154,24 @@ def _categories(table: "pa.Table") -> dict[str, tuple[str, ...]]:
 
 
 def _named(categories: Iterable[object]) -> tuple[str, ...]:
-    """Return the values of a categorical as texts; none where one of them is no text or number."""
+    """Return the values of a categorical as texts; none if one of them is neither text nor number."""
     values = [plain_cell(value) for value in categories]
     return tuple(map(label_text, values)) if all(isinstance(v, str | int | float) for v in values) else ()
 
 
 @contextmanager
 def _as_parquet(path: Path) -> Iterator["pa.Schema"]:
-    """Return the columns of a file, and say which one could not be read within this."""
+    """Yield the schema of a Parquet file; errors within this context become a `DataError` that names it."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     if not path.is_file():
-        raise DataError(f"There is no file {path}.")
+        raise DataError(f"There is no file {path}: check the path.")
     try:
         schema = pq.read_schema(path)
         check_names(schema.names, str(path))
         yield schema
-    except DataError:  # a ValueError, too
+    except DataError:  # it is also a ValueError
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DataError(
@@ -208,7 +208,7 @@ def _from_memory(data: object, text_column: str) -> DataTable:
 
 
 def _check_frame(frame: "pd.DataFrame") -> None:
-    """Refuse columns that a dictionary a row could not hold all of."""
+    """Refuse columns that cannot be the keys of a dictionary per row."""
     if frame.columns.nlevels > 1:
         raise DataError(
             f"The DataFrame has columns of {frame.columns.nlevels} levels, such as {frame.columns[0]!r}: "
@@ -218,7 +218,7 @@ def _check_frame(frame: "pd.DataFrame") -> None:
 
 
 def _from_dataset(dataset: "datasets.Dataset", place: str) -> DataTable:
-    """Return the rows of a `datasets.Dataset`, classes by their names; -1, "no answer" there, is None."""
+    """Return the rows of a `datasets.Dataset`, classes by their names; -1, "no answer", becomes None."""
     import datasets
 
     features = dataset.features
@@ -234,11 +234,11 @@ def _from_dataset(dataset: "datasets.Dataset", place: str) -> DataTable:
 def _plain_rows(rows: Iterable[object], place: str) -> Iterator[Json]:
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, Mapping):
-            raise DataError(f"The {place}, row {number} is no dictionary: {shown(row)}.")
+            raise DataError(f"The {place}, row {number} is not a dictionary: {shown(row)}.")
         try:
             plain = plain_row(row)
         except DataError as error:
             raise DataError(f"{place}, row {number}: {error}") from None
         except RecursionError as error:
-            raise DataError(f"{place}, row {number} is nested too deeply: give texts and lists.") from error
+            raise DataError(f"{place}, row {number} is nested too deeply: use texts and lists.") from error
         yield plain

@@ -1,4 +1,4 @@
-"""What a chat template writes of messages, in which every text of theirs must stand."""
+"""Write messages with a chat template, and check that it omits none of their texts."""
 
 import json
 import re
@@ -17,15 +17,15 @@ from bara_pyro.errors import DataError
 from bara_pyro.types import Fields
 from bara_pyro.untrusted.templates import rendered
 
-# What templates raise over messages of a form that they do not expect: their own words, or Python's.
+# Exceptions of templates about messages in a form that they do not expect.
 FAILURES = (TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
-# Arguments of `apply_chat_template` that are ours to give.
+# Arguments of `apply_chat_template` that rows must not set.
 OURS = ("messages", "conversation", "chat_template", "add_generation_prompt", "continue_final_message")
-# What to do about a message that a template leaves out, by its role.
+# What to do about a message that a template omits, by its role.
 WAYS_OUT = {
-    "system": "say it in the user's first message",
+    "system": "put it into the user's first message",
     "developer": "give it the role 'system'",
-    "tool": "give a model whose template writes the role 'tool'",
+    "tool": "choose a model whose template writes the role 'tool'",
 }
 
 
@@ -34,12 +34,12 @@ Writer = Callable[[Sequence[Message], Fields], tuple[str, str]]
 
 @dataclass(frozen=True)
 class Form:
-    """One of the ways in which templates want what says the same.
+    """One of the forms in which templates expect messages.
 
     Attributes:
-        as_text: arguments of tool calls are their JSON, and no objects.
-        absent: a message without a text has no `content`.
-        in_parts: a text is a list of one part, as models that read images, too, have it.
+        as_text: whether arguments of tool calls are JSON texts instead of objects.
+        absent: whether a message without a text has no `content`.
+        in_parts: whether a text is a list of one part, as in models that also read images.
     """
 
     as_text: bool = False
@@ -47,7 +47,7 @@ class Form:
     in_parts: bool = False
 
     def of(self, message: Message) -> Message:
-        """Return a message, whose arguments are objects, in this form."""
+        """Return a message in this form; its tool calls must have objects as arguments."""
         found = with_arguments(message, _json) if self.as_text else dict(message)
         content = found["content"]
         if self.absent and content == "":
@@ -59,12 +59,12 @@ class Form:
 
 @dataclass(frozen=True)
 class Written:
-    """What a chat template writes.
+    """Messages as a chat template writes them.
 
     Attributes:
-        given: of the messages up to the assistant's turn.
-        whole: of all messages with a reply; without one, `given`.
-        tail: what ends `whole`, behind the last text.
+        given: the messages up to the assistant's turn.
+        whole: all messages with the reply; equals `given` without one.
+        tail: the end of `whole`, after the last text.
     """
 
     given: str
@@ -79,22 +79,21 @@ def written(
     options: Fields | None = None,
     reply: Message | None = None,
 ) -> Written:
-    """Return what a chat template writes of messages, and of these with a reply.
+    """Write messages with a chat template, without and with a reply.
 
-    Messages are given in the first form (`Form`) of which every text is written: contents, reasoning, names
-    and arguments of tool calls, and what tools and documents say. White space around and inside of a text may
-    change, and a text may stand as JSON.
+    The first form (`Form`) is used in which the template writes every text: contents, reasoning, names and
+    arguments of tool calls, tools and documents. The template may change white space and write a text as
+    JSON.
 
     Args:
-        messages: what the reply follows.
+        messages: the messages before the reply.
         tokenizer: with a chat template.
-        what: is written, for errors: "row 'a'".
-        options: what the template is given beside messages (`data.tools.template_options`).
+        what: name of the messages in errors, for example "row 'a'".
+        options: further arguments of the template (`data.tools.template_options`).
         reply: the assistant's message.
 
     Raises:
-        DataError: the template refuses the messages or leaves out a text in every form, or does not know an
-            option.
+        DataError: the template refuses the messages, omits a text in every form, or does not know an option.
     """
     options = options or {}
     _check_options(tokenizer, options, what)
@@ -121,7 +120,7 @@ def written(
 
 
 def model_of(tokenizer: Tokenizer) -> str:
-    """Return what the model of a tokenizer is called, for the beginning of a sentence."""
+    """Return the name of a tokenizer's model, for the beginning of a sentence."""
     return tokenizer.name_or_path or "The tokenizer"
 
 
@@ -130,22 +129,22 @@ def _left_out(text: Text, tokenizer: Tokenizer, what: str) -> DataError:
     told = f"{text.said.strip()[:40]!r}"
     if text.role is None:
         return DataError(
-            f"The chat template of {of} does not write {told} of {text.part!r} of {what}: leave that out, or "
-            "give a model whose template writes it."
+            f"The chat template of {of} omits {told} in {text.part!r} of {what}: leave it out, or choose a "
+            "model whose template writes it."
         )
     way_out = WAYS_OUT.get(text.role, "change or leave out the message")
     if text.part != "content":
         way_out = f"leave {text.part!r} out of that message"
     elif "</think>" in text.said:
-        way_out = "take the thoughts out of it"
+        way_out = "remove the thoughts"
     return DataError(
-        f"The chat template of {of} does not write the {text.role}'s {text.part!r} {told} of {what}: "
-        f"{way_out}, or give another model."
+        f"The chat template of {of} omits the {text.role}'s {text.part!r} {told} of {what}: {way_out}, or "
+        "choose another model."
     )
 
 
 def _check_options(tokenizer: Tokenizer, options: Fields, what: str) -> None:
-    """Refuse options that a template does not speak of, or that are not for a row to give."""
+    """Refuse options that the template does not use, or that rows must not set."""
     template = tokenizer.chat_template
     if not isinstance(template, str):
         template = tokenizer.get_chat_template(None, options.get("tools"))
@@ -153,13 +152,13 @@ def _check_options(tokenizer: Tokenizer, options: Fields, what: str) -> None:
         if name in OURS or not re.search(rf"\b{re.escape(name)}\b", template):
             of = tokenizer.name_or_path or "the tokenizer"
             raise DataError(
-                f"The chat template of {of} does not read {name!r}, which {what} has in "
-                "'chat_template_kwargs': leave it out."
+                f"The chat template of {of} does not use {name!r} of 'chat_template_kwargs' in {what}: leave "
+                "it out."
             )
 
 
 def _forms(messages: Sequence[Message]) -> Iterator[Form]:
-    """Yield the forms in which these messages differ."""
+    """Yield the different forms of these messages."""
     calls = any("tool_calls" in message for message in messages)
     empty = any(message["content"] == "" for message in messages)
     texts = any(message["content"] for message in messages)
@@ -171,7 +170,7 @@ def _forms(messages: Sequence[Message]) -> Iterator[Form]:
 def _rendered(
     tokenizer: Tokenizer, form: Form, messages: Sequence[Message], options: Fields, *, answered: bool
 ) -> tuple[str, str]:
-    """Return what is written up to the assistant's turn, and of all; the same unless `answered`."""
+    """Return the text up to the assistant's turn, and the whole text; they are the same unless `answered`."""
     told = [form.of(message) for message in messages]
     asked = told[:-1] if answered else told
     given = rendered(tokenizer, asked, options, opened=True)
@@ -179,10 +178,10 @@ def _rendered(
 
 
 def _tried(messages: Sequence[Message], options: Fields, writer: Writer) -> tuple[Written, list[Text]]:
-    """Return what a template writes, and the texts that it does not write.
+    """Return the template's output, and the texts that it omits.
 
-    What it wrote is searched for each, and the template is tried once more with a mark of its own in place of
-    each: a short text may stand there for another reason, and a text may be cut for what it says.
+    Each text must be in the output. The template is also run with a unique mark in place of each text, which
+    must be in that output: a short text may be there by chance.
     """
     given, whole = writer(messages, options)
     texts: list[Text] = []
@@ -190,7 +189,7 @@ def _tried(messages: Sequence[Message], options: Fields, writer: Writer) -> tupl
     marks = {mark_of(number): text for number, text in enumerate(texts) if text.is_marked}
     try:
         _, tried = writer(told, beside)
-    except FAILURES:  # a template that looks into a text
+    except FAILURES:  # the template parses a text
         tried = "".join(marks)
     bare = _bare(whole)
     missing = [
@@ -198,14 +197,14 @@ def _tried(messages: Sequence[Message], options: Fields, writer: Writer) -> tupl
         *(text for text in texts if _bare(text.said) not in bare and _bare(_inside(text.said)) not in bare),
     ]
     tail = tried[max((tried.rfind(mark) + len(mark) for mark in marks), default=0) :]
-    if not tail or not whole.endswith(tail):  # it ends otherwise for what a text says
+    if not tail or not whole.endswith(tail):  # the ending depends on a text
         said = messages[-1]["content"].strip()
         tail = whole.rpartition(said)[2] if said else ""
     return Written(given, whole, tail), missing
 
 
 def _spoiled(messages: Sequence[Message], form: Form, whole: str) -> Iterator[Text]:
-    """Yield what stands there as Python, or as JSON of its JSON: the template wants it in another form."""
+    """Yield texts that are written as Python or as double JSON: the template expects another form."""
     for message in messages:
         for call in message.get("tool_calls", ()):
             arguments = call["function"]["arguments"]
@@ -223,7 +222,7 @@ def _json(value: object) -> str:
 
 
 def _inside(text: str) -> str:
-    """Return how a text stands in JSON, without the quotes around it."""
+    """Return a text as JSON, without the quotes around it."""
     return _json(text)[1:-1]
 
 

@@ -1,10 +1,10 @@
-"""Batches of questions whose answers are whole texts: every text of a row behind its prompt, in one row.
+"""Batches of questions whose answers are whole texts; all texts of a row follow its prompt.
 
-    [padding] prompt  text 1 but its last token  text 2 but its last token  ..
+    [padding] prompt  text 1 without its last token  text 2 without its last token  ..
 
-A token of a text sees the prompt and its own text alone (`Batch.segments`), so the prompt is read once, its
-gates are drawn once, and each text is scored as if it stood there by itself. The last token of a text is
-never read. Answers are read at the right end: at the prompt's last position and at all that stand behind it.
+A token of a text attends only to the prompt and its own text (`Batch.segments`). The prompt is thus read
+once, its gates are drawn once, and each text is scored as if it were the only one. The last token of a text
+is never an input. Outputs are read at the prompt's last position and at all positions after it.
 """
 
 from collections.abc import Sequence
@@ -17,21 +17,21 @@ from torch import Tensor
 from bara_pyro.data.types import Batch
 
 Texts = Sequence[Sequence[int]]
-"""The tokens of the C texts that could answer a row; none of one that the row does not offer."""
+"""The tokens of the C answers of a row; empty for an answer that the row does not offer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextBatch(Batch):
-    """Questions, and the tokens of the texts that could answer them.
+    """Questions, and the tokens of their possible answers.
 
-    A row has K tokens to score; rows with fewer are filled up with tokens of owner C.
+    A row has K tokens to score; rows with fewer are padded with tokens of owner C.
 
     Attributes:
         tokens: long, `B x K`: the tokens.
-        places: long, `B x K`: where each is read, counted from the right end (0: the last column).
-        owners: long, `B x K`: the class whose text it is part of.
-        lengths: long, `B x C`: the number of tokens of each text; 0 of one that the row does not offer.
-        counts: number of positions read, a row.
+        places: long, `B x K`: the position that predicts each token, counted from the right (0: last column).
+        owners: long, `B x K`: the class whose text the token belongs to.
+        lengths: long, `B x C`: number of tokens of each text; 0 for an answer that the row does not offer.
+        counts: number of positions read in each row.
     """
 
     tokens: Tensor
@@ -42,7 +42,7 @@ class TextBatch(Batch):
 
     @property
     def asked(self) -> tuple[int, ...]:
-        """The prompt's last position and those of the texts behind it."""
+        """Number of positions read in each row: the prompt's last one and those of its texts."""
         return self.counts
 
     def questions(self, rows: slice) -> Self:
@@ -54,9 +54,9 @@ class TextBatch(Batch):
 
 
 def with_texts(batch: Batch, prompts: Sequence[Sequence[int]], texts: Sequence[Texts]) -> TextBatch:
-    """Return a batch of these B prompts with the texts of their rows behind them.
+    """Return a batch of these B prompts, each followed by the texts of its row.
 
-    Each row has the same number C of texts, of which at least two are not empty.
+    Each row has the same number C of texts, at least two of which are not empty.
     """
     pad = int(batch.input_ids[0, 0])  # any token will do: it is masked
     rows = list(map(_lay_out, prompts, texts))
@@ -100,6 +100,6 @@ def _lay_out(prompt: Sequence[int], texts: Texts) -> _Layout:
 
 
 def pad_left(fill: int, rows: Sequence[Sequence[int]]) -> Tensor:
-    """Return rows of integers as one tensor, filled up on the left."""
+    """Return rows of integers as one tensor, padded on the left."""
     width = max(map(len, rows))
     return torch.tensor([[fill] * (width - len(row)) + list(row) for row in rows])

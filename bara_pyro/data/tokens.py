@@ -1,4 +1,4 @@
-"""Texts as tokens: all of them, or the first ones at the cost of those and not of the whole text."""
+"""Tokenise texts: the whole text, or only its first tokens without reading the rest."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,20 +9,20 @@ from bara_pyro.data.unicode import check_unicode
 Tokenizer = Any  # a Hugging Face tokenizer; transformers ships no types for it
 
 FIRST = 16
-"""Characters that are read at first for each token that is wanted; text has some four a token."""
+"""Characters read at first per token wanted; text has about four per token."""
 MOST = 256
-"""Characters that are read at most for each token that is wanted, of blanks or of one endless word."""
+"""Most characters read per token wanted, for blanks or one endless word."""
 MARGIN = 16
-"""Tokens before the end of a piece from which on they may be others than those of the whole text."""
+"""Number of tokens at the end of a piece that may differ from those of the whole text."""
 
 
 @dataclass(frozen=True)
 class Leading:
-    """What was read of a text.
+    """The first tokens of a text.
 
     Attributes:
-        tokens: all of the text's tokens, or its first ones.
-        whole: whether they are all.
+        tokens: the tokens.
+        whole: whether these are all tokens of the text.
     """
 
     tokens: list[int]
@@ -35,11 +35,11 @@ def leading(tokenizer: Tokenizer, texts: Sequence[str], count: int) -> list[Lead
     Args:
         tokenizer: a Hugging Face tokenizer.
         texts: of any length.
-        count: tokens that are wanted of each. Of a text that is not `whole` exactly so many are returned
-            (fewer where `MOST` characters a token hold fewer).
+        count: number of tokens wanted of each. A text that is not `whole` gets exactly this many, or fewer if
+            it has more than `MOST` characters per token.
 
     Raises:
-        DataError: what is read of a text is not valid Unicode.
+        DataError: the part that is read is not valid Unicode.
     """
     found: dict[int, Leading] = {}
     wanted = max(count, 0) + MARGIN
@@ -57,10 +57,10 @@ def leading(tokenizer: Tokenizer, texts: Sequence[str], count: int) -> list[Lead
 
 
 def ids_of(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
-    """Tokenise texts as they are: no special tokens, no log line on length (we look after it).
+    """Tokenise texts without special tokens and without warnings about their length.
 
     Raises:
-        DataError: one is not valid Unicode.
+        DataError: a text is not valid Unicode.
     """
     if not texts:
         return []
@@ -69,25 +69,25 @@ def ids_of(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
 
 
 def continuation(tokenizer: Tokenizer, before: str, text: str) -> list[int]:
-    """Return the tokens that `text` adds behind `before` (or those of `text` alone, where the two merge)."""
+    """Return the tokens that `text` adds after `before`, or those of `text` by itself if the two merge."""
     start, both = ids_of(tokenizer, [before, before + text])
     return both[len(start) :] if both[: len(start)] == start else ids_of(tokenizer, [text])[0]
 
 
 def front_ids(tokenizer: Tokenizer) -> list[int]:
-    """Return the special tokens that the tokenizer puts before a text."""
+    """Return the special tokens that the tokenizer puts in front of a text."""
     plain, full = ids_of(tokenizer, ["a"])[0], list(tokenizer("a")["input_ids"])
     starts = (start for start in range(len(full)) if plain and full[start : start + len(plain)] == plain)
     return full[: next(starts, 0)]
 
 
 def pad_id(tokenizer: Tokenizer) -> int:
-    """Return the token that rows are padded with: its padding token, else the end token."""
+    """Return the token to pad rows with: the padding token, else the end token."""
     known = (token for token in (tokenizer.pad_token_id, tokenizer.eos_token_id) if token is not None)
     return int(next(known, 0))
 
 
 def unknown_share(rows: Sequence[Sequence[int]], tokenizer: Tokenizer) -> float:
-    """Return the percentage of unknown tokens; 0 for tokenizers that can spell everything."""
+    """Return the percentage of unknown tokens; 0 for tokenizers without an unknown token."""
     total = sum(map(len, rows))
     return 100 * sum(row.count(tokenizer.unk_token_id) for row in rows) / max(total, 1)

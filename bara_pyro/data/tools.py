@@ -1,4 +1,4 @@
-"""Tools and tool calls of a row: objects, or the JSON texts that files keep in their place."""
+"""Read the tools and tool calls of a row, given as objects or as JSON texts."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,31 +9,31 @@ from bara_pyro.types import Fields, Json
 
 TOOLS, DOCUMENTS, OPTIONS = "tools", "documents", "chat_template_kwargs"
 BESIDE = (TOOLS, DOCUMENTS, OPTIONS)
-"""Columns beside a conversation that its chat template is given."""
+"""Columns beside a conversation that are passed to its chat template."""
 UNREAD = {
     "functions": "give 'tools', and calls in 'tool_calls'",
     **dict.fromkeys(("image", "images", "audio", "audios", "video", "videos"), "only texts are read"),
 }
 
 GIVEN = (*BESIDE, *UNREAD)
-"""All columns that `template_options` looks at."""
+"""All columns that `template_options` checks."""
 
 
 def is_list(value: object) -> TypeGuard[Sequence[object]]:
-    """Return whether a cell holds a list, as messages are."""
+    """Return whether a value is a list or another sequence except a text."""
     return isinstance(value, Sequence) and not isinstance(value, str)
 
 
 def template_options(row: Fields, where: str) -> Json:
-    """Return what a row gives its chat template beside messages: tools, documents, and options by name.
+    """Return a row's arguments for its chat template beside messages: tools, documents and further options.
 
     Args:
-        row: with `tools` or `documents` (a list of objects, or its JSON) or `chat_template_kwargs` (an
-            object, or its JSON), or none of them.
-        where: the row is, for errors.
+        row: may have `tools` or `documents` (a list of objects, or its JSON) and `chat_template_kwargs` (an
+            object, or its JSON).
+        where: name of the row in errors.
 
     Raises:
-        DataError: one of them is something else, or the row holds images, sounds or OpenAI's `functions`.
+        DataError: a column has another format, or the row holds images, sounds or OpenAI's `functions`.
     """
     for column, way_out in UNREAD.items():
         if row.get(column) not in (None, "", [], {}):
@@ -56,7 +56,7 @@ def template_options(row: Fields, where: str) -> Json:
     if not isinstance(options, Mapping):
         raise DataError(f"{OPTIONS!r} of {where} is {str(options)[:60]!r}: give an object, or its JSON.")
     if twice := sorted(found.keys() & options.keys()):
-        raise DataError(f"{where} has {twice[0]!r} both as a column and in {OPTIONS!r}: give one of the two.")
+        raise DataError(f"{where} has {twice[0]!r} both as a column and in {OPTIONS!r}: leave one out.")
     return found | {name: value for name, value in options.items() if value is not None}
 
 
@@ -64,7 +64,7 @@ def tool_calls(value: object, where: str) -> list[Json]:
     """Return the tool calls of a message, each as a `function` with the JSON of its arguments.
 
     Raises:
-        DataError: one has no name, or arguments that are no object.
+        DataError: a call has no name, or arguments that are not an object.
     """
     calls = parsed(value)
     if is_list(calls) and calls is value:
@@ -93,7 +93,7 @@ def _call(call: object, where: str) -> Json:
 
 
 def with_arguments(message: Fields, read: Callable[[Any], object]) -> Json:
-    """Return a message with what `read` makes of the arguments of each of its tool calls."""
+    """Return a message with `read` applied to the arguments of each of its tool calls."""
     found = dict(message)
     if "tool_calls" in found:
         found["tool_calls"] = [
@@ -104,13 +104,13 @@ def with_arguments(message: Fields, read: Callable[[Any], object]) -> Json:
 
 
 def _function(call: Fields) -> Fields:
-    """Return the part of a call that has name and arguments: its `function`, or all of it."""
+    """Return the part of a call with its name and arguments: its `function`, or the call itself."""
     own = call.get("function")
     return own if isinstance(own, Mapping) else call
 
 
 def parsed(value: object) -> object:
-    """Return what a text says as JSON; anything else, and a text that is none, as it is."""
+    """Return the value of a JSON text; any other value is returned unchanged."""
     if not isinstance(value, str):
         return value
     try:
@@ -120,11 +120,11 @@ def parsed(value: object) -> object:
 
 
 def _check_whole(value: object, column: str, where: str) -> None:
-    """Refuse nulls: Arrow fills objects with one for each key that another row has, and none was meant."""
+    """Refuse nulls, which Arrow adds to an object for each key that only other rows have."""
     if empty := next(_nulls(value), None):
         raise DataError(
-            f"{column!r} in {where} hold null as {empty!r}, as Arrow fills in what other rows have: leave it "
-            "out, or give them as JSON text, which is read as it is."
+            f"{column!r} in {where} has null for {empty!r}, which Arrow adds for keys of other rows: leave "
+            "it out, or give the column as JSON text."
         )
 
 

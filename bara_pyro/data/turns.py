@@ -1,4 +1,4 @@
-"""The token with which a chat template closes what the assistant says."""
+"""Find the token with which a chat template ends the assistant's turn."""
 
 from typing import Any
 
@@ -9,10 +9,10 @@ SAID = "said"
 
 
 def turn_end(tokenizer: Any) -> int | None:
-    """Return the token behind an assistant's reply; None where there is no template, or it writes none there.
+    """Return the token that ends an assistant's reply, or None if there is no template or no such token.
 
-    It need not be the tokenizer's own end token: base models that share a template with their chat models end
-    texts with one token and turns with another.
+    It may differ from the tokenizer's end token: base models that share a template with their chat models
+    end texts with one token and turns with another.
 
     Examples:
         >>> import bara_pyro as bp
@@ -25,7 +25,7 @@ def turn_end(tokenizer: Any) -> int | None:
     asked, reply = {"role": "user", "content": "asked"}, {"role": "assistant", "content": SAID}
     try:
         found = written([asked], tokenizer, "a question", reply=reply)
-    except DataError:  # a template of its own kind, for images or tools alone
+    except DataError:  # a template for images or tools only
         return None
     behind = found.whole.rpartition(SAID)[2]
     added = tokenizer.added_tokens_decoder

@@ -1,4 +1,4 @@
-"""What every data source turns into: `Example` (a row), `Task` (named splits), `Batch` (tensors)."""
+"""The types that every data source produces: `Example` (a row), `Task` (splits), `Batch` (tensors)."""
 
 import string
 from collections.abc import Callable, Sequence
@@ -15,18 +15,18 @@ LETTERS = tuple(string.ascii_uppercase)
 
 @dataclass(frozen=True)
 class Example:
-    """One question with a closed set of answers.
+    """One question with a fixed set of answers.
 
     Attributes:
         id: stable identifier, unique within its task; results are stored under it.
-        question: the text that must reach the model whole (question, options, "Answer:").
-        label: index of the right answer in `Task.labels`, or -1 where it is not known.
-        context: text put before the question (a passage, an article); cut first where space is short.
-        truth: `p(answer | question)` over `Task.labels`, where the world that made the row knows it.
-        options: what its source calls each of its options, where every row lists options of its own.
-        texts: of these options, in the order in which `question` lists them; empty where they are not known.
-        cluster: what the row has in common with others, whose errors go together with its own (the resident
-            who is asked about, an author, a patient); empty where a row stands for itself.
+        question: the text that is never cut (question, options, "Answer:").
+        label: index of the right answer in `Task.labels`, or -1 if unknown.
+        context: text before the question (a passage, an article); its end is cut if the prompt is too long.
+        truth: `p(answer | question)` over `Task.labels`, if it is known, as in the microworld.
+        options: the source's names of the options, if each row lists its own.
+        texts: texts of these options, in the order in which `question` lists them; empty if unknown.
+        cluster: name of a group of dependent rows (an author, a patient, a resident of the microworld); empty
+            if the row is independent.
     """
 
     id: str
@@ -41,11 +41,10 @@ class Example:
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns of a user's own rows hold what; None where there is no such column.
+    """The columns that are read from a user's rows; None if there is no such column.
 
-    `id` is a column of identifiers of another name than "id", which is read without being listed here.
-    With `indices` the classes were named in an order of their own, and a whole number in the column of labels
-    that reads like none of them is the place of one, from 0.
+    `id` is a column of identifiers with another name than "id", which needs no entry here. With `indices` the
+    user gave the order of the classes, so a whole number that is not a class's name is a class's index.
     """
 
     text: str
@@ -58,12 +57,12 @@ class Columns:
 
 
 def split_counts(train: Sequence[object], validation: Sequence[object], test: Sequence[object]) -> str:
-    """Return in words how many rows each split has."""
+    """Return the number of rows of each split as text."""
     return f"{len(train)} train, {len(validation)} validation, {len(test)} test rows"
 
 
 def listed(names: Sequence[str], most: int = 8) -> str:
-    """Return names with commas between them, the first few of many."""
+    """Return names separated by commas, at most the first `most`."""
     more = f", .. ({len(names)})" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
@@ -73,15 +72,14 @@ class Task:
     """A classification task.
 
     Attributes:
-        name: the name it is known under.
-        labels: the answer strings, in class order; each must be one token (`data.encode.answer_token_ids`),
-            unless whole texts are scored.
+        name: name of the task.
+        labels: the answers, in class order; each must be one token (`data.answer_token_ids`), unless whole
+            texts are scored.
         train, validation, test: the splits; `validation` may be empty (see `data.loader`).
-        notes: facts worth reporting with a result (truncation, re-split, corrected labels).
-        names: what the user calls the classes, in class order: the labels themselves, or what they stand for
-            where they are letters. Empty where each row lists options of its own, of which the labels are the
-            places; so it is by default where the labels are A, B, ...
-        columns: where the task is a user's own rows.
+        notes: facts to report with a result (truncation, re-split, corrected labels).
+        names: the user's names of the classes, in class order: the labels, or what they stand for if they are
+            letters. Empty if each row lists its own options, which is the default if the labels are A, B, ...
+        columns: the columns read, if the rows are a user's own.
     """
 
     name: str
@@ -98,11 +96,11 @@ class Task:
 
     @property
     def counts(self) -> str:
-        """How many rows each split has, in words."""
+        """The number of rows of each split, as text."""
         return split_counts(self.train, self.validation, self.test)
 
     def each_row(self, change: Callable[[Example], Example], **fields: Any) -> Self:
-        """Return the task with every row of every split changed, and with other fields replaced."""
+        """Return the task with `change` applied to every row of every split, and other fields replaced."""
         for name in ("train", "validation", "test"):
             fields[name] = tuple(map(change, getattr(self, name)))
         return replace(self, **fields)
@@ -112,28 +110,29 @@ class Task:
             object.__setattr__(self, "names", tuple(self.labels))
         if self.names and len(self.names) != len(self.labels):
             raise DataError(
-                f"Task {self.name!r} has {len(self.labels)} labels but {len(self.names)} names of classes."
+                f"Task {self.name!r} has {len(self.labels)} labels but {len(self.names)} names: give one "
+                "name per label."
             )
 
 
 WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-"""Types of whole numbers, which classes are counted in."""
+"""Integer types, allowed for labels."""
 
 
 class TokenRows(NamedTuple):
-    """What a language model reads, as in `Batch`: `B x T` each."""
+    """The inputs of a language model, as in `Batch`: `B x T` each."""
 
     input_ids: Tensor
     attention_mask: Tensor
     segments: Tensor | None = None
 
     def repeat(self, copies: int) -> "TokenRows":
-        """Return all rows, `copies` times one after the other."""
+        """Return all rows repeated `copies` times."""
         segments = None if self.segments is None else self.segments.repeat(copies, 1)
         return TokenRows(self.input_ids.repeat(copies, 1), self.attention_mask.repeat(copies, 1), segments)
 
     def chosen(self, row: int, width: int) -> "TokenRows":
-        """Return one row, its last `width` tokens."""
+        """Return the last `width` tokens of one row."""
         one = slice(row, row + 1)
         segments = None if self.segments is None else self.segments[one, -width:]
         return TokenRows(self.input_ids[one, -width:], self.attention_mask[one, -width:], segments)
@@ -145,14 +144,13 @@ class Batch:
 
     Attributes:
         input_ids: long, `B x T`.
-        attention_mask: bool, `B x T`, False on padding (always on the left, so the last column is real).
-        answer_ids: long, `C`: the token of each class; none where whole texts are scored.
-        labels: long, `B`, or None where the answers are not known.
+        attention_mask: bool, `B x T`, False on padding, which is on the left.
+        answer_ids: long, `C`: the token of each class; empty if whole texts are scored.
+        labels: long, `B`, or None if the answers are unknown.
         ids: the B stable row identifiers.
-        segments: long, `B x T`, or None for one text a row: 0 on what all texts of a row begin with, c on its
-            c-th continuation, whose tokens see that beginning and their own segment alone.
-        past: `bara_pyro.fast.prefix.Prefix`, or None: tokens that were read before, which these rows go on
-            from.
+        segments: long, `B x T`, or None for one text per row: 0 on the shared beginning of a row, c on its
+            c-th continuation, whose tokens attend only to the beginning and their own segment.
+        past: `bara_pyro.fast.prefix.Prefix`, or None: tokens read before, which these rows continue.
     """
 
     input_ids: Tensor
@@ -166,29 +164,29 @@ class Batch:
     def __post_init__(self) -> None:
         if self.input_ids.dim() != 2 or not self.input_ids.numel():
             raise DataError(
-                f"input_ids has shape {tuple(self.input_ids.shape)}: give rows x tokens, at least one."
+                f"input_ids has shape {tuple(self.input_ids.shape)}: give rows x tokens, at least 1 x 1."
             )
         if self.attention_mask.shape != self.input_ids.shape or self.attention_mask.dtype != torch.bool:
             raise DataError(
                 f"attention_mask is {self.attention_mask.dtype} of shape {tuple(self.attention_mask.shape)}: "
-                f"give bool of shape {tuple(self.input_ids.shape)}, as input_ids has."
+                f"give bool of shape {tuple(self.input_ids.shape)}, like input_ids."
             )
         for name, given in (("ids", self.ids), ("labels", self.labels)):
             if given is not None and len(given) not in (len(self.input_ids), 0 if name == "ids" else -1):
                 raise DataError(
-                    f"There are {len(self.input_ids)} rows and {len(given)} {name}: give one a row."
+                    f"There are {len(self.input_ids)} rows and {len(given)} {name}: give one per row."
                 )
         if self.labels is not None and (self.labels.dim() != 1 or self.labels.dtype not in WHOLE):
             raise DataError(
                 f"labels is {self.labels.dtype} of shape {tuple(self.labels.shape)}: give the class of each "
                 f"row, long of shape ({len(self.input_ids)},)."
             )
-        # On the CPU only, where batches are made: on an accelerator the look would wait for the device.
+        # Only on the CPU, where batches are made: on an accelerator the check would wait for the device.
         if self.attention_mask.device.type == "cpu":
             if not self.attention_mask[:, -1].all():
-                raise DataError("A batch must be padded on the left: its last column holds padding.")
+                raise DataError("A batch must be padded on the left, but its last column has padding.")
             if (self.attention_mask[:, :-1] & ~self.attention_mask[:, 1:]).any():
-                raise DataError("A batch must be padded on the left: a row has padding between its tokens.")
+                raise DataError("A batch must be padded on the left, but a row has padding between tokens.")
         if self.answer_ids.device.type == "cpu":
             self._check_answers()
 
@@ -202,29 +200,29 @@ class Batch:
             if low < 0 or high >= len(self.answer_ids):
                 raise DataError(
                     f"There are {len(self.answer_ids)} classes and a label {low if low < 0 else high}: count "
-                    "from 0 (labels=None where the answers are not known)."
+                    "from 0, and give labels=None if the answers are unknown."
                 )
 
     def __len__(self) -> int:
         return self.input_ids.shape[0]
 
     def last(self, width: int, past: Any) -> Self:
-        """Return the last `width` tokens of each row, as going on from the others, which were read before."""
+        """Return the last `width` tokens of each row; `past` holds the others, which were read before."""
         ids, mask = self.input_ids[:, -width:], self.attention_mask[:, -width:]
         return replace(self, input_ids=ids, attention_mask=mask, past=past)
 
     @property
     def positions(self) -> int:
-        """How many positions of all rows are asked for a token."""
+        """Number of positions in all rows whose outputs are read."""
         return sum(self.asked)
 
     @property
     def asked(self) -> tuple[int, ...]:
-        """How many positions at the right end of each row are read: one, the last, of a plain question."""
+        """Number of positions at the right end of each row whose outputs are read: 1 for a plain question."""
         return (1,) * len(self)
 
     def unlabelled(self) -> Self:
-        """Return the same rows without what is observed of them."""
+        """Return the same rows without their labels."""
         return replace(self, labels=None)
 
     def questions(self, rows: slice) -> Self:
@@ -241,7 +239,7 @@ class Batch:
         )
 
     def to(self, device: torch.device | str) -> Self:
-        """Return the same batch with its tensors on `device`."""
+        """Return a copy of the batch with its tensors on `device`."""
         moved: dict[str, Any] = {
             name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)
         }

@@ -1,23 +1,23 @@
-"""Texts that are not valid Unicode: JSON may hold half of a surrogate pair, and no tokenizer reads it."""
+"""Refuse texts with half of a surrogate pair, which JSON may contain and no tokenizer can read."""
 
 from collections.abc import Iterable
 
 from bara_pyro.errors import DataError
 from bara_pyro.types import Fields
 
-NEAR = 20  # characters that are shown on either side of what is wrong
+NEAR = 20  # characters shown on either side of an invalid one
 
 
 def check_unicode(texts: Iterable[str], row: Fields | None = None, where: str = "") -> None:
-    """Refuse a text that holds half a character.
+    """Refuse texts with half of a surrogate pair.
 
     Args:
-        texts: what is to be read.
-        row: that they come from, whose column is then named.
-        where: that row is; without it the sentence is one to be put behind its place.
+        texts: the texts to check.
+        row: their row; the error then names the column.
+        where: name of the row in the error; if empty, the caller adds it.
 
     Raises:
-        DataError: there is such a text.
+        DataError: a text is not valid Unicode.
     """
     for text in texts:
         try:
@@ -35,6 +35,6 @@ def check_unicode(texts: Iterable[str], row: Fields | None = None, where: str = 
 
 
 def _column(row: Fields, half: str) -> str:
-    """Return the column that holds half a character, in a text or in a list or object of texts."""
+    """Return the column that contains half a character, in a text, a list or an object."""
     escaped = ascii(half)[1:-1]
     return next((str(name) for name, value in row.items() if escaped in ascii(value)), "id")

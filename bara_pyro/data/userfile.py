@@ -1,4 +1,4 @@
-"""Rows of one's own as a task: their classes, and their division into train and test."""
+"""Make a task from a user's own rows: find their classes, and split them into train and test."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Unpack
 
-from bara_pyro.columns import ColumnNames, ColumnOptions, column_names
+from bara_pyro.columns import ColumnNames, ColumnOptions, column_names, option_of
 from bara_pyro.data.cells import as_read, label_text
 from bara_pyro.data.clusters import set_aside, together
 from bara_pyro.data.columns import columns_note, find_columns, id_column
@@ -18,8 +18,8 @@ from bara_pyro.data.tables import Data, DataTable, read_table
 from bara_pyro.data.types import LETTERS, Columns, Example, Task
 from bara_pyro.errors import ConfigError, DataError
 
-TEST_FRACTION = 0.2  # of the rows of a file without test rows of its own
-# A closed set has fewer answers than this share of its rows, once it has more than there are letters.
+TEST_FRACTION = 0.2  # share of rows held out for testing by default
+# More than 26 different answers must be fewer than this share of the rows to be taken for classes.
 CLOSED = 0.5
 
 
@@ -35,29 +35,29 @@ def task_from_rows(
     seed: int = 0,
     **columns: Unpack[ColumnOptions],
 ) -> Task:
-    """Make a task of rows of one's own.
+    """Make a task from your own rows.
 
     Args:
         data: the rows: a .csv, .tsv, .jsonl, .json or .parquet file, a pandas DataFrame, a `datasets.Dataset`
             or a list of dictionaries.
-        test: the rows to test on.
-        name: of the task; by default that of the file, or "rows".
-        find_ids: take a column such as `ticket_id`, which differs in every row, for the rows' identifiers
-            where none is called `id` (`data.columns.id_column`); else they are numbered.
-        classes: the labels in class order, for rows without choices. By default the order that the data bring
+        test: the test rows, in any of these forms.
+        name: name of the task; default: the file's name, or "rows".
+        find_ids: if no column is called `id`, use a column such as `ticket_id` whose values are unique as
+            identifiers (`data.columns.id_column`); otherwise rows are numbered.
+        classes: the labels in class order, for rows without choices. Default: the order that the data define
             (a ClassLabel of `datasets`, a categorical of pandas), else sorted, numbers by size.
-        test_fraction: share of `data` to test on where there is no `test`, the same in each class
+        test_fraction: without `test`: share of `data` to hold out for testing, the same in each class
             (`data.rows.divide`).
-        validation_rows: rows carved off train to choose settings on.
-        seed: of that choice.
-        **columns: `text_column`, `label_column`, `choices_column`, `context_column`, found by their usual
-            names where they are None (`bara_pyro.columns`) and said in the task's notes; and
-            `cluster_column`, of what rows have in common (an author, a patient, a document). Rows of one
-            cluster are trained on together or not at all, in every division of them; validation and test
-            rows are then at most as many as asked for. None: each row stands for itself.
+        validation_rows: training rows to set aside for choosing settings.
+        seed: of the choice of validation rows.
+        **columns: `text_column`, `label_column`, `choices_column` and `context_column`; columns that are not
+            given are found by their usual names (`bara_pyro.columns`), and the task's notes list them.
+            `cluster_column` says which rows belong together (an author, a patient, a document): rows of one
+            cluster are always in the same split, so there may be fewer validation and test rows than
+            requested. Default: rows are independent.
 
     Raises:
-        DataError: rows that cannot be read or used; file and row are named.
+        DataError: the rows cannot be read or are invalid; the error names the file and the row.
         ConfigError: `test_fraction` is not between 0 and 1, or `validation_rows` is out of range.
 
     Examples:
@@ -93,11 +93,11 @@ def task_from_rows(
         note = f"tested on {Path(tested.place).name}"
     else:
         train, test_rows = _divided(examples(table, "row"), test_fraction, found, table.place)
-        note = f"{len(test_rows)} of {len(train) + len(test_rows)} rows tested on, "
+        note = f"{len(test_rows)} of {len(train) + len(test_rows)} rows held out for testing, "
         note += "whole clusters" if found.cluster else "the same share of each class"
         note += f", chosen by a hash of their {'names' if found.cluster else 'ids'}"
         if copies := sum(map(bool, together([*train, *test_rows], clusters=False))):
-            note += f"; {copies} rows have the text of another, and are on its side"
+            note += f"; {copies} rows have the same text as another row and stay in its split"
     check_disjoint(train, test_rows, name)
     classes_said = _class_notes(names, train, test_rows, name)
     if names:
@@ -106,11 +106,11 @@ def task_from_rows(
     kept, validation = _carved(train, validation_rows, seed, found)
     if names and (lost := sorted({row.label for row in train} - {row.label for row in kept})):
         raise DataError(
-            f"With {validation_rows} rows set aside for validation no row with the answer "
-            f"{names[lost[0]]!r} is left to train on: set fewer aside (--validation-rows), or give more rows."
+            f"With {validation_rows} rows set aside for validation, no training row has the answer "
+            f"{names[lost[0]]!r}: set fewer rows aside (--validation-rows), or give more rows."
         )
     if validation and (found.cluster or len(validation) < validation_rows):
-        whole = "whole clusters" if found.cluster else "rows of one text together"
+        whole = "whole clusters" if found.cluster else "keeping rows with the same text together"
         notes.append(f"{len(validation)} rows set aside for validation, {whole}")
     return Task(name, labels, kept, validation, tuple(test_rows), tuple(notes), names, found)
 
@@ -122,7 +122,7 @@ def _divided(
         return set_aside(rows, round(test_fraction * len(rows)), column=columns.cluster)
     train, test = divide(rows, test_fraction)
     if not test:
-        classes = len({row.label for row in rows})  # of each of which a row is trained on
+        classes = len({row.label for row in rows})  # each needs at least one training row
         raise too_few(place, "rows", len(rows), test_fraction, classes)
     return train, test
 
@@ -143,14 +143,14 @@ def _check_same_kind(table: DataTable, tested: DataTable, columns: Columns) -> N
     theirs = find_columns(tested.columns, given, tested.place)
     if _has_choices(table, columns) != _has_choices(tested, theirs):
         raise DataError(
-            f"Only one of {table.place} and {tested.place} has 'choices': give them to both or to neither."
+            f"Only one of {table.place} and {tested.place} has 'choices': add them to both or to neither."
         )
 
 
 def _answers(
     parts: Sequence[DataTable], columns: Columns, classes: Sequence[str] | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the labels of the task and the names of its classes (none where rows list their options)."""
+    """Return the labels of the task and the names of its classes (empty if rows list their options)."""
     if _has_choices(parts[0], columns):
         cells = [row.get(columns.choices or "") for part in parts for row in part.rows]
         counts = [len(options) for cell in cells if (options := _options_or_none(cell))]
@@ -158,7 +158,7 @@ def _answers(
     names = tuple(map(label_text, classes)) if classes else _classes_of(parts[0], columns.label or "")
     if len(set(map(as_read, names))) != len(names) or len(names) < 2:
         listed = ", ".join(name if name == as_read(name) else ascii(name) for name in names)
-        raise DataError(f"The classes {listed} are not two or more different names: correct them.")
+        raise DataError(f"The classes are {listed}: give two or more different names.")
     return names, names
 
 
@@ -166,7 +166,7 @@ def _options_or_none(cell: object) -> list[str] | None:
     try:
         return listed_options(cell, "choices")[0]
     except DataError:
-        return None  # the row's own error comes with its number, where it is read
+        return None  # reading the row raises an error with its number
 
 
 def _has_choices(table: DataTable, columns: Columns) -> bool:
@@ -177,8 +177,8 @@ def _has_choices(table: DataTable, columns: Columns) -> bool:
         number = having.index(not having[0]) + 1
         with_or_without = "has no" if having[0] else "has"
         raise DataError(
-            f"{table.place}, row {number} {with_or_without} {columns.choices!r}, unlike row 1: give them to "
-            "all or to none."
+            f"{table.place}, row {number} {with_or_without} {columns.choices!r}, unlike row 1: give them in "
+            "all rows or in none."
         )
     return having[0]
 
@@ -189,14 +189,15 @@ def _classes_of(table: DataTable, column: str) -> tuple[str, ...]:
     written = _spellings([table], column)
     answers = {max(sorted(ways), key=ways.__getitem__) for ways in written.values()}
     if len(answers) < 2:
-        only = f"one answer only, {next(iter(answers))!r}," if answers else "no answer"
+        only = f"only one answer, {next(iter(answers))!r}," if answers else "no answer"
         raise DataError(
-            f"{table.place} has {only} in {column!r}: at least two are needed (is it the right column?)."
+            f"{table.place} has {only} in {column!r}: give at least two, or name another column with "
+            f"{option_of('label')}."
         )
     if len(answers) > max(len(LETTERS), CLOSED * len(table.rows)):
         raise DataError(
             f"{table.place} has {len(answers)} different answers in {len(table.rows)} rows of {column!r}, "
-            "and a closed set is needed: name the right column, or give each row its choices."
+            "too many for classes: name another column, or give each row its choices."
         )
     try:
         return tuple(sorted(sorted(answers), key=float))
@@ -205,7 +206,7 @@ def _classes_of(table: DataTable, column: str) -> tuple[str, ...]:
 
 
 def _spellings(parts: Sequence[DataTable], column: str) -> dict[str, Counter[str]]:
-    """Return what a reader takes for one answer -> how often it is written in which way."""
+    """Return for each answer, without invisible characters, how often each of its spellings occurs."""
     found: dict[str, Counter[str]] = {}
     for part in parts:
         for number, row in enumerate(part.rows, start=1):
@@ -216,10 +217,10 @@ def _spellings(parts: Sequence[DataTable], column: str) -> dict[str, Counter[str
 
 
 def _spelling_notes(parts: Sequence[DataTable], column: str) -> list[str]:
-    """Say which answers differ in signs that cannot be seen."""
+    """Return notes on answers that differ only in invisible characters."""
     written = _spellings(parts, column).values()
     return [
-        f"{' and '.join(map(ascii, sorted(ways)))} are read alike: one class"
+        f"{' and '.join(map(ascii, sorted(ways)))} look the same and count as one class"
         for ways in written
         if len(ways) > 1
     ]
@@ -228,18 +229,18 @@ def _spelling_notes(parts: Sequence[DataTable], column: str) -> list[str]:
 def _class_notes(
     names: Sequence[str], train: Sequence[Example], test: Sequence[Example], task: str
 ) -> list[str]:
-    """Say how often each class stands in the rows, and which may be a typing error.
+    """Return notes on the number of rows of each class, and on classes that may be typing errors.
 
     Raises:
-        DataError: a class is tested on and not trained on.
+        DataError: a class has test rows but no training rows.
     """
     if not names:
         return []
     trained, tested = (Counter(names[row.label] for row in rows) for rows in (train, test))
     if absent := sorted(tested.keys() - trained.keys()):
         raise DataError(
-            f"The answer {absent[0]!r} stands in {tested[absent[0]]} test rows of {task} and in no train "
-            "row: give it rows to train on, or leave it out."
+            f"The answer {absent[0]!r} is in {tested[absent[0]]} test rows of {task} but in no training row: "
+            "add training rows with it, or leave it out."
         )
     counts = trained + tested
     notes = ["classes, in this order: " + ", ".join(f"{name} ({counts[name]})" for name in names)]
@@ -249,19 +250,19 @@ def _class_notes(
     if (single := [name for name in names if counts[name] == 1]) and total > 2 * len(names):
         listed = ", ".join(map(repr, single))
         notes.append(
-            f"1 row only of {total} has the answer {listed}: a typing error? classes "
-            "(--classes) lists the right ones"
+            f"only 1 row of {total} has the answer {listed}: a typing error? list the right classes with "
+            "classes (--classes)"
         )
     return notes + _alike(names)
 
 
 def _alike(names: Sequence[str]) -> list[str]:
-    """Say which classes differ in their case alone."""
+    """Return notes on classes that differ only in case."""
     read: dict[str, list[str]] = {}
     for name in names:
         read.setdefault(as_read(name).casefold(), []).append(name)
     return [
-        f"{' and '.join(map(repr, same))} are read alike and are {len(same)} classes: a typing error?"
+        f"{' and '.join(map(repr, same))} differ only in case but are {len(same)} classes: a typing error?"
         for same in read.values()
         if len(same) > 1
     ]
