@@ -1,1 +1,1 @@
-"""A run: its settings, its folder, training, evaluation."""
+"""Runs: settings, folder, training, prediction and evaluation."""

@@ -1,4 +1,4 @@
-"""Predictions of rows beside the columns that the rows came with: in Python, and as a file."""
+"""Predictions together with the columns of the rows they belong to, in Python and as a file."""
 
 import json
 import math
@@ -22,12 +22,12 @@ class Answers:
     """Predictions of rows.
 
     Attributes:
-        rows: per row its `id`; the predicted `label`, as the user calls it; `probs`, the probability of each
-            label; `total`, `aleatoric` and `epistemic` uncertainty in nats. Options that only other rows have
-            stand in brackets, and have probability 0.
-        notes: what is worth knowing about the rows.
-        given: the columns that each row came with.
-        classes: what columns of probabilities go by: labels, or letters where each row lists its options.
+        rows: one dictionary per row: its `id`; the predicted `label`, as the data name it; `probs`, the
+            probability of each label; `total`, `aleatoric` and `epistemic` uncertainty in nats. An option
+            that only other rows have is in brackets and has probability 0.
+        notes: remarks on the rows, such as how many were cut.
+        given: the columns of each input row.
+        classes: the names of the columns of probabilities: labels, or letters if each row lists its options.
     """
 
     rows: list[Json]
@@ -43,14 +43,14 @@ class Answers:
         return "\n".join([f"Answers of {len(self.rows)} rows", *first, *more])
 
     def lines(self) -> list[Json]:
-        """Return each row's identifier, the columns that it came with, and what is predicted of it.
+        """Return one dictionary per row: its identifier, its input columns, and its prediction.
 
-        A column that has the name of a predicted one is called `input_<name>`.
+        An input column with the same name as a predicted one is renamed to `input_<name>`.
         """
         return [beside(given, said) for given, said in zip(self._given(), self.rows, strict=True)]
 
     def to_pandas(self) -> "pd.DataFrame":
-        """Return the same as a DataFrame, with a column `prob_<label>` for each class.
+        """Return the rows as a DataFrame, with a column `prob_<label>` for each class.
 
         Examples:
             >>> import bara_pyro as bp
@@ -74,7 +74,7 @@ class Answers:
 
 
 def beside(given: Fields, said: Json) -> Json:
-    """Return what is said of a row with the columns that it came with behind its identifier."""
+    """Return a row's prediction with its input columns inserted after the identifier."""
     kept: Json = {}
     for name, cell in given.items():
         if name == "id" and str(cell).strip() == said["id"]:
@@ -87,9 +87,9 @@ def beside(given: Fields, said: Json) -> Json:
 
 
 def carried(table: DataTable) -> tuple[list[Json], list[str]]:
-    """Return the columns of rows that can be written beside predictions, and a note on others."""
+    """Return the columns of rows that can be written beside predictions, and notes on the others."""
     lost = [name for name in table.columns if not all(_is_json(row.get(name)) for row in table.rows)]
-    notes = [f"column {name!r} is not written: it holds no text, number or list" for name in lost]
+    notes = [f"column {name!r} is not written: not all of it is text, numbers or lists" for name in lost]
     return [{name: cell for name, cell in row.items() if name not in lost} for row in table.rows], notes
 
 
@@ -102,7 +102,7 @@ def _is_json(cell: object) -> bool:
 def write_answers(path: str | Path, answers: Answers) -> None:
     """Write predictions as JSON Lines, or as a table with a column `prob_<label>` for each class.
 
-    Where each row lists options of its own, these columns go by the letters of the options.
+    If each row lists its own options, these columns are named by the letters of the options.
     """
     path = Path(path)
     if path.suffix.lower() == ".jsonl":
@@ -112,7 +112,7 @@ def write_answers(path: str | Path, answers: Answers) -> None:
 
 
 def write_table(path: Path, frame: "pd.DataFrame", separator: str = ",") -> None:
-    """Write a table as .parquet, .tsv or else .csv (with that separator), whole or not at all."""
+    """Write a table atomically as .parquet, .tsv, or otherwise .csv with the given separator."""
     suffix, frame = path.suffix.lower(), frame.apply(_written)
     if suffix == ".parquet":
         atomic_write(path, lambda file: frame.to_parquet(file, index=False))
@@ -122,7 +122,7 @@ def write_table(path: Path, frame: "pd.DataFrame", separator: str = ",") -> None
 
 
 def _written(column: "pd.Series") -> "pd.Series":
-    """Return a column whose cells a table can hold: lists and mixed cells as JSON, texts as valid Unicode."""
+    """Return a column that a table can hold: lists and mixed cells as JSON, texts as valid Unicode."""
     if column.dtype != object:
         return column
     there = [cell for cell in column if not _empty(cell)]

@@ -1,4 +1,4 @@
-"""Files of predictions and replies: which ones bara wrote, so that no other is replaced."""
+"""Recognise files that bara wrote, so that it never replaces any other file."""
 
 import csv
 import json
@@ -9,45 +9,44 @@ from bara_pyro.untrusted.files import check_regular, first_object, read_text
 from bara_pyro.untrusted.schemas import MOST_JSON
 
 KEYS = ("id", "label", "total", "aleatoric", "epistemic")
-"""What every row of a file of predictions has, beside the probabilities of its classes."""
+"""Keys of every row of a file of predictions, beside the probabilities of its classes."""
 
 SET_KEYS = ("id", "label", "set", "size")
 ABSTENTION_KEYS = ("id", "label", "confidence", "answered")
 DETECTION_KEYS = ("id", "p", "foreign")
-"""What every row of a file of `bara conformal`, `bara abstain` and `bara detect` has."""
+"""Keys of every row that `bara conformal`, `bara abstain` and `bara detect` write."""
 
 ACQUISITION_KEYS = ("chosen", "total", "epistemic")
-"""What every row of a file of `bara acquire` has, beside what the row had before."""
+"""Keys that `bara acquire` adds to every row."""
 
 REPLY_KEYS = ("id", "number", "reply", "log_prob", "made")
-"""What every line of a file of replies has."""
+"""Keys of every line of a file of replies."""
 
 JUDGED_KEYS = ("id", "number", "made", "problem_key", "passed")
-"""What every line of a file of judged programs has."""
+"""Keys of every line of a file of judged programs."""
 
 REPLY_PAGE = 'data-written-by="bara generate"'
-"""What a page of replies holds, and no text that is shown on a page can."""
+"""Marks a page of replies; text shown on a page is escaped and cannot contain it."""
 
 COMPARISON_PAGE = 'data-written-by="bara compare"'
-"""The same of a page that compares two runs."""
-
+"""Marks a page that compares two runs."""
 
 WORLD_CARD = "# The microworld"
-"""The first line of a card of `bara microworld card`."""
+"""First line of a card that `bara microworld card` writes."""
 
 
 def holds_replies(path: Path) -> bool:
-    """Return whether a file holds what `bara generate` writes, or nothing."""
+    """Return whether `bara generate` wrote a file, or it is empty."""
     return _lines_with(REPLY_KEYS, path)
 
 
 def judged_in(path: Path) -> bool:
-    """Return whether a file holds judged programs, or nothing."""
+    """Return whether a file holds judged programs, or is empty."""
     return _lines_with(JUDGED_KEYS, path)
 
 
 def _lines_with(keys: tuple[str, ...], path: Path) -> bool:
-    """Whether the first line has these keys; one that was never finished begins with the first of them."""
+    """Whether the first line has these keys; an unfinished line must begin with the first key."""
     try:
         check_regular(path)
         with path.open("rb") as file:
@@ -63,17 +62,17 @@ def _lines_with(keys: tuple[str, ...], path: Path) -> bool:
 
 
 def reply_page_in(path: Path) -> bool:
-    """Return whether a file is a page of replies that bara wrote."""
+    """Return whether bara wrote a file as a page of replies."""
     return _holds(path, REPLY_PAGE)
 
 
 def comparison_page_in(path: Path) -> bool:
-    """Return whether a file is a page that compares two runs and that bara wrote."""
+    """Return whether bara wrote a file as a comparison of two runs."""
     return _holds(path, COMPARISON_PAGE)
 
 
 def world_card_in(path: Path) -> bool:
-    """Return whether a file is a card of `bara microworld card`."""
+    """Return whether `bara microworld card` wrote a file."""
     try:
         return read_text(path).startswith(f"{WORLD_CARD}\n")
     except (OSError, ValueError):
@@ -88,9 +87,9 @@ def _holds(page: Path, mark: str) -> bool:
 
 
 def answers_in(path: Path, keys: Collection[str] = KEYS) -> bool:
-    """Return whether a file holds what `runs.answers.write_answers` writes; an empty file does not.
+    """Return whether `runs.answers.write_answers` wrote a file; False for an empty file.
 
-    With the keys of a decision: what `runs.decide.write_decisions` writes.
+    With the keys of a decision: whether `runs.decide.write_decisions` wrote it.
     """
     try:
         check_regular(path)

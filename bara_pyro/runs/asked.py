@@ -1,4 +1,4 @@
-"""Rows that a run is asked before it decides: those that calibrate the decision, and those decided on."""
+"""Predictions that decisions build on: of calibration rows, and of the rows to decide."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,21 +26,21 @@ from bara_pyro.runs.rows import encode_rows, longest, reading_notes, some
 from bara_pyro.runs.system import System, require_answers
 from bara_pyro.types import Fields, Measure
 
-# Of the rows that calibrate a decision: texts that are short or usual come twice.
+# Largest share of calibration rows that may equal training rows: short or common texts occur twice by chance.
 KNOWN = 0.05
 
 
 @dataclass(frozen=True, repr=False)
 class ScoredRows:
-    """Rows and what a run says of them.
+    """Rows with a run's predictions.
 
     Attributes:
         examples: the n rows.
-        split: the same as token ids.
-        log_probs: float64, `n x C`: of the answers that a row offers, which together have probability 1.
-        uncertainty: of each row, of the same.
-        notes: what is worth knowing about the rows.
-        given: the columns that each row came with; empty where the rows had been read.
+        split: the same rows as token ids.
+        log_probs: float64, `n x C`, normalised over the answers that each row offers.
+        uncertainty: uncertainty of each row, in nats.
+        notes: remarks on the rows, such as how many were cut.
+        given: the columns of each input row; empty if the rows had been read already.
     """
 
     examples: tuple[Example, ...]
@@ -51,21 +51,21 @@ class ScoredRows:
     given: tuple[Fields, ...] = ()
 
     def __repr__(self) -> str:
-        return f"Asked {len(self.examples)} rows, {self.log_probs.shape[1]} answers"
+        return f"ScoredRows: {len(self.examples)} rows, {self.log_probs.shape[1]} answers"
 
     @property
     def labels(self) -> Tensor:
-        """The right answers, long, `n`; -1 where one is not known."""
+        """The right answers, long, `n`; -1 if unknown."""
         return torch.tensor([example.label for example in self.examples])
 
     @property
     def truth(self) -> Tensor:
-        """`p(answer | question)`, `n x C`; NaN where it is not known."""
+        """The true `p(answer | question)`, `n x C`; NaN if unknown."""
         return stack_truth([example.truth for example in self.examples], self.log_probs.shape[1])
 
     @property
     def offered(self) -> Tensor:
-        """Which answers a row has to choose from, bool, `n x C`."""
+        """Which answers each row offers, bool, `n x C`."""
         return offered(self.examples, self.log_probs.shape[1])
 
 
@@ -79,21 +79,21 @@ def ask(
     seed: int | None = None,
     on_rows: OnRows | None = None,
 ) -> ScoredRows:
-    """Ask a fitted system rows.
+    """Predict the answers of rows with a fitted system.
 
     Args:
         system: fitted.
-        examples: the rows, read already or in any form that `bp.predict` takes; those whose question is too
+        examples: the rows, read already or in any form that `bp.predict` takes; rows whose question is too
             long are left out.
-        name: what they are called in notes, "validation" for example.
-        given: columns that the user names, of rows that are still to be read.
+        name: name of the rows in notes, for example "validation".
+        given: columns that the user names, if the rows have not been read yet.
         samples: posterior draws S; 0 for the posterior mean.
-        seed: of the draws; the run's own by default.
+        seed: of the draws; default: the run's seed.
         on_rows: called with the number of rows just done.
 
     Raises:
-        ConfigError: the model learnt replies.
-        DataError: no question is short enough.
+        ConfigError: the model was trained on replies.
+        DataError: every question is too long.
     """
     columns: dict[str, Fields] = {}
     lost: list[str] = []
@@ -118,12 +118,12 @@ def answers_drawn(
     seed: int | None = None,
     on_rows: OnRows | None = None,
 ) -> tuple[tuple[Example, ...], EncodedSplit, Tensor]:
-    """Return the rows that are short enough, and what a fitted system's draws say of them.
+    """Return the rows that are short enough, with the log-probabilities of every posterior draw.
 
-    Arguments and errors are those of `ask`; `repeats` as `core.prediction.predict` takes it.
+    Arguments and errors are those of `ask`; for `repeats` see `core.prediction.predict`.
 
     Returns:
-        The rows, the same as token ids, and log-probabilities of the answers that a row offers, float64,
+        The rows, the rows as token ids, and log-probabilities of the answers that each row offers, float64,
         `S x n x C`.
     """
     require_answers(system.config)
@@ -131,8 +131,8 @@ def answers_drawn(
     split = encode_rows(system.config, system.backbone, system.task, examples)
     if not len(split):
         raise DataError(
-            f"None of the {name} rows has a question of at most {longest(system.config, system.backbone)} "
-            "tokens: give shorter ones."
+            f"Every question of the {name} rows is longer than {longest(system.config, system.backbone)} "
+            "tokens: give shorter questions."
         )
     draws = draw(system, split, samples, repeats=repeats, seed=seed, on_rows=on_rows)
     by_id = {example.id: example for example in examples}
@@ -143,7 +143,7 @@ def answers_drawn(
 def examples_of(
     system: System, rows: Sequence[Example] | Data, *, given: ColumnNames | None = None, answers: bool = False
 ) -> Sequence[Example]:
-    """Return rows as they are where they were read already, else read for a fitted system."""
+    """Return rows as examples, reading them for a fitted system unless they have been read already."""
     if _are_read(rows):
         return cast(Sequence[Example], rows)
     return load_questions(cast(Data, rows), system.task, given=given, answers=answers)
@@ -156,18 +156,18 @@ def _are_read(rows: Sequence[Example] | Data) -> bool:
 def calibration_rows(
     system: System, file: Data | None = None, *, given: ColumnNames | None = None, answers: bool = True
 ) -> Sequence[Example]:
-    """Return independent rows that the system was not fitted to: `independent` ones of its `known_rows`.
+    """Return held-out rows that are independent of each other, to calibrate a decision with.
 
     Args:
-        system: fitted; with its own rows, unless there is a file.
-        file: rows like those trained on, a file or in memory; the task's validation rows by default.
-        given: columns of the file, where they have other names than in the rows trained on.
+        system: fitted; needs its own rows only if no file is given.
+        file: rows like the training rows, as a file or in memory; default: the task's validation rows.
+        given: columns of the file, if their names differ from the training rows'.
         answers: whether each row needs its answer.
 
     Raises:
         ConfigError: the run's method was fitted to its validation rows.
-        DataError: there are none, the file cannot be read, is that of the training rows or holds some, or
-            does not say which rows go together.
+        DataError: there are no rows; or the file cannot be read, contains training rows, or lacks the
+            cluster column.
     """
     return independent(system, known_rows(system, file, given=given, answers=answers), file, given)
 
@@ -175,7 +175,7 @@ def calibration_rows(
 def known_rows(
     system: System, file: Data | None = None, *, given: ColumnNames | None = None, answers: bool = True
 ) -> Sequence[Example]:
-    """Return rows that the system was not fitted to: those of a file, or its task's validation rows.
+    """Return held-out rows with known answers: those of a file, or the task's validation rows.
 
     Arguments and errors are those of `calibration_rows`.
     """
@@ -183,14 +183,14 @@ def known_rows(
         return _validation_rows(system)
     if isinstance(file, str | Path) and same_file(system.config.task.name, file):
         raise DataError(
-            f"{file} has the rows that the run was trained on, of which it is surer than of others: give "
-            "other rows as file (--calibration FILE), or train with validation_rows (--validation-rows)."
+            f"{file} holds the training rows, on which the run is overconfident: give held-out rows "
+            "(--calibration FILE), or train with validation_rows (--validation-rows)."
         )
     rows = load_questions(file, system.task, given=given, answers=answers)
     if len(known := trained_on(rows, system.config, system.task)) > KNOWN * len(rows):
         raise DataError(
-            f"{len(known)} of the {len(rows)} rows of {_place(file)} are rows that the run was trained on, "
-            f"such as {known[0].id!r}, of which it is surer than of others: leave them out."
+            f"{len(known)} of the {len(rows)} rows of {_place(file)} are training rows, for example "
+            f"{known[0].id!r}, and the run is overconfident on these: leave them out."
         )
     return rows
 
@@ -203,19 +203,19 @@ def _validation_rows(system: System) -> Sequence[Example]:
     method = system.config.method
     if METHODS[method.name].uses_validation(method):
         raise ConfigError(
-            f"The method {method.name!r} was fitted to the validation rows, so that they calibrate nothing "
-            "any more: give other rows as file (--calibration FILE)."
+            f"The method {method.name!r} was fitted to the validation rows, so they cannot calibrate "
+            "decisions: give other rows (--calibration FILE)."
         )
     if not system.task.validation:
         raise DataError(
-            f"The task {system.task.name!r} has no validation rows to calibrate with: give other rows as "
+            f"The task {system.task.name!r} has no validation rows to calibrate with: give rows as a "
             "file (--calibration FILE), or train with validation_rows (--validation-rows)."
         )
     return system.task.validation
 
 
 def clustered_by(task: Task, given: ColumnNames | None = None) -> str | None:
-    """Return the column by which rows of a user's own go together; None where each is by itself."""
+    """Return the column of clusters of a user's rows, or None if there is none."""
     named = None if given is None else given.cluster
     return named or (None if task.columns is None else task.columns.cluster)
 
@@ -223,20 +223,20 @@ def clustered_by(task: Task, given: ColumnNames | None = None) -> str | None:
 def independent(
     system: System, rows: Sequence[Example], file: Data | None = None, given: ColumnNames | None = None
 ) -> Sequence[Example]:
-    """Return one of each group of rows that belong together (`bara_pyro.data.clusters`).
+    """Return one row of each group of rows that belong together (`bara_pyro.data.clusters`).
 
-    What is promised of decisions is promised of independent rows. Clusters count where the run was trained
-    with a column of them, or one is given; rows of one text always belong together.
+    The guarantees of decisions hold for independent rows. Rows with the same text always belong together;
+    rows of one cluster do if the run was trained with a cluster column, or one is given.
 
     Raises:
-        DataError: the rows lack the column of clusters.
+        DataError: the rows lack the cluster column.
     """
     cluster = clustered_by(system.task, None if file is None else given)
     if cluster is not None and not any(row.cluster for row in rows):
         place = "the validation rows" if file is None else _place(file)
         raise DataError(
-            f"There is no column {cluster!r} in {place}, by which the run's rows go together, and rows that "
-            f"do are not independent: name the column with {option_of('cluster')}, or add it."
+            f"There is no column {cluster!r} in {place}, which says which rows belong together: add it, or "
+            f"name it with {option_of('cluster')}."
         )
     return one_of_each(rows, clusters=cluster is not None)
 
@@ -244,10 +244,10 @@ def independent(
 def rows_to_decide(
     system: System, file: Data | None = None, *, given: ColumnNames | None = None
 ) -> Sequence[Example] | DataTable:
-    """Return the rows of a file, with or without answers, as `ask` reads them, or the system's own test rows.
+    """Return the rows of a file, with or without answers, or by default the system's test rows.
 
     Raises:
-        DataError: there are none, or the file cannot be read.
+        DataError: there are no rows, or the file cannot be read.
     """
     if file is None:
         return some(system.task.test, system.task.name, "test")
@@ -255,25 +255,25 @@ def rows_to_decide(
 
 
 def fitted_distance(system: System) -> Distance:
-    """Return what knows a fitted system's distances from its training rows.
+    """Return the part of a fitted system that computes distances from its training rows.
 
     Raises:
-        ConfigError: it was fitted without them.
+        ConfigError: it was trained without `distance_aware`.
     """
     distance = system.corrections.distance
     if distance is None or not distance.fitted:
         raise ConfigError(
-            "This run knows no distances from its training rows: train with distance_aware=True "
-            "(--distance-aware), or give by='total' (--by total)."
+            "This run cannot measure the distance from its training rows: train with distance_aware=True "
+            "(--distance-aware), or use by='total' (--by total)."
         )
     return distance
 
 
 def measured(system: System, asked: ScoredRows, by: Measure) -> Tensor:
-    """Return how little is known of each row, float64, `n`; see `bara_pyro.types.Measure`.
+    """Return the uncertainty of each row by a measure, float64, `n`; see `bara_pyro.types.Measure`.
 
     Raises:
-        ConfigError: distances are asked of a run that has none.
+        ConfigError: the measure is "distance" and the run was trained without `distance_aware`.
     """
     if by != "distance":
         found: Tensor = getattr(asked.uncertainty, by)

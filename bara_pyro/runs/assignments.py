@@ -1,4 +1,4 @@
-"""Settings from YAML files, from options and from `key=value`, put into nested dictionaries."""
+"""Merge settings from YAML files, options and `key=value` into nested dictionaries."""
 
 import re
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ def collect(
     assignments: Sequence[str] | None,
     base: Json | None = None,
 ) -> Json:
-    """Return nested settings: see `bara_pyro.runs.config.load_config`; `base` is changed in place."""
+    """Return nested settings; see `bara_pyro.runs.config.load_config`. Changes `base` in place."""
     data = {} if base is None else base
     if path is not None:
         _merge(data, _read_yaml(path))
@@ -25,7 +25,7 @@ def collect(
     for key, value in assigned(assignments or []).items():
         if key in typed and typed[key] != value:
             raise ConfigError(
-                f"{key} was given twice, as {typed[key]!r} and by --set as {value!r}: leave one of them out."
+                f"{key} was given twice, as {typed[key]!r} and by --set as {value!r}: leave one out."
             )
         typed[key] = value
     for key, value in typed.items():
@@ -34,7 +34,7 @@ def collect(
 
 
 def assigned(assignments: Sequence[str]) -> Json:
-    """Return dotted key -> value of several `key=value`; a whole section counts as its settings.
+    """Return a dictionary of dotted keys from several `key=value`; a section is split into its settings.
 
     Raises:
         ConfigError: one is not `key=value`, or a key has two values.
@@ -45,18 +45,18 @@ def assigned(assignments: Sequence[str]) -> Json:
         section = isinstance(value, dict) and "." not in key
         parts = {f"{key}.{k}": v for k, v in value.items()} if section else {key: value}
         for inner, one in parts.items():
-            # The two are one setting.
+            # `method` and `method.name` are the same setting.
             name = "method" if inner == "method.name" and isinstance(one, str) else inner
             if name in found and found[name] != one:
                 raise ConfigError(
-                    f"--set {name} was given twice, as {found[name]!r} and {one!r}: leave one of them out."
+                    f"--set {name} was given twice, as {found[name]!r} and {one!r}: leave one out."
                 )
             found[name] = one
     return found
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.1, but 1e-3 is a number, as in YAML 1.2 and everywhere else."""
+    """YAML 1.1, except that 1e-3 is a number, as in YAML 1.2."""
 
 
 _Loader.add_implicit_resolver(
@@ -71,12 +71,12 @@ def _read_yaml(path: Path) -> Json:
         reason = " ".join(str(error).split())
         raise ConfigError(f"Cannot read the configuration {path}: {reason}.") from error
     if not isinstance(data, dict):
-        raise ConfigError(f"The configuration {path} must hold key: value pairs.")
+        raise ConfigError(f"The configuration {path} must consist of `key: value` pairs.")
     return data
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:
-    """Return the dotted key and the value of `"train.lr=0.001"`, the value in YAML syntax.
+    """Split `"train.lr=0.001"` into its dotted key and its value, which is in YAML syntax.
 
     Raises:
         ConfigError: there is no `=`, or the value is not YAML.

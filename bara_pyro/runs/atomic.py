@@ -1,4 +1,4 @@
-"""Text and JSON files of a run, written whole or not at all."""
+"""Write the text and JSON files of a run atomically."""
 
 import json
 import math
@@ -14,14 +14,14 @@ from bara_pyro.types import Json
 
 
 def atomic_write(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file so that a reader sees the old content or the new, never a part.
+    """Write a file so that readers see either the old content or the new, never a part.
 
     Args:
-        path: the file; its folder is made if needed. Its permissions are those of any new file.
-        write: is given a binary file object.
+        path: the file; its folder is created if needed. It gets the permissions of any new file.
+        write: called with a binary file object.
 
     Raises:
-        CheckpointError: the write failed (a full disk, no permission); what was there before is untouched.
+        CheckpointError: the write failed (full disk, no permission); the old content is untouched.
     """
     remove_parts(path.parent, path.name)
     with writing(path), part_folder(path) as place:
@@ -34,34 +34,34 @@ def atomic_write(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Say which file could not be written where the system refuses to within this."""
+    """Turn an `OSError` within this context into a `CheckpointError` that names the file."""
     try:
         yield
     except OSError as error:
         raise CheckpointError(
             f"Cannot write {path} ({error.strerror or error}): free space or choose another folder; "
-            "what was written before is intact."
+            "earlier files are intact."
         ) from error
 
 
 def check_there(file: IO[Any], path: Path) -> None:
-    """Raise a `CheckpointError` where a file that is being written is no longer at its place."""
+    """Raise a `CheckpointError` if an open file was removed or replaced on disk."""
     try:
         there = os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
         there = False
     if not there:
         raise CheckpointError(
-            f"{path} was removed or replaced while it was being written: start again, and leave its folder "
-            "alone meanwhile."
+            f"{path} was removed or replaced while it was being written: start again, and do not change its "
+            "folder meanwhile."
         )
 
 
 @contextmanager
 def appearing(out: Path) -> Iterator[Path]:
-    """Give a folder to write to that becomes `out` when all is written, and is removed if anything fails.
+    """Yield a temporary folder that becomes `out` on success and is removed on failure.
 
-    `out` must be absent or empty by then.
+    `out` must not exist or must be empty at the end.
     """
     remove_parts(out.parent, out.name)
     with part_folder(out) as holder:
@@ -74,17 +74,17 @@ def appearing(out: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file atomically; half a surrogate pair, which UTF-8 lacks, becomes its escape in JSON."""
+    """Write a text file atomically; a lone surrogate, which UTF-8 cannot encode, is written as an escape."""
     atomic_write(path, lambda file: file.write(text.encode(errors="backslashreplace")))
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write a JSON file atomically; infinities and NaN become null, which every reader understands."""
+    """Write a JSON file atomically; infinities and NaN become null."""
     write_text(path, json.dumps(_finite(value), indent=2, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 def write_jsonl(path: Path, rows: Iterable[Json]) -> None:
-    """Write one JSON object a line, atomically."""
+    """Write one JSON object per line, atomically."""
     write_text(path, "".join(map(jsonl_line, rows)))
 
 

@@ -1,4 +1,4 @@
-"""What follows from the number of training rows where nobody says: length, settings, a rehearsal."""
+"""Defaults that depend on the number of training rows: steps, settings, split-half calibration."""
 
 from math import ceil
 
@@ -6,22 +6,25 @@ from bara_pyro.errors import ConfigError
 from bara_pyro.methods import METHODS
 from bara_pyro.runs.config import RunConfig
 
-# Training where nobody says how long: passes over few rows, and over so many and more; passes over replies;
-# steps at least and at most.
+# Default length of training: passes over few rows and over MANY_ROWS or more; passes over replies; the fewest
+# and the most steps.
 PASSES, MANY_ROWS, REPLY_PASSES = (10, 20), 640, 2
 FEWEST_STEPS, MOST_STEPS = 100, 6000
-# Rows at least for a rehearsal, and at least that it is asked: fewer say less of the temperature than its
-# prior does (docs/calibrated.md). Where nobody says whether there is one, fewer than MANY_ROWS.
+# Split-half calibration needs at least so many rows, and so many held out: fewer say less about the
+# temperature than its prior does (docs/calibrated.md). By default it is used below MANY_ROWS.
 REHEARSED_ROWS, ASKED_ROWS = 20, 10
 
 
 def for_rows(config: RunConfig, rows: int, asked: int | None = None) -> RunConfig:
-    """Return a configuration with what follows from the number of rows: steps, settings, a rehearsal.
+    """Return a configuration completed with the defaults for this number of training rows.
 
     Args:
         config: to complete.
         rows: number of training rows.
-        asked: how many of them a rehearsal could be asked; None: half.
+        asked: how many of them split-half calibration can hold out; None: half.
+
+    Raises:
+        ConfigError: `may_double` is set without split-half calibration.
     """
     config = config.model_copy(update={"method": config.method.for_rows(rows)})
     if _rehearsed_by_default(config, rows) and (asked is None or asked >= ASKED_ROWS):
@@ -29,8 +32,8 @@ def for_rows(config: RunConfig, rows: int, asked: int | None = None) -> RunConfi
     c = config.train
     if c.may_double and not config.adapter.calibrated:
         raise ConfigError(
-            "train.may_double=true lets a rehearsal say whether training is twice as long, and there is "
-            "none: give calibrated=True (adapter.calibrated), or leave it out."
+            "train.may_double=true needs split-half calibration, which is off: set calibrated=True "
+            "(adapter.calibrated), or leave may_double out."
         )
     if c.epochs is not None:
         steps = steps_of(c.epochs, rows, c.batch_size)
@@ -44,17 +47,17 @@ def for_rows(config: RunConfig, rows: int, asked: int | None = None) -> RunConfi
 
 
 def calibrated(config: RunConfig, value: bool | None) -> RunConfig:
-    """Return a configuration that says whether there is a rehearsal; None: nothing of it."""
+    """Return a configuration with `adapter.calibrated` set to a value."""
     return config.model_copy(update={"adapter": config.adapter.model_copy(update={"calibrated": value})})
 
 
 def may_rehearse(config: RunConfig, rows: int) -> bool:
-    """Return whether so many rows have a rehearsal where enough of them can be asked."""
+    """Return whether this many rows are calibrated, provided that enough of them can be held out."""
     return bool(config.adapter.calibrated) or _rehearsed_by_default(config, rows)
 
 
 def _rehearsed_by_default(config: RunConfig, rows: int) -> bool:
-    """Whether so many rows are calibrated where nobody says otherwise; why so: docs/calibrated.md."""
+    """Whether this many rows are calibrated by default; docs/calibrated.md says why."""
     return (
         config.adapter.calibrated is None
         and config.task.likelihood == "answer"
@@ -64,29 +67,30 @@ def _rehearsed_by_default(config: RunConfig, rows: int) -> bool:
 
 
 def rehearsal_note(config: RunConfig, rows: int, asked: int) -> list[str]:
-    """Say, where there is a rehearsal, that it comes first; where rows allow none, that there is none."""
+    """Return a note if split-half calibration comes first, or if the rows do not allow it."""
     if _rehearsed_by_default(config, rows) and asked < ASKED_ROWS:
         return [
-            f"no rehearsal for a temperature: so many of the {rows} training rows belong together that it "
-            f"could be asked {asked}, and {ASKED_ROWS} are the least"
+            f"no split-half calibration: so many of the {rows} training rows belong together that only "
+            f"{asked} can be held out, and it needs {ASKED_ROWS}"
         ]
     if not config.adapter.calibrated:
         return []
     learnt = "half" if rows - 2 * asked in (0, 1) else str(rows - asked)
-    longer = ", and training is twice as long where it is too unsure of itself"
+    longer = "; if it is underconfident, training takes twice as many steps"
     return [
-        f"a rehearsal on {learnt} of the {rows} training rows comes first, for a temperature"
-        f"{longer if config.train.may_double else ''} (--set adapter.calibrated=false leaves it out)"
+        f"split-half calibration comes first: a fit on {learnt} of the {rows} training rows sets the "
+        f"temperature{longer if config.train.may_double else ''} "
+        "(--set adapter.calibrated=false turns it off)"
     ]
 
 
 def steps_of(epochs: float, rows: int, batch_size: int) -> int:
-    """Return the number of steps that see every row so often, at least one."""
+    """Return the number of steps of so many epochs, at least one."""
     return max(1, ceil(epochs * rows / batch_size))
 
 
 def default_steps(rows: int, batch_size: int, *, replies: bool = False) -> int:
-    """Return the number of steps where nobody gives one; why so many: docs/decisions.md, record 6.
+    """Return the default number of steps; record 6 of docs/decisions.md says why.
 
     >>> default_steps(80, 4), default_steps(640, 4), default_steps(100_000, 4)
     (200, 3200, 6000)

@@ -1,4 +1,4 @@
-"""Everything that training needs to go on after a kill as if nothing had happened."""
+"""Checkpoints from which an interrupted training continues exactly."""
 
 import hashlib
 import json
@@ -16,19 +16,25 @@ from bara_pyro.runs.manifest import CHECKPOINT
 from bara_pyro.runs.store import load_parameters, read_tensors, write_tensors
 from bara_pyro.types import Json
 
-# What is raised where the state of another optimiser, or of none, is restored.
+# Raised when the restored state belongs to another optimiser, or to none.
 UNFIT = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
-# Parameters of the program in checkpoints of older versions; they are fitted when training is over.
+# In checkpoints of older versions these are parameters of the program; they are fitted after training.
 CORRECTIONS = ("log_temperature", "distance", "one_pass")
 
 
 def save_checkpoint(
     folder: Path, svi: SVI, step: int, identity: dict[str, str], ranks: Ranks = ALONE
 ) -> None:
-    """Write parameters, optimiser, schedule and random states after `step` steps, in one atomic file.
+    """Write parameters, optimiser, schedule and random states into one file, atomically.
 
-    `identity`: what a run that goes on from here must share (configuration, backbone, rows), by name. Of
-    several processes, all of which call this, the first writes, with the random states of all.
+    All processes must call this; the first one writes, with the random states of all.
+
+    Args:
+        folder: of the run.
+        svi: the inference to save.
+        step: number of steps done.
+        identity: what a resumed run must share (configuration, backbone, rows), by name.
+        ranks: the processes that train together.
     """
     states = {"cpu": torch.get_rng_state()}
     if svi.model.backbone.device.type == "cuda":
@@ -66,12 +72,12 @@ def save_checkpoint(
 
 
 def load_checkpoint(folder: Path, svi: SVI, identity: dict[str, str], ranks: Ranks = ALONE) -> int:
-    """Restore the state that `save_checkpoint` wrote; return its step (0 where there is no checkpoint yet).
+    """Restore the state that `save_checkpoint` wrote and return its step, 0 without a checkpoint.
 
-    A process that had no part in what was written keeps its random state.
+    A process whose rank was not saved keeps its random state.
 
     Raises:
-        CheckpointError: truncated, foreign, or of another configuration, backbone or set of rows.
+        CheckpointError: the file is damaged, or belongs to another configuration, backbone or set of rows.
     """
     path = folder / CHECKPOINT
     if not path.exists():
@@ -80,7 +86,7 @@ def load_checkpoint(folder: Path, svi: SVI, identity: dict[str, str], ranks: Ran
     stored = metadata.get("identity")
     if stored is None or "step" not in metadata:
         raise CheckpointError(f"{path} is not a checkpoint of a training run: remove it and train again.")
-    digest = metadata.pop("digest", None)  # of older versions there is none
+    digest = metadata.pop("digest", None)  # older versions wrote none
     if digest not in (None, _digest(tensors, metadata)):
         raise CheckpointError(f"{path} is damaged: remove it to train from the start, or restore it.")
     for name, value in identity.items():
@@ -106,7 +112,7 @@ def load_checkpoint(folder: Path, svi: SVI, identity: dict[str, str], ranks: Ran
 def _restore(
     svi: SVI, tensors: dict[str, Tensor], groups: dict[str, dict[str, Tensor]], metadata: Json, ranks: Ranks
 ) -> None:
-    """Give optimiser, schedule and generators what a checkpoint says of them; settings stay as they are."""
+    """Restore optimiser, schedule and random generators from a checkpoint, but none of the settings."""
     own = svi.optim.state_dict()
     plain = {key: value for key, value in own["state"].items() if not isinstance(value, dict)}
     state: dict[Any, Any] = dict(_alike(plain, metadata.get("counters", {})))
@@ -131,7 +137,7 @@ def _restore(
 
 
 def _moved(own: Json, stored: Json) -> Json:
-    """Return the settings of a group of parameters, its rate as stored; a `ValueError` if others differ."""
+    """Return a parameter group with the stored learning rate; a `ValueError` if another setting differs."""
     for key, value in own.items():
         if key == "lr" or isinstance(value, Tensor) or key not in stored:
             continue
@@ -141,19 +147,19 @@ def _moved(own: Json, stored: Json) -> Json:
 
 
 def _fitting(tensor: Tensor, svi: SVI, index: int) -> Tensor:
-    """Return what an optimiser keeps of a parameter; a `ValueError` if that cannot be."""
+    """Return an optimiser's stored state of a parameter; a `ValueError` if it is impossible."""
     shape = [p.shape for group in svi.optim.param_groups for p in group["params"]][index]
-    # Others than Adam may keep counts, or sums over rows.
+    # Optimisers other than Adam may keep counts, or sums over rows.
     of_adam = tensor.is_floating_point() and tensor.shape in (shape, ())
     if isinstance(svi.optim, torch.optim.Adam) and not of_adam:
         raise ValueError(f"its state of parameter {index} is of shape {tuple(tensor.shape)}, {tensor.dtype}")
     if not tensor.isfinite().all() or (tensor.dim() == 0 and tensor < 0):
-        raise ValueError(f"its state of parameter {index} is no number of steps, or not finite")
+        raise ValueError(f"its state of parameter {index} is negative or not finite")
     return tensor
 
 
 def _alike(own: Any, stored: Any) -> Any:
-    """Return what is stored of an own value, of which it must have the type, and in it all parts."""
+    """Return a stored value if it has the type and structure of the current one, else a `ValueError`."""
     if isinstance(own, dict) and isinstance(stored, dict):
         return {key: _alike(value, stored[str(key)]) for key, value in own.items()}
     if isinstance(own, list | tuple) and isinstance(stored, list) and len(own) == len(stored):
@@ -161,7 +167,7 @@ def _alike(own: Any, stored: Any) -> Any:
     numbers = isinstance(own, float) and type(stored) in (int, float) and math.isfinite(stored)
     if numbers or (type(own) is type(stored) and isinstance(own, int | str | None)):
         return stored
-    raise ValueError(f"it has {str(stored)[:20]!r} in place of {str(own)[:20]!r}")
+    raise ValueError(f"it has {str(stored)[:20]!r} instead of {str(own)[:20]!r}")
 
 
 def _rng_key(kind: str, rank: int) -> str:
@@ -169,7 +175,7 @@ def _rng_key(kind: str, rank: int) -> str:
 
 
 def _digest(tensors: dict[str, Tensor], metadata: Json) -> str:
-    """Return the SHA-256 over all that a checkpoint holds: no manifest lists a file that changes so often."""
+    """Return the SHA-256 of a checkpoint's content; the manifest does not list a file that changes often."""
     plain = {key: value for key, value in metadata.items() if key != "schema"}
     digest = hashlib.sha256(json.dumps(plain, sort_keys=True).encode())
     for name, value in sorted(tensors.items()):
@@ -187,5 +193,5 @@ def _by_prefix(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
 
 
 def _plain(state: Json) -> Json:
-    """Drop what JSON cannot hold: the schedule's function, which the configuration rebuilds."""
+    """Drop the schedule's functions, which JSON cannot hold and the configuration rebuilds."""
     return {**state, "lr_lambdas": [None] * len(state.get("lr_lambdas", []))}

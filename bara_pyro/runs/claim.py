@@ -1,4 +1,4 @@
-"""One training a folder: whoever trains there holds it, and the system lets go of it when a process ends."""
+"""Lock a run's folder so that only one process trains there; the lock is released when the process ends."""
 
 import os
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ except ImportError:  # Windows, where a folder cannot be opened either
 
 
 def is_claimed(folder: Path) -> bool:
-    """Return whether a process is training in a folder that is there."""
+    """Return whether a process is training in an existing folder."""
     try:
         with claimed(folder):
             return False
@@ -25,10 +25,10 @@ def is_claimed(folder: Path) -> bool:
 
 @contextmanager
 def claimed(folder: Path) -> Iterator[None]:
-    """Hold a folder, made if need be; nothing is written into it, and one that stays empty is removed.
+    """Lock a folder, creating it if needed; a new folder that stays empty is removed afterwards.
 
     Raises:
-        ConfigError: another process holds it.
+        ConfigError: another process holds the lock.
     """
     if fcntl is None:
         yield  # type: ignore[unreachable]  # on Windows
@@ -44,7 +44,7 @@ def claimed(folder: Path) -> Iterator[None]:
                 f"Another process is training in {folder}: wait for it, or choose another out (--out)."
             ) from error
         except OSError:
-            pass  # a file system that locks no folders
+            pass  # the file system cannot lock folders
         remove_parts(folder)
         yield
     finally:

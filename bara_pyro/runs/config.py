@@ -1,4 +1,4 @@
-"""The typed configuration of a run: every number that a result depends on, in one checked object."""
+"""The typed configuration of a run: all settings that a result depends on, in one checked object."""
 
 import hashlib
 import json
@@ -17,25 +17,25 @@ from bara_pyro.runs.sections import RunSettings
 from bara_pyro.settings import DEFAULT_METHOD, validation_sentence
 from bara_pyro.types import Json
 
-LENGTH = ("steps", "epochs")  # of the section `train`: one of them says how long
-# What is a matter of the machine, with the same result: a run that somebody sent says nothing about this one.
+LENGTH = ("steps", "epochs")  # settings of `train`, one of which gives the length of training
+# Settings of the machine, without effect on results: they are reset if a run comes from another machine.
 OF_THE_MACHINE = (("backbone", "states_folder"),)
-# With them, how rows are kept and what is no setting any more: the run is the same.
+# All settings without effect on results, including one that no longer exists.
 WITHOUT_EFFECT = (*OF_THE_MACHINE, ("task", "streaming"), ("train", "process_timeout"))
 
-# What costs memory and time alone: a run that ran out of it goes on with others (figures agree to rounding).
+# Settings that only cost memory and time: they may change when a run is resumed (results agree to rounding).
 MEMORY = (("train", "checkpointing"), ("predict", "memory_budget"), ("predict", "batch_size"))
 
 
 class RunConfig(RunSettings):
-    """Everything a run depends on."""
+    """All settings of a run."""
 
     method: SerializeAsAny[MethodConfig] = Field(default_factory=lambda: method_config(DEFAULT_METHOD))
 
     @model_validator(mode="before")
     @classmethod
     def _preset(cls, data: Any, info: ValidationInfo) -> Any:
-        """Give the section `train` what the method presets there and nobody set."""
+        """Fill in the method's presets of the section `train`, unless they are given."""
         train = data.get("train", {}) if isinstance(data, dict) else None
         if not isinstance(train, dict) or not isinstance(data.get("method"), dict | str):
             return data
@@ -54,11 +54,11 @@ class RunConfig(RunSettings):
         return self.model_dump(mode="json")
 
     def effective(self) -> Json:
-        """Return `dump` without what changes no result."""
+        """Return `dump` without settings that have no effect on results."""
         return _with_effect(self.dump())
 
     def portable(self) -> "RunConfig":
-        """Return the configuration with the defaults of what is a matter of the machine it was made on."""
+        """Return a copy with settings of the machine reset to their defaults."""
         sections = {}
         for section, key in OF_THE_MACHINE:
             part = getattr(self, section)
@@ -66,11 +66,11 @@ class RunConfig(RunSettings):
         return self.model_copy(update=sections)
 
     def memory(self) -> dict[str, Any]:
-        """Return the settings that are a matter of memory alone, by dotted key."""
+        """Return the settings that only cost memory and time, by dotted key."""
         return {f"{section}.{key}": getattr(getattr(self, section), key) for section, key in MEMORY}
 
     def with_memory(self, values: Mapping[str, Any] | None = None) -> "RunConfig":
-        """Return the configuration with other settings of what costs memory alone, or the defaults of it."""
+        """Return a copy with other values of the settings that only cost memory and time; None: defaults."""
         sections = {name: getattr(self, name) for name, _ in MEMORY}
         for section, key in MEMORY:
             default = type(sections[section]).model_fields[key].default
@@ -82,9 +82,9 @@ class RunConfig(RunSettings):
     def hash(self) -> str:
         """Twelve hexadecimal digits that identify the configuration.
 
-        Labels chosen by themselves ("auto") count as "words": where the words are single tokens the two are
-        the same run, and where they are not, there is no run with words. What changes no result is left out,
-        what is a matter of memory alone counts as its default.
+        Settings without effect on results are left out, and settings that only cost memory and time count as
+        their defaults. Labels "auto" count as "words": if the words are single tokens, both give the same
+        run, and otherwise "words" is impossible.
         """
         data = _with_effect(with_retired(self.with_memory().dump()))
         if data["task"]["labels"] == "auto":
@@ -93,7 +93,7 @@ class RunConfig(RunSettings):
 
 
 def _with_effect(data: Json) -> Json:
-    """Return a dumped configuration without what changes no result."""
+    """Return a dumped configuration without settings that have no effect on results."""
     for section, key in WITHOUT_EFFECT:
         data[section].pop(key, None)
     return data
@@ -105,17 +105,17 @@ def load_config(
     assignments: list[str] | None = None,
     base: RunConfig | None = None,
 ) -> RunConfig:
-    """Build a configuration: base, a YAML or JSON file, then overrides and `key=value` assignments.
+    """Build a configuration from a base, a YAML or JSON file, overrides and `key=value` assignments.
 
     Args:
         path: YAML (or JSON) file with any subset of the fields.
-        overrides: dotted key -> value; None is a value, of a setting that may be null.
+        overrides: dotted key -> value; None sets a setting to null.
         assignments: `"train.lr=0.001"`, values in YAML syntax.
-        base: what the others change; the defaults if None.
+        base: the configuration to change; None: the defaults.
 
     Raises:
-        ConfigError: unreadable file, unknown key, a value of the wrong type or out of range, or a setting
-            that overrides and assignments set to two values.
+        ConfigError: the file is unreadable, a key is unknown, a value has the wrong type or is out of range,
+            or overrides and assignments contradict each other.
 
     Examples:
         >>> from bara_pyro.runs.config import load_config
@@ -131,13 +131,13 @@ def load_config(
     given, data = collect(file, overrides, assignments), base.dump()
     train = given.get("train")
     if isinstance(train, dict) and any(train.get(key) is not None for key in LENGTH):
-        data["train"] |= dict.fromkeys(LENGTH)  # of the base: what is given stands in its place
-    # What nothing reads is let stand in a base that has it, and refused where it is given.
+        data["train"] |= dict.fromkeys(LENGTH)  # the given length replaces the base's
+    # Unused settings are accepted in a stored base, but refused if they are given.
     return parse_config(collect(file, overrides, assignments, data), stored="method" not in given)
 
 
 def parse_config(data: Json, *, stored: bool = False) -> RunConfig:
-    """Validate a plain dictionary, maybe of a stored run; see `load_config` and `method_config`."""
+    """Validate a plain dictionary, which may come from a stored run; see `load_config`, `method_config`."""
     try:
         return RunConfig.model_validate(data, context=STORED if stored else None)
     except ValidationError as error:

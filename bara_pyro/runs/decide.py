@@ -1,9 +1,8 @@
-"""Decisions with a promise on the rows that a run was asked: `bara conformal`, `bara abstain`, `bara detect`.
+"""Decisions with a guarantee: `bara conformal`, `bara abstain` and `bara detect`.
 
-Each rule is set by calibration rows (`bara_pyro.runs.asked.calibration_rows`) and applied to other rows, both
-asked with the same number of draws and the same seed: the scores of a row are then a function of it
-alone, and what is promised in `bara_pyro.metrics` (`conformal`, `abstention`, `detection`) holds of
-exchangeable rows.
+Each rule is calibrated on rows (`bara_pyro.runs.asked.calibration_rows`) and applied to other rows. Both are
+predicted with the same number of draws and the same seed, so that a row's scores depend only on the row. The
+guarantees of `bara_pyro.metrics` (`conformal`, `abstention`, `detection`) then hold for exchangeable rows.
 """
 
 from collections import Counter
@@ -33,19 +32,19 @@ from bara_pyro.runs.predict import names_of
 from bara_pyro.runs.system import System
 from bara_pyro.types import Json, Measure, SetScore
 
-SAME = 1e-9  # scores that are closer differ by rounding
+SAME = 1e-9  # scores closer than this differ only by rounding
 Rule = TypeVar("Rule", PredictionSets, Abstention, Detector)
 
 
 @dataclass(frozen=True, repr=False)
 class Decided(Generic[Rule]):
-    """What was decided of rows.
+    """Decisions on rows.
 
     Attributes:
-        rule: what decides.
-        rows: a line a row, see the function that made it; beside what it says, the columns that the row
-            came with, as in predictions (`bara_pyro.runs.answers.Answers.lines`).
-        summary: what is worth knowing of all of them; rates in percent, None where no row says.
+        rule: the calibrated rule.
+        rows: one dictionary per row; see the function that returned this. The row's input columns are
+            included, as in predictions (`bara_pyro.runs.answers.Answers.lines`).
+        summary: totals over all rows; rates in percent, None if unknown.
     """
 
     rule: Rule
@@ -60,19 +59,19 @@ class Decided(Generic[Rule]):
 def decide_sets(
     known: ScoredRows, asked: ScoredRows, task: Task, *, alpha: float, score: SetScore = "lac"
 ) -> Decided[PredictionSets]:
-    """Return the set of answers of each row that misses the right one with probability `alpha` at most.
+    """Return prediction sets that miss the right answer with probability at most `alpha`.
 
     Args:
         known: calibration rows, with their answers.
         asked: rows to decide on.
-        task: that the run was trained on, whose names of classes are written.
-        alpha: the share of rows to come whose right answer may be missing.
+        task: the run's task, for the names of the classes.
+        alpha: the share of new rows whose set may miss the right answer.
         score: see `bara_pyro.metrics.conformal.nonconformity`.
 
     Returns:
         Rows of `id`, `label` (the most probable answer), `set` (the answers in it, the most probable first)
-        and `size`; of all of them `mean_size`, `sizes` (size -> number of rows), and where the answers are
-        known `coverage`, where their true distribution is known `expected_coverage`.
+        and `size`. The summary has `mean_size`, `sizes` (size -> number of rows), `coverage` if answers are
+        known, and `expected_coverage` if their true distribution is known.
     """
     rule = prediction_sets(known.log_probs, known.labels, alpha=alpha, score=score)
     sets = rule(asked.log_probs) & asked.offered
@@ -97,19 +96,19 @@ def decide_sets(
 def decide_abstention(
     known: ScoredRows, asked: ScoredRows, task: Task, *, risk: float, delta: float = 0.05
 ) -> Decided[Abstention]:
-    """Return which rows are answered, so that at most a share `risk` of the answers is wrong.
+    """Return which rows to answer, so that at most a share `risk` of the answers is wrong.
 
     Args:
         known: calibration rows, with their answers.
         asked: rows to decide on.
-        task: that the run was trained on, whose names of classes are written.
-        risk: the error rate that answered rows to come may have.
-        delta: the probability, over calibration rows, that it is larger.
+        task: the run's task, for the names of the classes.
+        risk: the largest error rate on answered new rows.
+        delta: the probability, over calibration rows, that the error rate is larger.
 
     Returns:
-        Rows of `id`, `label` (the most probable answer), `confidence` (its probability) and `answered`; of
-        all of them `answered` (number) and, of the answered rows whose answers are known, `error_rate`, of
-        those whose true distribution is known `expected_error_rate`.
+        Rows of `id`, `label` (the most probable answer), `confidence` (its probability) and `answered`. The
+        summary has `answered` (a number) and, for answered rows, `error_rate` if their answers are known and
+        `expected_error_rate` if the true distribution is known.
     """
     rule = abstention(known.log_probs, known.labels, risk=risk, delta=delta)
     answers, (confidence, label) = rule(asked.log_probs), asked.log_probs.exp().max(1)
@@ -135,30 +134,29 @@ def decide_abstention(
 def decide_detection(
     system: System, known: ScoredRows, asked: ScoredRows, *, alpha: float, by: Measure | None = None
 ) -> Decided[Detector]:
-    """Return which rows are from elsewhere, of which a share `alpha` of rows at home is called so at most.
+    """Return which rows are out-of-distribution; false alarms on in-distribution rows are at most `alpha`.
 
     Args:
-        system: that was asked.
+        system: the fitted system that made the predictions.
         known: calibration rows.
         asked: rows to decide on.
         alpha: see `bara_pyro.metrics.detection`.
-        by: what is high where little is known of a row; by default `distance` where the run knows it, else
-            `total`.
+        by: the measure of uncertainty; default: `distance` if the run was trained with it, else `total`.
 
     Returns:
-        Rows of `id`, the measure under its name, `p` and `foreign`; of all of them `by` and `foreign`
-        (number).
+        Rows of `id`, the measure under its name, `p` (a p-value) and `foreign`. The summary has `by` and the
+        number of `foreign` rows.
 
     Raises:
-        ConfigError: the run does not know this measure, or it is the same for every calibration row.
+        ConfigError: the run lacks this measure, or it is the same for every calibration row.
     """
     by = by or ("total" if system.corrections.distance is None else "distance")
     at_home, scores = measured(system, known, by), measured(system, asked, by)
     if float(at_home.max() - at_home.min()) < SAME:
         because = ", because the run's draws do not differ" if by == "epistemic" else ""
         raise ConfigError(
-            f"All {len(at_home)} calibration rows have {by} {float(at_home[0]):.3g}{because}, which tells "
-            "none from another: give another --by."
+            f"All {len(at_home)} calibration rows have the same {by}, {float(at_home[0]):.3g}{because}: "
+            "choose another measure (--by)."
         )
     rule = detector(at_home, alpha=alpha)
     foreign, p_values = rule(scores), rule.p_values(scores)
@@ -172,7 +170,7 @@ def decide_detection(
 
 
 def _carrying(asked: ScoredRows, rows: list[Json]) -> list[Json]:
-    """Return what was decided of rows beside the columns that they came with, as predictions have them."""
+    """Return decisions together with the input columns of their rows."""
     if not asked.given:
         return rows
     return [beside(own, said) for own, said in zip(asked.given, rows, strict=True)]
@@ -183,9 +181,12 @@ def _under_truth(score: Callable[[], float], truth: Tensor) -> float | None:
 
 
 def write_decisions(path: str | Path, rows: Sequence[Json], separator: str = ",") -> None:
-    """Write a line a row as JSON Lines, or as a table, in which the answers of a set stand in one cell.
+    """Write decisions as JSON Lines, or as a table that holds each set in one cell.
 
-    `separator` is that of a .csv file.
+    Args:
+        path: a .jsonl, .parquet, .tsv or .csv file.
+        rows: the decisions.
+        separator: of a .csv file.
     """
     path = Path(path)
     if path.suffix.lower() == ".jsonl":

@@ -1,4 +1,4 @@
-"""From a fitted system to stored predictions and scores."""
+"""Evaluate a fitted system, and store its predictions and scores."""
 
 import platform
 import time
@@ -32,7 +32,7 @@ from bara_pyro.types import Json
 from bara_pyro.untrusted.files import read_json
 from bara_pyro.untrusted.schemas import SCHEMA, RunFile
 
-# Rows and draws that the sparsity of the gates is measured on.
+# Rows and draws used to measure the sparsity of the gates.
 SPARSITY_ROWS, SPARSITY_DRAWS = 256, 10
 OnRows = Callable[[int], None]
 
@@ -48,10 +48,8 @@ def draw(
 ) -> Tensor:
     """Return log-probabilities of the rows of a split, `max(S, 1) x n x C`, float64, in the split's order.
 
-    Of replies these are `max(S, 1) x n`.
-
-    What a row does not offer has probability 0, whatever letters other rows have. Where the guide has a
-    predictive of its own, there are as many draws as that has; see `predict`.
+    For replies the shape is `max(S, 1) x n`. Answers that a row does not offer have probability 0. A guide
+    with its own predictive distribution determines the number of draws; see `predict`.
     """
     c = system.config.predict
     place = {row_id: i for i, row_id in enumerate(split.ids)}
@@ -78,13 +76,13 @@ def draw(
 def system_gates(
     system: System, rows: EncodedSplit, samples: int, *, modules: Sequence[str] | None = None
 ) -> GateDraws:
-    """Return the gates of some rows of a fitted system, in their order, under its configured seed.
+    """Return the gates of some rows of a fitted system, in their order, drawn with its configured seed.
 
     Args:
         system: a fitted BaRA or LoRA.
-        rows: to look at.
-        samples: number S of draws; the posterior mean where there is nothing to draw.
-        modules: paths of the modules to keep; all if None.
+        rows: the rows.
+        samples: number S of draws; a method without random gates gives the posterior mean.
+        modules: paths of the modules to keep; None: all.
     """
     c = system.config.predict
     drawn = gate_draws(
@@ -110,15 +108,15 @@ def evaluate_system(
 
     Args:
         system: fitted.
-        out: folder of the run; nothing is written by default.
+        out: folder of the run; by default nothing is written.
         on_rows: called with the number of rows just done (each row counts once per S).
         extra: further entries of metrics.json (for example `wall_clock_train_s`).
 
     Returns:
-        What metrics.json holds: per S `acc`, `ece` (percent), `nll` (nats), `brier`, `n`, ..; the accuracy of
-        always answering the most frequent class (`majority_class`, percent); the sparsity of the gates
-        (percent), parameter counts, versions, hardware, seed, configuration hash. Of replies the metrics are
-        those of `reply_scores`.
+        The content of metrics.json: for each S `acc`, `ece` (percent), `nll` (nats), `brier`, `n`, ..; the
+        accuracy of always answering the most frequent class (`majority_class`, percent); the sparsity of the
+        gates (percent), parameter counts, versions, hardware, seed and configuration hash. For replies the
+        metrics are those of `reply_scores`.
 
     Examples:
         >>> from pathlib import Path
@@ -166,15 +164,15 @@ def evaluate_system(
 
 
 def check_whose(system: System, out: Path) -> None:
-    """Refuse the folder of another run, whose scores would be replaced, with a `ConfigError`."""
+    """Raise a `ConfigError` if a folder is another run's, whose scores would be replaced."""
     if not is_run(out):
         return
     theirs = parse_config(read_json(config_file(out), RunFile)["config"], stored=True)
-    # What a run was trained by and on: what it is asked afterwards may differ.
+    # Settings of training must agree; settings of prediction may differ.
     for what in map(attrgetter, ("method", "adapter", "train", "seed", "task.name")):
         if what(system.config) != what(theirs):
             raise ConfigError(
-                f"{out} is the folder of another run, whose scores these would replace: give another folder."
+                f"{out} is the folder of another run, whose scores would be replaced: give another folder."
             )
 
 
@@ -210,40 +208,40 @@ def _of_replies(system: System, split: Replies, on_rows: OnRows | None) -> Evalu
 
 
 def true_probabilities(system: System, split: EncodedSplit, name: str) -> Tensor:
-    """Return `p(answer | question)` of the rows of the split called `name`, `n x C`; NaN where unknown."""
+    """Return the true `p(answer | question)` of the rows of a split, `n x C`; NaN if unknown."""
     rows = {row.id: row for row in getattr(system.task, name)}
     return stack_truth([rows[row_id].truth for row_id in split.ids], len(system.task.labels))
 
 
 def untrained_scores(system: System) -> dict[str, float]:
-    """Score the language model as it is on the test split: the adapters of a fresh system change nothing."""
+    """Score the language model without training on the test split; `system` must be untrained."""
     split = system.split("test")
     log_probs = posterior_predictive(draw(system, split, 0))
     return evaluate(log_probs, torch.tensor(split.labels), true_probabilities(system, split, "test"))
 
 
 def truth_scores(system: System) -> dict[str, float] | None:
-    """Score the true answer probabilities as if they were predictions; None where a row has none."""
+    """Score the true answer probabilities as if they were predictions; None if a row's are unknown."""
     known = truth_predictions(system)
     return None if known is None else evaluate(*known, known[0].exp())
 
 
 def truth_predictions(system: System) -> tuple[Tensor, Tensor] | None:
-    """Return the test split's true log-probabilities, `n x C`, and labels, `n`; None where one is unknown."""
+    """Return the test split's true log-probabilities, `n x C`, and labels, `n`; None if any is unknown."""
     split = system.split("test")
     truth = true_probabilities(system, split, "test")
     return None if truth.isnan().any() else (truth.log(), torch.tensor(split.labels))
 
 
 def majority_class(task: Task, split: EncodedSplit) -> Json:
-    """Return the baseline that knows no question: the class that most train rows have, and its accuracy.
+    """Return the majority-class baseline: the most frequent class of the training rows, and its accuracy.
 
     Args:
-        task: whose train rows say which class that is; where it has none, the rows of `split` do.
-        split: the rows to be scored.
+        task: its training rows determine the class; if it has none, the rows of `split` do.
+        split: the rows to score.
 
     Returns:
-        `label` (the user's name of it) and `acc` in percent.
+        `label` (the user's name of the class) and `acc` in percent.
     """
     known = Counter(row.label for row in task.train) or Counter(split.labels)
     most = max(known, key=lambda label: (known[label], -label))
@@ -258,7 +256,7 @@ def _rows(
     names: Sequence[str],
     clusters: Mapping[str, str],
 ) -> list[Json]:
-    """Return a line a row: `label` is the place of the right class among the `classes` of metrics.json."""
+    """Return one line per row; `label` is the index of the right class in `classes` of metrics.json."""
     return [
         {
             "id": row_id,
@@ -273,7 +271,7 @@ def _rows(
 
 
 def _sparsity(system: System, split: EncodedSplit) -> dict[str, float]:
-    """Return the percentages of gates below 0.1, expected over draws, without the kinds there are none of."""
+    """Return the expected percentage of gates below 0.1 for each kind of gate in the model."""
     if system.model.gates is None:
         return {}
     draws = system_gates(system, first_rows(split, SPARSITY_ROWS), SPARSITY_DRAWS)
@@ -284,18 +282,18 @@ def _sparsity(system: System, split: EncodedSplit) -> dict[str, float]:
 
 
 def parameter_counts(system: System) -> dict[str, int]:
-    """Return the numbers of trainable parameters and of frozen ones."""
+    """Return the numbers of trainable and of frozen parameters."""
     model, guide = count_parameters(system.model), count_parameters(system.guide)
     frozen = sum(p.numel() for p in system.backbone.lm.parameters())
     return {"model": model, "guide": guide, "trainable": model + guide, "frozen": frozen}
 
 
 def environment() -> Json:
-    """Return versions and hardware, for the record of a result."""
+    """Return versions and hardware, to store with a result."""
     packages = ("torch", "pyro-ppl", "transformers", "datasets", "numpy")
     cuda = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {
-        # Our own also where it is run from its sources, which no installer knows of.
+        # `version` does not know bara-pyro if it is run from its sources.
         "versions": {"bara-pyro": __version__, **{name: version(name) for name in packages}},
         "python": platform.python_version(),
         "machine": platform.machine(),

@@ -1,4 +1,4 @@
-"""The files of an evaluation, read back: its scores and what was said of each row."""
+"""Read the files of an evaluation: its scores and its predictions."""
 
 from pathlib import Path
 
@@ -10,26 +10,28 @@ from bara_pyro.untrusted.schemas import MetricsFile, PredictionLine
 
 
 def read_scores(folder: Path, schema: type[MetricsFile] = MetricsFile) -> Json:
-    """Return what `metrics.json` of a folder holds; a `CheckpointError` where it is missing or damaged."""
+    """Return the content of `metrics.json` in a folder; a `CheckpointError` if it is missing or damaged."""
     scores: Json = read_json(folder / METRICS, schema)
     return scores
 
 
 def read_predictions(folder: Path) -> list[Json]:
-    """Return the lines of `predictions.jsonl` of a folder, all with the same draws and classes, or replies.
+    """Return the lines of `predictions.jsonl` in a folder, of answers or of replies.
 
     Raises:
-        CheckpointError: the file is damaged, or its lines are not of one evaluation.
+        CheckpointError: the file is damaged, or its lines differ in their draws or classes.
     """
     path = folder / PREDICTIONS
     lines = read_jsonl(path, PredictionLine)
     for number, line in enumerate(lines, 1):
         shape = _shape(line)
         if shape != _shape(lines[0]) or (shape and line.get("label", -1) >= min(shape.values())):
-            raise CheckpointError(f"{path} is damaged, line {number} is not like the first: evaluate again.")
+            raise CheckpointError(
+                f"{path} is damaged, as line {number} differs in form from the first: evaluate again."
+            )
     return lines
 
 
 def _shape(line: Json) -> dict[str, int]:
-    """Return the number of classes by the number of draws; nothing of a reply."""
+    """Return number of draws -> number of classes; empty for a reply."""
     return {samples: len(probs) for samples, probs in line.get("probs", {}).items()}

@@ -1,4 +1,4 @@
-"""Short identities of a backbone, so that nothing goes on with others by mistake."""
+"""Fingerprints of a language model, so that a run is never continued with another one by mistake."""
 
 import hashlib
 import json
@@ -10,9 +10,9 @@ from torch import Tensor
 from bara_pyro.lm.backbone import Backbone
 from bara_pyro.types import Json
 
-# Values looked at per tensor, spread over it: enough to tell two trainings apart, cheap for large models.
+# Values hashed per tensor, spread over it: enough to distinguish two trainings, cheap for large models.
 SAMPLE = 16
-# Settings of a configuration that change no hidden state.
+# Prefixes of settings of a configuration that change no hidden state.
 NO_COMPUTATION = (
     "_", "attn_implementation", "bos_", "chunk_size_feed_forward", "dtype", "eos_", "id2label", "initializer",
     "is_", "model_type", "name_or_path", "output_", "pad_", "problem_type", "return_dict", "sep_", "torch_",
@@ -28,13 +28,13 @@ def fingerprint(backbone: Backbone) -> str:
 def fingerprint_of(weights: Mapping[str, Tensor]) -> str:
     """Return the `fingerprint` of a language model with these weights, by their names in it.
 
-    Values are rounded to bfloat16 first, so that the same weights loaded in another floating-point type
-    agree; quantised ones are others.
+    Values are rounded to bfloat16 first, so that the same weights in another floating-point type have the
+    same fingerprint; quantised weights have another.
     """
     digest = hashlib.sha256()
     for name, value in sorted(weights.items()):
         digest.update(f"{name}{tuple(value.shape)}".encode())
-        numbers = getattr(value, "qdata", value)  # of torchao's int8 weights the integers
+        numbers = getattr(value, "qdata", value)  # the integers of torchao's int8 weights
         if numbers.device.type != "meta":
             spread = numbers.flatten()[:: max(1, numbers.numel() // SAMPLE)][:SAMPLE]
             digest.update(spread.to(torch.bfloat16).view(torch.int16).cpu().numpy().tobytes())
@@ -42,10 +42,9 @@ def fingerprint_of(weights: Mapping[str, Tensor]) -> str:
 
 
 def computation(backbone: Backbone) -> Json:
-    """Return the numbers and names of a language model's configuration that its weights do not show.
+    """Return the settings of a language model that its weights do not show, such as the rotary base.
 
-    Such as the base of its rotary positions. What another version of transformers adds is to be ignored:
-    compare what both sides have, with `differing`.
+    Another version of transformers may add settings: compare with `differing`, which ignores them.
     """
     text = json.loads(backbone.lm.config.get_text_config().to_json_string(use_diff=False))
     plain = {key: value for key, value in text.items() if isinstance(value, int | float | str)}
@@ -55,12 +54,12 @@ def computation(backbone: Backbone) -> Json:
 
 
 def states_name(backbone: Backbone, dtype: str) -> str:
-    """Return the name of the folder of a language model's hidden states: of its weights and what they do."""
+    """Return the name of the folder of a language model's hidden states: a hash of weights and settings."""
     does = hashlib.sha256(json.dumps(computation(backbone)).encode()).hexdigest()[:8]
     return f"{fingerprint(backbone)}-{does}-{dtype}"
 
 
 def differing(stored: Json, found: Json) -> list[str]:
-    """Return the settings that both have and that differ: `rms_norm_eps is 1e-06, was 1e-05`."""
+    """Return the settings in both that differ, as texts like `rms_norm_eps is 1e-06, was 1e-05`."""
     both = stored.keys() & found.keys()
     return [f"{key} is {found[key]}, was {stored[key]}" for key in sorted(both) if found[key] != stored[key]]

@@ -1,4 +1,4 @@
-"""The folder of a run: its configuration and its parameters, written and read back."""
+"""Write the configuration and parameters of a run to its folder, and read them back."""
 
 import logging
 import sys
@@ -41,12 +41,12 @@ logger = logging.getLogger(__name__)
 
 
 def write_config(system: System, folder: str | Path) -> None:
-    """Write `bara_config.json` and PEFT's `adapter_config.json`: what a run is, before it starts.
+    """Write `bara_config.json` and PEFT's `adapter_config.json` before training starts.
 
-    A run that an older version began, which goes on here, has its settings under that name from now on.
+    The settings file of a run that an older version began is renamed.
 
     Raises:
-        ConfigError: the language model has weights of another type than the settings say.
+        ConfigError: the dtype of the language model's weights differs from the settings.
     """
     folder, config = Path(folder), system.config
     _check_type(system.backbone, config)
@@ -76,42 +76,41 @@ def write_config(system: System, folder: str | Path) -> None:
 
 
 def _columns(task: Task) -> Json | None:
-    """Return the columns of a user's own rows; one of identifiers where it has a name of its own."""
+    """Return the columns of a user's rows, with the column of identifiers only if it is not called "id"."""
     if task.columns is None:
         return None
     return {kind: name for kind, name in asdict(task.columns).items() if kind != "id" or name is not None}
 
 
 def _check_type(backbone: Backbone, config: RunConfig) -> None:
-    """Refuse weights of another type, which a fingerprint does not tell, with a `ConfigError`."""
+    """Raise a `ConfigError` for weights of another dtype, which the fingerprint does not distinguish."""
     if (own := backbone.settings["dtype"]) != config.backbone.dtype:
         raise ConfigError(
-            f"The language model has {own} weights, and backbone.dtype is {config.backbone.dtype!r}: a run "
-            "is read back on weights of its own type, or its answers would be others."
+            f"The language model has {own} weights, but the run needs {config.backbone.dtype!r} "
+            "(backbone.dtype): load the model with this dtype."
         )
 
 
 def check_backbone(backbone: Backbone, folder: Path, stored: Json) -> None:
-    """Refuse a language model that is not the one below the run in a folder.
+    """Refuse a language model that is not the one on which the run in a folder was trained.
 
     Raises:
-        CheckpointError: its weights are others, or it computes otherwise.
+        CheckpointError: its weights or its settings differ.
     """
     if (found := fingerprint(backbone)) != stored["backbone_fingerprint"]:
         raise CheckpointError(
-            f"{folder} was trained on a backbone with fingerprint {stored['backbone_fingerprint']}, "
-            f"{backbone.name!r} has {found}: give the right one as backbone (--model)."
+            f"{folder} was trained on a backbone with fingerprint {stored['backbone_fingerprint']}, but "
+            f"{backbone.name!r} has {found}: give the right backbone (--model)."
         )
     if changed := differing(stored.get("backbone_computation", {}), computation(backbone)):
         raise CheckpointError(
-            f"{folder} was trained on a backbone that computed otherwise than {backbone.name!r} does "
-            f"now ({'; '.join(changed)}): restore its settings, or give the right one with --model (in "
-            "Python: backbone=)."
+            f"The settings of {backbone.name!r} have changed since {folder} was trained "
+            f"({'; '.join(changed)}): restore them, or give the right backbone (--model)."
         )
 
 
 def save_system(system: System, folder: str | Path, step: int) -> None:
-    """Write the parameters after `step` steps as safetensors, and the manifest of all that training wrote.
+    """Write the parameters after `step` steps as safetensors, and the manifest of the run's files.
 
     Examples:
         >>> import bara_pyro as bp
@@ -134,13 +133,13 @@ def save_system(system: System, folder: str | Path, step: int) -> None:
     }
     own, guide = split_guide(system)
     write_tensors(folder / ADAPTER, lora_tensors(system.model) | system.corrections.stored() | own, metadata)
-    # Last: a run whose guide is there is whole.
+    # The guide is written last: if it exists, the run is complete.
     write_tensors(folder / GUIDE, guide, metadata)
     record_files(folder, *trained_files(folder))
 
 
 def saved_step(system: System, folder: Path) -> int:
-    """Return the number of training steps behind a system's parameters in a folder; 0 without any."""
+    """Return after how many steps a system's parameters in a folder were saved; 0 if there are none."""
     if not (folder / GUIDE).exists():
         return 0
     metadata = read_tensors(folder / GUIDE)[1]
@@ -148,7 +147,7 @@ def saved_step(system: System, folder: Path) -> int:
 
 
 def stored_step(folder: Path) -> int:
-    """Return the number of training steps behind the parameters in a folder, whosever; 0 without any."""
+    """Return after how many steps the parameters in a folder were saved, of any run; 0 if there are none."""
     return int(read_tensors(folder / GUIDE)[1].get("step", 0)) if (folder / GUIDE).exists() else 0
 
 
@@ -156,18 +155,20 @@ def load_weights(system: System, folder: Path) -> None:
     """Read the parameters of model and guide back.
 
     Raises:
-        CheckpointError: a file is missing, truncated, foreign, or the two are not of one training.
+        CheckpointError: a file is missing, damaged or foreign, or the two are of different runs.
     """
     own = {peft_name(name): value for name, value in system.model.named_parameters()}
     adapter, adapter_data = read_tensors(folder / ADAPTER)
     guide, guide_data = read_tensors(folder / GUIDE)
     if adapter_data != guide_data:
-        raise CheckpointError(f"{folder / ADAPTER} and {folder / GUIDE} are not of the same training.")
+        raise CheckpointError(
+            f"{folder / ADAPTER} and {folder / GUIDE} are of different runs: restore them, or train again."
+        )
     told = read_json(config_file(folder), RunFile)["config_hash"] if is_run(folder) else None
     if told is not None and guide_data.get("config_hash", told) != told:
         raise CheckpointError(
-            f"{folder / GUIDE} is of a run with the configuration {guide_data['config_hash']}, "
-            f"{config_file(folder)} is of {told}: another training wrote into the folder, train again."
+            f"{folder / GUIDE} is of a run with configuration {guide_data['config_hash']}, but "
+            f"{config_file(folder)} is of {told}: another run wrote into the folder, so train again."
         )
     adapter, guide = join_guide(system, adapter, guide)
     load_parameters(own | system.corrections.stored(), adapter, folder / ADAPTER)
@@ -176,33 +177,33 @@ def load_weights(system: System, folder: Path) -> None:
 
 
 def stored_config(folder: Path) -> tuple[RunConfig, Json]:
-    """Return the configuration of a run, and all that its file of settings holds.
+    """Return the configuration of a run, and the content of its settings file.
 
-    Folders to write to and times to wait are left out: they are of the machine that the run was made on, and
-    who sent it must not choose them here.
+    Settings that name folders of the machine on which the run was made are reset: a downloaded run must not
+    choose folders here.
 
     Raises:
-        CheckpointError: the file is missing or not one of ours.
+        CheckpointError: the file is missing or foreign, or a plug-in or method is not installed.
     """
     file = config_file(folder)
     verify_files(folder, [file.name])
     if not is_run(folder):
-        raise CheckpointError(f"{file} is not the configuration of a run of ours.")
+        raise CheckpointError(f"{file} is not the configuration of a run: give the folder of a run.")
     stored = read_json(file, RunFile)
     check_schema(stored, file)
     if missing := [module for module in stored.get("plugins", []) if module not in sys.modules]:
-        # Not imported from here: a folder that somebody sent must not choose what code is run.
+        # Not imported automatically: a downloaded folder must not choose which code runs.
         raise CheckpointError(
-            f"{folder} was trained with the plug-in {missing[0]!r}: give --plugin {missing[0]} (in Python: "
+            f"{folder} was trained with the plug-in {missing[0]!r}: add --plugin {missing[0]} (in Python: "
             "import it first)."
         )
     method = stored["config"].get("method", {})
     if isinstance(method, dict):
-        method = {"name": "bara", **method}  # one that names none was begun under another default
+        method = {"name": "bara", **method}  # the default when runs did not store a name
     if isinstance(method, dict) and method["name"] not in METHODS:
         raise CheckpointError(
-            f"{folder} was trained with the method {method['name']!r}, which nothing installed here offers: "
-            "install the package that does, or give its module as --plugin (in Python: import it first)."
+            f"{folder} was trained with the method {method['name']!r}, which is not installed: install its "
+            "package, or name its module with --plugin (in Python: import it first)."
         )
     config = parse_config(stored["config"] | {"method": method}, stored=True)
     if stored.get("manifest") and config.hash != stored["config_hash"]:
@@ -222,22 +223,20 @@ def load_system(
     task: Task | ReplyTask | None = None,
     with_rows: bool = True,
 ) -> System:
-    """Read a run folder back: same predictions, bit for bit, in another process.
+    """Load a run from its folder; its predictions are the same, bit for bit.
 
     Args:
         folder: of a finished run.
-        backbone: where the language model is now, if it has moved, or the model itself.
-        device: to run on; the run's own by default.
-        data_dir: where the data are now, if they have moved.
-        states_folder: where to keep hidden states on this machine, as in training; by default in memory,
-            wherever the run kept them.
+        backbone: the language model, or its new location if it has moved.
+        device: to run on; default: the run's device.
+        data_dir: new location of the data, if they have moved.
+        states_folder: folder to cache hidden states in, as in training; by default they are cached in memory.
         task: rows to use instead of the run's own.
-        with_rows: load the run's own rows; without them the task has only its name and labels, which is all
-            that answering new questions needs.
+        with_rows: whether to load the run's own rows; predicting new rows does not need them.
 
     Raises:
-        CheckpointError: a file is missing, truncated, foreign, or belongs to another backbone or other rows.
-        ConfigError: the language model given has weights of another type.
+        CheckpointError: a file is missing, damaged or foreign, or belongs to another backbone or other rows.
+        ConfigError: the weights of the given language model have another dtype.
 
     Examples:
         >>> import bara_pyro as bp
@@ -264,7 +263,7 @@ def load_system(
         _check_type(given, config)
     elif not config.backbone.name:
         raise CheckpointError(
-            f"{folder} was trained on a language model without a name: give it, load_system(folder, "
+            f"{folder} was trained on a language model without a name: load it with load_system(folder, "
             "backbone=bp.Backbone(model, tokenizer))."
         )
     where = find_device(config.backbone.device)
@@ -281,7 +280,7 @@ def load_system(
         for kind, now in (("names", task.names), ("labels", task.labels)):
             if list(now) != (trained_on := stored.get(kind, list(now))):
                 raise CheckpointError(
-                    f"{folder} was trained on the labels {', '.join(trained_on)}, and its data now have "
+                    f"{folder} was trained on the labels {', '.join(trained_on)}, but its data now have "
                     f"{', '.join(now)}: restore the data."
                 )
     check_stored_rank(folder, config, lm, stored.get("rank_pattern") or {})
@@ -293,7 +292,7 @@ def load_system(
 
 
 def fitted(run: System | str | Path, *, with_rows: bool = False) -> System:
-    """Return a fitted run as it is, or the one in a folder, without the rows that it was trained on.
+    """Return a fitted run, loading it from its folder if a path is given; by default without its rows.
 
     Raises:
         BaraError: see `load_system`.
@@ -302,7 +301,7 @@ def fitted(run: System | str | Path, *, with_rows: bool = False) -> System:
 
 
 def stored_task(stored: Json) -> Task:
-    """Return the task of a run without its rows, from what its settings hold."""
+    """Return the task of a run without its rows, from its settings file."""
     columns = stored.get("columns")
     return Task(
         stored["task"],

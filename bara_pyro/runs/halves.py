@@ -1,4 +1,4 @@
-"""The halves of a rehearsal: which of a run's training rows it learns, and which it is asked."""
+"""The two halves of split-half calibration: the training rows it fits, and those it is scored on."""
 
 from collections.abc import Sequence
 
@@ -9,17 +9,17 @@ from bara_pyro.data.clusters import places_by_group, together
 
 
 def halves(clusters: Sequence[str], seed: int) -> tuple[list[int], list[int]]:
-    """Return the places of the rows that a rehearsal learns, and of those that it is asked.
+    """Return the indices of the rows to fit, and of the rows to score.
 
-    Rows of one group stay together: who has learnt one of them knows more of the others than of the rows that
-    the run is for. Of all divisions of groups one nearest to half is taken, and the larger part is learnt.
+    Rows of one group stay together, because training on one leaks information about the others. Groups are
+    divided as evenly as possible, and the larger part is fitted.
 
     Args:
-        clusters: the group of each row (`bara_pyro.data.clusters.together`); empty where it is alone.
-        seed: of the order of the groups, the first of which are learnt where all have one size.
+        clusters: the group of each row (`bara_pyro.data.clusters.together`); empty if it has none.
+        seed: of the order of the groups; if all have the same size, the first ones are fitted.
 
     Returns:
-        The places, in that order. Where all rows are of one group, they are taken as if of none.
+        Two lists of indices. If all rows are of one group, the groups are ignored.
 
     Examples:
         >>> from bara_pyro.runs.halves import halves
@@ -41,10 +41,10 @@ def halves(clusters: Sequence[str], seed: int) -> tuple[list[int], list[int]]:
 
 
 def _nearest_to_half(sizes: Sequence[int]) -> set[int]:
-    """Return the places of sizes whose sum is the least that is half of all or more.
+    """Return the indices of sizes whose sum is the smallest that reaches half of the total.
 
-    All sums of some of the sizes are the bits of one number. Of each the last size is kept that made it, the
-    earliest possible: of equal sizes the first are taken.
+    Subset sums are the bits of one integer, `sums`. `last` keeps, for each sum, the earliest size that
+    completed it, so that of equal sizes the first are taken.
     """
     sums, last = 1, dict[int, int]()
     for place, size in enumerate(sizes):
@@ -63,14 +63,14 @@ def _nearest_to_half(sizes: Sequence[int]) -> set[int]:
 
 
 def rehearsed_halves(task: Task, split: EncodedSplit, seed: int) -> tuple[list[int], list[int]]:
-    """Return the halves of a task's training rows, as places in the rows as token ids.
+    """Return the halves of a task's training rows, as indices into the encoded split.
 
-    Rows of one cluster, of one text or about one passage lie on one side.
+    Rows that share a cluster, a text or a passage are in the same half.
     """
     return halves(groups_of(task, split), seed)
 
 
 def groups_of(task: Task, split: EncodedSplit) -> list[str]:
-    """Return the name of the group of each of a task's training rows, in the order of its token ids."""
+    """Return the group of each training row of a task, in the order of the encoded split."""
     groups = dict(zip((row.id for row in task.train), together(task.train, passages=True), strict=True))
     return [groups[row] for row in split.ids]

@@ -1,4 +1,4 @@
-"""Which rows of another file a run was trained on: of these it is surer than of others."""
+"""Find rows of another file that a run was trained on, and on which it is overconfident."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,14 +11,14 @@ from bara_pyro.runs.rows import load_data
 
 
 def trained_on(rows: Sequence[Example], config: RunConfig, asked: Task) -> list[Example]:
-    """Return those rows whose text stands among the run's training rows, whatever they are called.
+    """Return the rows whose text is among the run's training rows, whatever their ids.
 
-    Nothing is known of rows that were given in Python, and of a file that is gone or has changed its form.
+    Returns no rows if the training rows were given in Python, or if their file is missing or unreadable.
 
     Args:
-        rows: asked as the run's own.
-        config: the run's.
-        asked: its task; only labels, names and columns are read.
+        rows: rows in the format of the run's task.
+        config: the run's configuration.
+        asked: the run's task; only labels, names and columns are used.
     """
     name = config.task.name
     if config.task.likelihood == "completion" or not is_file_name(name) or not Path(name).is_file():

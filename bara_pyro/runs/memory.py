@@ -1,4 +1,4 @@
-"""Whether a run can fit at all: a low estimate of its memory, made before anything large is allocated."""
+"""Estimate the memory that a run needs at least, before anything large is allocated."""
 
 import math
 from collections.abc import Mapping
@@ -17,22 +17,22 @@ from bara_pyro.runs.manifest import ADAPTER, GUIDE
 from bara_pyro.runs.store import check_header
 
 FLOAT = 4  # bytes
-# A trained parameter, its gradient, Adam's two moments, and two copies to return to when the loss breaks.
+# A trained parameter, its gradient, Adam's two moments, and two copies to restore if the loss is not finite.
 COPIES = 6
-# Tensors of the hidden width that a layer keeps for its backward pass, at the least.
+# Tensors of the hidden width that a layer keeps for its backward pass, at least.
 KEPT = 8
 
 
 def training_bytes(config: RunConfig, backbone: Backbone, split: EncodedRows) -> int:
-    """Return bytes that training needs at the least, beside the language model.
+    """Return the bytes that training needs at least, beside the language model.
 
-    LoRA's two matrices a module are counted, and of one micro-batch of the longest rows the hidden states and
-    what each module's rank units give a token.
+    Counts LoRA's two matrices per module and, for one micro-batch of the longest rows, the hidden states and
+    the outputs of each module's rank units.
     """
     c = config.adapter
     targets = find_targets(backbone.lm, c.target_modules)
     parameters = c.r * sum(target.in_features + target.out_features for target in targets)
-    # A batch of more rows than there are has some of them several times.
+    # A batch larger than the split has some rows several times.
     times, more = divmod(config.train.batch_size // config.train.accumulate, len(split))
     lengths = split.lengths
     tokens = times * sum(lengths) + sum(nlargest(more, lengths))
@@ -50,14 +50,14 @@ def check_memory(config: RunConfig, backbone: Backbone, split: EncodedRows) -> N
     """Refuse a run that cannot fit into the memory of its device.
 
     Raises:
-        ConfigError: it would need more than the device has.
+        ConfigError: the run needs more memory than the device has.
     """
     needed, there = training_bytes(config, backbone, split), memory(backbone.device)
     if needed > there:
         c, t = config.adapter, config.train
         raise ConfigError(
             f"Training with rank {c.r} and {t.batch_size // t.accumulate} rows at a time needs at least "
-            f"{needed / 2**30:,.1f} GiB, {backbone.device} has {there / 2**30:,.1f}: lower --r or "
+            f"{needed / 2**30:,.1f} GiB, but {backbone.device} has {there / 2**30:,.1f}: lower --r or "
             "--batch-size, or raise --accumulate."
         )
 
@@ -65,25 +65,25 @@ def check_memory(config: RunConfig, backbone: Backbone, split: EncodedRows) -> N
 def check_stored_rank(
     folder: Path, config: RunConfig, backbone: Backbone, rank_pattern: Mapping[str, int]
 ) -> None:
-    """Refuse a rank that the files of a run have no room for, before anything of that size is made.
+    """Refuse a rank that is too large for the files of a run, before anything of that size is allocated.
 
-    Of every adapted layer each program keeps r numbers for each of its inputs or for each of its outputs.
+    Every program stores at least r numbers per input or per output of each adapted layer.
 
     Raises:
-        CheckpointError: the files hold fewer, or cannot be read.
+        CheckpointError: the files hold too few numbers, or cannot be read.
     """
     shapes = [shape for name in (ADAPTER, GUIDE) for shape in check_header(folder / name).values()]
     targets, r = find_targets(backbone.lm, config.adapter.target_modules), config.adapter.r
     needed = sum(rank_pattern.get(t.path, r) * min(t.in_features, t.out_features) for t in targets)
     if needed > (there := sum(map(math.prod, shapes))):
         raise CheckpointError(
-            f"{folder} says rank {r}, for which {len(targets)} layers keep {needed:,} numbers or more, and "
+            f"{folder} has rank {r}, which needs at least {needed:,} numbers for {len(targets)} layers, but "
             f"its files hold {there:,}: restore it from a copy."
         )
 
 
 def memory(device: torch.device) -> int:
-    """Return the bytes of memory that a device has; of the machine where it has none of its own."""
+    """Return the bytes of memory of a device, or of the machine if it shares its memory."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[1]
     return int(psutil.virtual_memory().total)

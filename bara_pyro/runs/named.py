@@ -1,4 +1,4 @@
-"""The settings of a run by the short names that the command line and Python know them by."""
+"""The short names of a run's settings on the command line and in Python."""
 
 from collections.abc import Mapping
 
@@ -9,14 +9,14 @@ from bara_pyro.errors import ConfigError, unknown
 from bara_pyro.runs.sections import RunSettings
 from bara_pyro.types import Json
 
-# Named for what they hold; all others are named for their field.
+# Settings whose short name is not their field's name.
 NAMES = {"backbone.name": "model", "task.name": "task"}
-# Where sections have fields of one name (`seed`, `batch_size`), the first of these has it bare.
+# If several sections have a field of one name (`seed`, `batch_size`), the first of these has it unprefixed.
 FIRST = ("", "train")
 
 
 def setting_fields() -> dict[str, FieldInfo]:
-    """Return every setting of a run but those of its method: dotted key -> field, section by section."""
+    """Return every setting of a run except its method's: dotted key -> field, section by section."""
     fields: dict[str, FieldInfo] = {}
     for name, field in RunSettings.model_fields.items():
         model = field.annotation
@@ -28,7 +28,7 @@ def setting_fields() -> dict[str, FieldInfo]:
 
 
 def setting_names() -> dict[str, str]:
-    """Return the short name of each of these settings -> its dotted key.
+    """Return a dictionary of short names and dotted keys.
 
     Examples:
         >>> from bara_pyro.runs.named import setting_names
@@ -45,10 +45,10 @@ def setting_names() -> dict[str, str]:
 
 
 def by_key(given: Mapping[str, object]) -> Json:
-    """Return settings given by short names, or by dotted keys, under their dotted keys.
+    """Return settings given by short names or dotted keys under their dotted keys.
 
     Raises:
-        ConfigError: there is no setting of a name, or one was given by both.
+        ConfigError: a name is unknown, or a setting was given twice.
     """
     names = setting_names()
     found: Json = {}
@@ -57,8 +57,6 @@ def by_key(given: Mapping[str, object]) -> Json:
             raise ConfigError(unknown("setting", name, names))
         key = names.get(name, name)
         if key in found:
-            raise ConfigError(
-                f"{key} was given twice, as {found[key]!r} and {value!r}: leave one of them out."
-            )
+            raise ConfigError(f"{key} was given twice, as {found[key]!r} and {value!r}: leave one out.")
         found[key] = value
     return found

@@ -1,4 +1,4 @@
-"""Rows that offer fewer answers than others: what is said of a row is said of those that it offers."""
+"""Restrict predictions to the answers that a row offers, if rows offer different numbers of answers."""
 
 from collections.abc import Sequence
 
@@ -9,28 +9,27 @@ from bara_pyro.data import Example
 
 
 def offered(examples: Sequence[Example], classes: int) -> Tensor:
-    """Return which of the classes each row has as an answer, bool, `n x C`; all where it lists none."""
+    """Return which classes each row offers as answers, bool, `n x C`; all if it lists no options."""
     return offered_of([len(example.options) for example in examples], classes)
 
 
 def offered_of(counts: Sequence[int], classes: int) -> Tensor:
-    """Return the same of the number of answers that each row offers; 0: all."""
+    """Return which classes rows offer, from the number of answers of each row; 0: all."""
     numbers = torch.tensor([count or classes for count in counts])
     return torch.arange(classes) < numbers[:, None]
 
 
 def among_offered(log_probs: Tensor, counts: Sequence[int]) -> Tensor:
-    """Return log-probabilities given that the answer is one that the row offers.
+    """Return log-probabilities conditional on the answers that each row offers.
 
-    Letters are tokens of the language model like others, and some of its probability falls on those that
-    another row has and this one has not.
+    The language model gives some probability to letters that other rows use and this row does not.
 
     Args:
         log_probs: `S x n x C`.
-        counts: n numbers of answers, 0 for all; or none, where every row offers all.
+        counts: the number of answers of each of the n rows, 0 for all; empty if every row offers all.
 
     Returns:
-        `S x n x C`, `-inf` where an answer is not offered; `log_probs` itself where nothing fell there.
+        `S x n x C`, `-inf` for answers that are not offered; `log_probs` itself if they had no probability.
     """
     if not counts:
         return log_probs

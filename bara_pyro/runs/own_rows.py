@@ -1,4 +1,4 @@
-"""The rows that a run was trained and tested on: found again, and told from others."""
+"""Load the rows that a run was trained and tested on, and check that they have not changed."""
 
 from pathlib import Path
 
@@ -13,16 +13,16 @@ from bara_pyro.types import Json
 from bara_pyro.untrusted.files import read_json
 from bara_pyro.untrusted.schemas import RunFile
 
-OTHER_ROWS = "test on rows of their own with `bara evaluate --task FILE`"
+OTHER_ROWS = "test on other rows with `bara evaluate --task FILE`"
 
 
 def own_rows(folder: Path, config: RunConfig, stored: Json) -> Task | ReplyTask:
     """Load the rows that a run was trained and tested on.
 
     Raises:
-        CheckpointError: they were given in Python, or the run is of an earlier version, which divided a file
-            otherwise.
-        DataError: their file is not there.
+        CheckpointError: the rows were given in Python, or the run is of an earlier version, which split a
+            file differently.
+        DataError: their file does not exist.
     """
     if stored.get("columns") and not is_file_name(config.task.name):
         raise CheckpointError(
@@ -31,23 +31,23 @@ def own_rows(folder: Path, config: RunConfig, stored: Json) -> Task | ReplyTask:
         )
     if is_file_name(config.task.name) and not Path(config.task.name).is_file():
         raise DataError(
-            f"There is no file {Path(config.task.name).absolute()}, which {folder} was trained on: restore "
-            f"it, work where the run was trained, or {OTHER_ROWS} (in Python: load_system(folder, task=...))."
+            f"The file {Path(config.task.name).absolute()}, on which {folder} was trained, does not exist: "
+            f"restore it, work in the run's own directory, or {OTHER_ROWS}."
         )
     if config.task.likelihood == "completion":
         return load_reply_data(config)
-    # Earlier versions numbered rows that have no column called "id", and divided them by these numbers.
+    # Earlier versions numbered rows without a column "id", and split them by these numbers.
     task = load_data(config, find_ids="id" in (stored.get("columns") or {}))
     if is_file_name(config.task.name) and config.task.test_file is None and "columns" not in stored:
         raise CheckpointError(
-            f"{folder} is of an earlier version, which divided {config.task.name} into other train and "
-            "test rows: give the rows to test on as task (--test-file), or train again."
+            f"{folder} is of an earlier version, which split {config.task.name} differently: give the test "
+            "rows as a file (--test-file), or train again."
         )
     return task
 
 
 def fingerprints(system: System) -> dict[str, str]:
-    """Return what tells a system's training and test rows from others; of a stream's test rows nothing."""
+    """Return fingerprints of a system's training and test rows; of streamed rows only the training rows'."""
     if not system.has_rows:
         return {}
     found = {"training_rows": system.encoded("train").fingerprint}
@@ -57,24 +57,25 @@ def fingerprints(system: System) -> dict[str, str]:
 
 
 def check_own_rows(system: System, folder: Path) -> None:
-    """Refuse a system whose training or test rows are not those of the run in a folder.
+    """Refuse a system whose training or test rows differ from those of the run in a folder.
 
-    Of other training rows, some may be among its test rows. Nothing is known of runs of earlier versions.
+    If the training rows have changed, some of them may now be test rows. Runs of earlier versions stored no
+    fingerprints and pass.
 
     Raises:
-        DataError: they are others.
+        DataError: the rows differ.
     """
     stored, name = read_json(config_file(folder), RunFile), system.config.task.name
     now = fingerprints(system)
     trained_on = stored.get("training_rows")
     if trained_on is not None and now.get("training_rows") != trained_on:
         raise DataError(
-            f"{name} has changed since the run was trained: among its test rows may be some that were "
-            f"trained on (restore it, or {OTHER_ROWS})."
+            f"{name} has changed since the run was trained, so its test rows may include training rows: "
+            f"restore it, or {OTHER_ROWS}."
         )
     tested_on = now.get("test_rows")
     if tested_on is not None and stored.get("test_rows", tested_on) != tested_on:
         raise DataError(
-            f"The test rows of {name} have changed since the run was trained, whose scores are of the rows "
-            f"of then (restore them, or {OTHER_ROWS})."
+            f"The test rows of {name} have changed since the run was scored on them: restore them, or "
+            f"{OTHER_ROWS}."
         )

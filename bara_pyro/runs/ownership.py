@@ -1,8 +1,8 @@
-"""Which files of a folder bara wrote, and so may replace or remove: by their SHA-256, not by their names.
+"""Find the files of a folder that bara wrote and may replace or remove, by their content, not their names.
 
-A manifest is a file that anybody can send: what it lists is ours where the content is what was written. A
-name by itself makes nothing ours: the files of a run that is being trained, which has no manifest yet, say
-themselves what they are, and weights of which run.
+A manifest may come from anywhere, so a file that it lists counts as bara's only if its SHA-256 is right. A
+run that is being trained has no manifest yet; its files are recognised by their content, and weights by the
+run that they name.
 """
 
 import logging
@@ -44,7 +44,7 @@ from bara_pyro.untrusted.files import first_object, read_json
 from bara_pyro.untrusted.schemas import AdapterFile, FittedFile, RehearsedFile, RunFile, Stored
 
 logger = logging.getLogger(__name__)
-# Files that grow line by line, which no manifest can list meanwhile: the first line says whose they are.
+# Files that grow line by line, which a manifest cannot list meanwhile: they are recognised by the first line.
 GROWING = {PROGRAMS: holds_replies, JUDGED: judged_in}
 # Files of a run that is being trained.
 WEIGHTS = (ADAPTER, GUIDE, CHECKPOINT)
@@ -52,9 +52,9 @@ TEXTS: dict[str, type[Stored]] = {PEFT_CONFIG: AdapterFile, REHEARSED: Rehearsed
 
 
 def owned(folder: Path) -> set[str]:
-    """Return the names of the files right in a folder that bara wrote and nobody changed since.
+    """Return the names of the files directly in a folder that bara wrote and that have not changed since.
 
-    No link is, and nothing in a folder whose manifest is damaged.
+    Links are never included, nor are any files of a folder whose manifest is damaged.
     """
     try:
         listed = read_manifest(folder)
@@ -69,7 +69,7 @@ def owned(folder: Path) -> set[str]:
 
 
 def _of_the_run(path: Path) -> bool:
-    """Whether a file of a run holds what training writes there; weights name the settings of this run."""
+    """Whether training wrote a file of a run; weights must name the configuration of this run."""
     try:
         if path.name in WEIGHTS:
             from bara_pyro.runs.store import read_metadata  # here, as torch takes seconds to import
@@ -86,9 +86,9 @@ def _of_the_run(path: Path) -> bool:
 
 
 def foreign(folder: Path, besides: Collection[str] = ()) -> Path | None:
-    """Return what bara did not write in a folder or below, or somebody changed since; None: there is none.
+    """Return a file in or below a folder that bara did not write or that was changed since, or None.
 
-    Files of the names `besides` are not looked at.
+    Files with names in `besides` are ignored.
     """
     for top, folders, files in os.walk(folder):
         place = Path(top)
@@ -102,10 +102,10 @@ def foreign(folder: Path, besides: Collection[str] = ()) -> Path | None:
 
 
 def clear(folder: Path, besides: Collection[str] = ()) -> bool:
-    """Remove what bara wrote in a folder and below, and folders that are empty then.
+    """Remove the files that bara wrote in and below a folder, and folders that are then empty.
 
-    Runs below it are left alone, and so is what is not `owned`, with a warning that names it unless it is one
-    of `besides`. What was to be uploaded of a run goes with the run.
+    Other runs below the folder are kept, and so are files that are not `owned`; a warning names one of these
+    unless it is in `besides`. The upload of a run is removed with the run.
 
     Returns:
         Whether anything was removed.
@@ -119,27 +119,27 @@ def clear(folder: Path, besides: Collection[str] = ()) -> bool:
         if (place.name == REHEARSAL or is_upload(place) or not is_run(place)) and clear(place):
             removed = True
             _remove_empty(place)
-    # Last what says whose the others are: a process that is killed here must not make them nobody's.
+    # Manifest and settings go last: if the process is killed here, the other files can still be recognised.
     names = sorted(owned(folder), key=lambda name: (name == MANIFEST, name in (CONFIG, OLD_CONFIG)))
     for name in names:
         (folder / name).unlink(missing_ok=True)
     remove_parts(folder)
     files = {path.name for path in folder.iterdir() if not path.is_dir() and not is_part(path.name)}
     if left := sorted(files.difference(besides)):
-        logger.warning("%s is left in %s: bara did not write it, or it was changed.", left[0], folder)
+        logger.warning("%s was left in %s: bara did not write it, or it was changed.", left[0], folder)
     return removed or bool(names)
 
 
 def discard(folder: Path) -> None:
-    """Remove what bara wrote in a folder, and the folder if it is empty then."""
+    """Remove the files that bara wrote in a folder, and the folder if it is then empty."""
     clear(folder)
     _remove_empty(folder)
 
 
 def check_replaceable(folder: Path, names: Collection[str]) -> None:
-    """Refuse to write files over what bara did not write, or somebody changed since.
+    """Refuse to overwrite files that bara did not write or that were changed since.
 
-    The scores of a run are written anew whatever became of them.
+    The scores of a run may always be overwritten.
 
     Raises:
         ConfigError: there is such a file.
@@ -157,13 +157,13 @@ def check_replaceable(folder: Path, names: Collection[str]) -> None:
 
 @contextmanager
 def adding(folder: Path) -> Iterator[Path]:
-    """Give a place to write files to, which appear in a folder, listed, once all of them are written.
+    """Yield a temporary folder whose files are moved into `folder`, and listed there, on success.
 
-    Whatever stops this half-way leaves the folder as it was.
+    On failure `folder` is unchanged.
 
     Raises:
-        ConfigError: one would replace what bara did not write.
-        CheckpointError: they cannot be written.
+        ConfigError: a file would replace one that bara did not write.
+        CheckpointError: the files cannot be written.
     """
     made = not folder.exists()
     with ExitStack() as stack:
@@ -179,7 +179,7 @@ def adding(folder: Path) -> Iterator[Path]:
 
 
 def _move(place: Path, folder: Path) -> None:
-    """List files in a folder and move them there; killed in between, one is missing, and none is wrong."""
+    """List files in a folder's manifest and move them there; if killed, files are missing but never wrong."""
     new = listed_as_now(place, os.listdir(place))
     check_replaceable(folder, new)
     before = read_manifest(folder) or {}
@@ -192,12 +192,12 @@ def _move(place: Path, folder: Path) -> None:
 
 
 def _remove_empty(folder: Path) -> None:
-    with suppress(OSError):  # it holds something
+    with suppress(OSError):  # it is not empty
         folder.rmdir()
 
 
 def _is_file(path: Path) -> bool:
-    """Whether this is a regular file, and no link to one."""
+    """Whether this is a regular file and not a link."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:

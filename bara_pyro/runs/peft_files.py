@@ -1,8 +1,8 @@
 """The two files of a run that PEFT reads: `adapter_config.json`, and tensors under PEFT's names.
 
-A program that is a LoRA at its mean is one to PEFT. BaRA is the method that `bara_pyro.peft` registers: what
-its guide knows of a module stands beside the module's `lora_B`, so that PEFT finds the whole adapter in one
-file and no weight is stored twice. Any other program gets PEFT's names without being PEFT's.
+Methods whose mean is a LoRA are stored as PEFT's LoRA. BaRA is stored as the method that `bara_pyro.peft`
+registers: the guide's parameters of a module are beside its `lora_B`, so PEFT finds the whole adapter in one
+file. Other methods use PEFT's names for tensors, but PEFT cannot read them.
 """
 
 import os
@@ -23,23 +23,23 @@ from bara_pyro.runs.fingerprint import fingerprint
 from bara_pyro.runs.system import System
 from bara_pyro.types import Json
 
-# PEFT complains of a name that it does not know by printing it: the name says what is missing.
+# PEFT's error for an unknown type prints its name, so the name says what to do.
 PEFT_TYPE: Final = "BARA: pip install bara-pyro and `import bara_pyro.peft` before PEFT reads this adapter"
 NOT_PEFT: Final = "no adapter of PEFT's, read it with bara_pyro.load_system(folder)"
 BASE = "base_model.model."
 
 
 def is_bara(system: System) -> bool:
-    """Whether a system is what `bara_pyro.peft` makes modules of: BaRA with a guide of a module at a time."""
+    """Whether `bara_pyro.peft` can read a system: BaRA with an amortised guide per module."""
     guide = system.guide
     if not isinstance(system.model, BaRA) or not isinstance(guide, AmortizedGuide) or guide.by_unit:
         return False
-    # A guide of one's own may have parameters that PEFT has no place for.
+    # A user's guide may have further parameters, which the PEFT file cannot hold.
     return all(name.startswith("sites.") for name, _ in guide.named_parameters())
 
 
 def peft_config(system: System) -> Json:
-    """Return the settings of an adapter under PEFT's names where they mean the same."""
+    """Return the content of PEFT's `adapter_config.json` for a system."""
     config = system.config
     name = config.method.name
     common = {
@@ -59,19 +59,19 @@ def peft_config(system: System) -> Json:
             "method": config.method.model_dump(mode="json"),
             "backbone_fingerprint": fingerprint(system.backbone),
         }
-    # A prefix, because PEFT has methods of the same names (AdaLoRA) in files of another make.
+    # The prefix avoids PEFT's methods of the same name (AdaLoRA), whose files have another format.
     kind = "LORA" if METHODS[name].peft else f"BARA_PYRO_{name.upper()}: {NOT_PEFT}"
     return {"peft_type": kind, **common, "lora_dropout": 0.0, "bias": "none", **lora_ranks(system)}
 
 
 def base_model(name: str) -> str:
-    """Return a language model's name as transformers finds it: of a folder the whole path."""
+    """Return a language model's name for transformers: a hub name, or the absolute path of a folder."""
     place = resolve(name)
     return os.path.abspath(place) if os.path.isdir(place) else place
 
 
 def lora_ranks(system: System) -> Json:
-    """Return PEFT's rank and alpha patterns of a pruned adapter: every module keeps the scaling alpha / r."""
+    """Return PEFT's rank and alpha patterns of a pruned adapter; every module keeps the scaling alpha / r."""
     ranks, c = system.model.rank_pattern, system.config.adapter
     if not ranks:
         return {}
@@ -80,7 +80,7 @@ def lora_ranks(system: System) -> Json:
 
 
 def _targets(system: System) -> list[str]:
-    """Return the last names of the adapted layers, or whole paths where those names would adapt more."""
+    """Return the last names of the adapted layers, or whole paths if these names matched more layers."""
     paths = [target.path for target in system.model.targets]
     names = sorted({path.rsplit(".", 1)[-1] for path in paths})
     return names if len(find_targets(system.backbone.lm, names)) == len(paths) else paths
@@ -92,9 +92,9 @@ def key_of(path: str, parameter: str) -> str:
 
 
 def peft_name(name: str) -> str:
-    """`adapters.model/layers/0/self_attn/q_proj.lora_B` -> PEFT's key of the same tensor."""
+    """Return PEFT's key of a parameter such as `adapters.model/layers/0/self_attn/q_proj.lora_B`."""
     if not name.startswith("adapters."):
-        return name  # of the whole program, not of a layer: PEFT has no key for it
+        return name  # a parameter of the whole program, not of a layer: PEFT has no key for it
     path, parameter = name.removeprefix("adapters.").rsplit(".", 1)
     return key_of(path.replace("/", "."), parameter)
 
@@ -105,10 +105,10 @@ def lora_tensors(model: AdaptedLM) -> dict[str, Tensor]:
 
 
 def split_guide(system: System) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the guide's parameters in two parts: those PEFT reads, by PEFT's keys, and the others.
+    """Return the guide's parameters in two parts: those for PEFT, by PEFT's keys, and the others.
 
-    Of BaRA's guide every module gets `lora_phi`, the parameters of its gate Phi, and `lora_theta`, the
-    weights of the amortiser of its theta, as far as there are such.
+    For BaRA, `lora_phi` of a module are the parameters of its gate Phi, and `lora_theta` the weights of the
+    amortiser of its theta, if the method has these gates.
     """
     others: dict[str, Tensor] = dict(system.guide.named_parameters())
     if not is_bara(system):
@@ -127,7 +127,7 @@ def split_guide(system: System) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
 def join_guide(
     system: System, adapter: Mapping[str, Tensor], others: Mapping[str, Tensor]
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Undo `split_guide`: return the tensors of the adapter, and those of the guide."""
+    """Undo `split_guide`: return the tensors of the adapter and of the guide."""
     left, guide = dict(adapter), dict(others)
     if not is_bara(system):
         return left, guide

@@ -1,4 +1,4 @@
-"""Answers to rows that were not trained on, in the user's words, and rows to evaluate a run on."""
+"""Predict new rows with a run, and load rows to evaluate it on."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -45,18 +45,18 @@ def predict(
     given: ColumnNames | None = None,
     on_rows: OnRows | None = None,
 ) -> Answers:
-    """Answer rows of the kind that a run was trained on.
+    """Predict the answers of new rows.
 
     Args:
-        run: what `train` or `load_system` gave, or its folder; the rows it was trained on are not needed.
-        data: a file, DataFrame, Dataset, list of dictionaries or list of texts; answers are not needed.
+        run: from `train` or `load_system`, or the folder of a run; its training rows are not needed.
+        data: a file, DataFrame, Dataset, list of dictionaries or list of texts, with or without answers.
         samples: posterior draws S; 0 for the posterior mean.
-        seed: of the draws; the run's own by default.
-        given: columns, where they have other names than in the rows trained on.
+        seed: of the draws; default: the run's seed.
+        given: columns of the rows, if their names differ from the training rows'.
         on_rows: called with the number of rows just done.
 
     Raises:
-        ConfigError: the model learnt replies.
+        ConfigError: the model was trained on replies.
         DataError: see `data.questions.load_questions`.
 
     Examples:
@@ -79,7 +79,7 @@ def predict(
     split = encode_rows(run.config, run.backbone, run.task, examples)
     if not len(split):
         raise DataError(
-            f"No row has a question of at most {longest(run.config, run.backbone)} tokens: give shorter ones."
+            f"Every question is longer than {longest(run.config, run.backbone)} tokens: give shorter ones."
         )
     draws = draw(run, split, samples, seed=seed, on_rows=on_rows)
     place = {example.id: i for i, example in enumerate(examples)}
@@ -91,7 +91,7 @@ def predict(
 
 
 def answers_of(draws: Tensor, examples: Sequence[Example], task: Task) -> list[Json]:
-    """Return what is said of each row (see `Answers`), from log-probabilities (`draw`), `S x n x C`."""
+    """Return the predictions of each row (see `Answers`) from log-probabilities (`draw`), `S x n x C`."""
     mean, parts = posterior_predictive(draws), decompose(draws)
     rows = []
     for i, example in enumerate(examples):
@@ -110,23 +110,23 @@ def answers_of(draws: Tensor, examples: Sequence[Example], task: Task) -> list[J
 
 
 def names_of(example: Example, task: Task) -> tuple[str, ...]:
-    """Return what the user calls each class in this row."""
+    """Return the user's name of each class in this row."""
     if not example.options:
         return task.names or task.labels
     names = [*example.options]
     for label in task.labels[len(example.options) :]:
         name = f"({label})"
-        while name in names:  # an option may read like that
+        while name in names:  # an option may have this text
             name = f"({name})"
         names.append(name)
     return tuple(names)
 
 
 def check_rows_of_run(system: System, folder: Path, data_dir: Path | None = None) -> None:
-    """Refuse rows of a run's own source that has changed since, whichever of them are to be evaluated.
+    """Refuse to evaluate a run on its own rows if they have changed since it was trained.
 
     Raises:
-        DataError: they are not those that the run was trained and tested on.
+        DataError: the rows differ from those that the run was trained and tested on.
     """
     own, stored = stored_config(folder)
     config = load_config(overrides={"task.data_dir": data_dir} if data_dir else {}, base=own)
@@ -140,18 +140,18 @@ def check_rows_of_run(system: System, folder: Path, data_dir: Path | None = None
 
 
 def rows_to_evaluate(folder: Path, config: RunConfig) -> Task | ReplyTask:
-    """Load the rows that a finished run is to be evaluated on, asked as the run was trained to be asked.
+    """Load rows to evaluate a finished run on, in the format that it was trained on.
 
-    A file other than the run's own is tested on whole; it is read like the rows of `predict`, with answers.
-    Classes go by their names, whatever their order.
+    All rows of a file other than the run's own are tested on; it is read like the rows of `predict`, and each
+    row needs its answer. Classes are matched by name.
 
     Args:
         folder: of the run.
-        config: the run's, with the settings of the task that differ.
+        config: the run's configuration, with changed settings of the task.
 
     Raises:
-        ConfigError: a folder of data is given, and the rows are in a file.
-        DataError: rows that cannot be read, or whose classes are not the run's.
+        ConfigError: a folder of data is given, but the rows are in a file.
+        DataError: the rows cannot be read, or their classes are not the run's.
     """
     own, stored = stored_config(folder)
     c = config.task
@@ -161,7 +161,8 @@ def rows_to_evaluate(folder: Path, config: RunConfig) -> Task | ReplyTask:
     if file is not None:
         if c.data_dir not in (None, own.task.data_dir):
             raise ConfigError(
-                f"data_dir={str(c.data_dir)!r} is for known tasks, and {str(file)!r} is a file."
+                f"data_dir={str(c.data_dir)!r} only applies to known tasks, and {str(file)!r} is a file: "
+                "leave it out."
             )
         check_other_file(own.task.name, file)
         return _whole_file(file, c, stored_task(stored), own)
@@ -178,38 +179,38 @@ def rows_to_evaluate(folder: Path, config: RunConfig) -> Task | ReplyTask:
 
 
 def rows_asked(run: System, data: Data | Task) -> Task:
-    """Return other rows to score a fitted run on, asked as it was trained to be asked.
+    """Return other rows to score a fitted run on, in the format that it was trained on.
 
     Args:
         run: fitted.
-        data: rows with their answers, all of which are tested on; or a task.
+        data: rows with their answers, all of which become test rows; or a task.
 
     Raises:
-        ConfigError: the model learnt replies.
-        DataError: rows that cannot be read, or whose classes are not the run's.
+        ConfigError: the model was trained on replies.
+        DataError: the rows cannot be read, or their classes are not the run's.
     """
     require_answers(run.config)
     if isinstance(data, Task):
         return as_asked(data, run.task.labels, run.task.names)
     name = Path(data).stem if isinstance(data, str | Path) else "rows"
     rows = tuple(load_questions(data, run.task, answers=True))
-    notes = (f"all {len(rows)} rows given tested on",)
+    notes = (f"tested on all {len(rows)} rows given",)
     return replace(run.task, name=name, train=(), validation=(), test=rows, notes=notes)
 
 
 def _whole_file(file: Path, c: TaskConfig, asked: Task, own: RunConfig) -> Task | ReplyTask:
-    """Return a file whose rows are all tested on; `own` are the run's settings."""
+    """Return a task with all rows of a file as test rows; `own` are the run's settings."""
     if c.likelihood == "completion":
         told = (stored_file if c.streaming else load_conversations)(file)[: c.limit]
-        return ReplyTask(file.stem, test=told, notes=(f"all {len(told)} rows of {file.name} tested on",))
+        return ReplyTask(file.stem, test=told, notes=(f"tested on all {len(told)} rows of {file.name}",))
     rows = tuple(load_questions(file, asked, given=c.columns, answers=True)[: c.limit])
-    notes = [f"all {len(rows)} rows of {file.name} tested on"]
+    notes = [f"tested on all {len(rows)} rows of {file.name}"]
     if known := trained_on(rows, own, asked):
         notes.append(f"the run was trained on {len(known)} of them")
     cluster = asked.columns.cluster if asked.columns else None
     if cluster and not any(row.cluster for row in rows):
         notes.append(
-            f"{file.name} has no column {cluster!r}, by which the run's rows go together: intervals take its "
-            "rows as independent (--cluster-column names another)"
+            f"{file.name} has no column {cluster!r}, the run's cluster column: intervals treat its rows as "
+            "independent (--cluster-column names another column)"
         )
     return Task(file.stem, asked.labels, (), (), rows, tuple(notes), asked.names, asked.columns)

@@ -1,4 +1,4 @@
-"""How a run is asked, for programs that send prompts themselves: PEFT, vLLM and other servers."""
+"""The prompt format of a run, for programs that send prompts themselves: PEFT, vLLM and other servers."""
 
 from bara_pyro.data import load_questions, prompt_text
 from bara_pyro.data.schemas import unlisted
@@ -9,21 +9,24 @@ from bara_pyro.types import Json
 
 
 def prompt_format(system: System) -> Json:
-    """Return what to send to a fitted system's language model, and where its answer is read.
+    """Return the prompt to send to a fitted system's language model, and how to read the answer.
 
     Args:
-        system: of answers.
+        system: fitted, with a fixed set of answers.
 
     Returns:
-        `prompt`: the text to send. Of a run on a file of rows it has `{text}` in place of the row's text, and
-        `{context}` and `{option 1}`, `{option 2}`, .. where rows have these; of a known task it is the prompt
-        of one of its rows, as which others are written. `front_tokens`: ids that the tokenizer puts before it
-        (nothing follows it). `answers`: `answer` (what the model says right behind it), `token` (its id; None
-        where whole texts are scored) and `class` of each, in class order. `max_length`: the most tokens of a
-        prompt.
+        A dictionary with these keys:
+
+        - `prompt`: the text to send. For a run on a file it has `{text}` instead of the row's text, and
+          `{context}`, `{option 1}`, `{option 2}`, .. if rows have these; for a known task it is the prompt of
+          one of its rows, as an example.
+        - `front_tokens`: ids that the tokenizer puts in front of the prompt; none follow it.
+        - `answers`: in class order, the `answer` that follows the prompt, its `token` id (None if whole texts
+          are scored), and its `class`.
+        - `max_length`: the most tokens of a prompt.
 
     Raises:
-        ConfigError: the model learnt replies.
+        ConfigError: the model was trained on replies.
     """
     require_answers(system.config)
     task, whole_texts = system.task, system.config.task.labels == "texts"

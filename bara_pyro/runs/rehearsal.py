@@ -1,8 +1,7 @@
-"""A temperature without validation rows: of a rehearsal on half of the rows, by what it says of the others.
+"""Split-half calibration: a temperature without validation rows.
 
-Cross-validation with one fold of a half. The rehearsal is a training like any other, with as many passes over
-its rows as the run makes over all of them; what is kept of it are its predictions. The run itself is trained
-on all rows as if there had been none.
+A second fit is trained on half of the training rows, with as many passes over them as the run makes over all
+rows. Its predictions of the other half set the temperature. The run itself is then trained on all rows.
 """
 
 import math
@@ -27,42 +26,44 @@ from bara_pyro.types import Json
 from bara_pyro.untrusted.files import read_json
 from bara_pyro.untrusted.schemas import RehearsedFile
 
-DRAWS, SPREAD = 10, 0.5  # draws a prediction; the standard deviation of ln T before a row is seen
+DRAWS, SPREAD = 10, 0.5  # draws per prediction; prior standard deviation of ln T
 
 
 def rehearsal_steps(steps: int, learnt: int, rows: int) -> int:
-    """Return how long a rehearsal is that learns so many rows of a run's: each as often as the run does."""
+    """Return the steps of the second fit, so that it sees each of its rows as often as the run does."""
     return math.ceil(steps * learnt / rows)
 
 
 def halves_of(system: System) -> tuple[list[int], list[int]]:
-    """Return the places of the training rows that a system's rehearsal learns, and of those it is asked."""
+    """Return the indices of the training rows that the second fit learns, and of those it is scored on."""
     return rehearsed_halves(system.task, system.split("train"), system.config.seed)
 
 
 def check_rehearsal(system: System) -> None:
-    """Refuse, before anything is trained, rows that are too few, or too few that a rehearsal could be asked.
+    """Refuse too few rows for split-half calibration, before anything is trained.
 
     Raises:
-        DataError: they are.
+        DataError: there are too few training rows, or too few of them can be held out.
     """
     rows = system.model.num_data
     if rows < REHEARSED_ROWS:
         raise DataError(
-            f"{rows} training rows are too few for calibrated=True (adapter.calibrated), which fits a "
-            f"temperature to half of them: give at least {REHEARSED_ROWS}, or leave it out."
+            f"{rows} training rows are too few for split-half calibration (adapter.calibrated): give at "
+            f"least {REHEARSED_ROWS}, or leave calibrated=True out."
         )
     if (asked := len(halves_of(system)[1])) < ASKED_ROWS:
         raise DataError(
-            f"calibrated=True (adapter.calibrated) needs {ASKED_ROWS} rows to fit a temperature to, and of "
-            f"{rows} training rows it could ask {asked}, as the others belong together: leave it out."
+            f"Split-half calibration (adapter.calibrated) can hold out only {asked} of {rows} training rows, "
+            f"as the others belong together; it needs {ASKED_ROWS}: leave calibrated=True out."
         )
 
 
 def rehearsal_of(system: System, steps: int) -> tuple[System, EncodedSplit]:
-    """Return a program like a system's for a run of so many steps, with half of its rows, and the other half.
+    """Return an untrained system for half of the rows, and the other half.
 
-    It has as many passes over its rows as the run over all.
+    Args:
+        system: the run's own system.
+        steps: of the run; the second fit has as many passes over its rows as the run over all.
     """
     split, c = system.split("train"), system.config
     learnt, asked = halves_of(system)
@@ -76,7 +77,7 @@ def rehearsal_of(system: System, steps: int) -> tuple[System, EncodedSplit]:
 
 
 def rehearsed_steps(system: System, out: Path) -> int:
-    """Return the steps of the run that the rehearsal in a folder is one for; 0 without one of these rows."""
+    """Return the run's steps that a stored calibration was made for; 0 if there is none for these rows."""
     if not (out / REHEARSED).exists():
         return 0
     split, stored = system.split("train"), read_json(out / REHEARSED, RehearsedFile)
@@ -86,11 +87,10 @@ def rehearsed_steps(system: System, out: Path) -> int:
 
 
 def steps_wanted(system: System, out: Path) -> int:
-    """Return how many steps a run has by what its folder holds: as configured, or twice as many, once.
+    """Return the run's number of steps: as configured, or doubled once if it would be underconfident.
 
-    A program that is not sure enough of itself about rows that it has not learnt has learnt too little yet:
-    what was measured of that stands in docs/calibrated.md. Its best temperature is below 1 then, by more than
-    chance would have it of a calibrated one (`too_unsure`).
+    A model that is underconfident on held-out rows was trained for too few steps: its best temperature is
+    significantly below 1 (`too_unsure`). docs/calibrated.md has the measurements.
     """
     c = system.config.train
     if not system.config.adapter.calibrated:
@@ -103,14 +103,14 @@ def steps_wanted(system: System, out: Path) -> int:
 
 
 def _groups(system: System, stored: Json) -> list[list[int]]:
-    """Return which of the rows of a rehearsal belong together, as places among them."""
+    """Return the groups of the held-out rows, as lists of their indices."""
     known = {row.id: row for row in system.task.train}
     return places_by_group(together([known[row["id"]] for row in stored["rows"]], passages=True))
 
 
 def _answers(stored: Json) -> tuple[Tensor, Tensor]:
-    """Return the log-probabilities of a rehearsal, `S x n x C`, and the labels."""
-    # JSON has no infinity: what a row does not offer stands there as null.
+    """Return the stored log-probabilities, `S x n x C`, and the labels, `n`."""
+    # JSON has no infinity: the log-probability of an option that a row does not offer is stored as null.
     known = [
         [[-math.inf if value is None else value for value in draw] for draw in row["log_probs"]]
         for row in stored["rows"]
@@ -120,7 +120,7 @@ def _answers(stored: Json) -> tuple[Tensor, Tensor]:
 
 
 def write_rehearsed(half: System, asked: EncodedSplit, out: Path, steps: int, seconds: float) -> None:
-    """Write what a rehearsal for so many steps says of the rows that it has not learnt."""
+    """Write the second fit's predictions of the held-out half, and the run's `steps` they are for."""
     drawn = draw(half, asked, DRAWS)
     rows: list[Json] = [
         {"id": asked.ids[i], "label": asked.labels[i], "log_probs": drawn[:, i].tolist()}
@@ -130,14 +130,14 @@ def write_rehearsed(half: System, asked: EncodedSplit, out: Path, steps: int, se
 
 
 def fit_rehearsed(system: System, out: Path) -> dict[str, float]:
-    """Set the temperature to the most probable one after what a rehearsal said, `N(0, SPREAD^2)` before.
+    """Set the temperature T to its most probable value on the held-out half; prior of ln T: N(0, SPREAD^2).
 
-    It is never below 1: where rows asked resemble rows learnt (one text twice, one template), a rehearsal
-    is right too often, and the run would be made surer of rows that resemble none.
+    It is never below 1: if the two halves resemble each other (duplicates, one template), the second fit is
+    right too often, and T < 1 would make the run overconfident on new rows.
 
     Returns:
-        `temperature`, `nll_1` and `nll_temperature` (nats, of these predictions), `rows`, `steps` of the run,
-        and `seconds` that rehearsals took.
+        `temperature`, `nll_1` and `nll_temperature` (NLL in nats of the held-out half at T = 1 and at the
+        temperature), `rows`, `steps` of the run, and `seconds` that calibration took.
     """
     stored = read_json(out / REHEARSED, RehearsedFile)
     draws, labels = _answers(stored)

@@ -1,4 +1,4 @@
-"""Scores of replies under a posterior, from their log-probabilities under each draw."""
+"""Score replies from their log-probabilities under each posterior draw."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from bara_pyro.types import Json
 
 
 def mixture(log_probs: Tensor) -> Tensor:
-    """Return `log mean_s p(reply | prompt, draw s)`, `n`, of `S x n`: one draw holds for a whole reply."""
+    """Return `log mean_s p(reply | prompt, draw s)`, `n`, from `S x n`; a draw is for a whole reply."""
     return log_probs.logsumexp(0) - math.log(len(log_probs))
 
 
@@ -19,15 +19,15 @@ def reply_scores(log_probs: Tensor, tokens: Sequence[int]) -> dict[str, float]:
 
     Args:
         log_probs: float64, `S x n`: `log p(reply | prompt, draw)`, in nats.
-        tokens: number of tokens of each of the n replies, the one that ends it included.
+        tokens: number of tokens of each of the n replies, including the one that ends it.
 
     Returns:
-        `nll`: nats a token, `-sum(log mixture) / sum(tokens)`; `perplexity`: its exponential; `nll_reply`:
-        nats a reply; `n` replies and `tokens`.
+        `nll`: nats per token, `-sum(log mixture) / sum(tokens)`; `perplexity`: its exponential; `nll_reply`:
+        nats per reply; `n` and `tokens`: numbers of replies and tokens.
     """
     total = float(-mixture(log_probs).sum())
     nll = total / sum(tokens)
-    perplexity = math.exp(nll) if nll < 700 else math.inf  # above which a float ends
+    perplexity = math.exp(nll) if nll < 700 else math.inf  # exp overflows above 709
     return {
         "nll": nll,
         "perplexity": perplexity,
@@ -38,7 +38,7 @@ def reply_scores(log_probs: Tensor, tokens: Sequence[int]) -> dict[str, float]:
 
 
 def reply_rows(split: Replies, log_probs: Mapping[int, Tensor]) -> list[Json]:
-    """Return a line a reply: its number of tokens and, a number of draws, its log-probability in nats."""
+    """Return one line per reply: its tokens and, for each number of draws, its log-probability in nats."""
     mixtures = {str(s): mixture(draws) for s, draws in log_probs.items()}
     return [
         {

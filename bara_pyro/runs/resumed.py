@@ -1,4 +1,4 @@
-"""A run that goes on: with its own settings, wherever its language model and its rows are now."""
+"""Resume a run with its own settings, even if its language model or its rows have moved."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from bara_pyro.runs.system import System, build_system
 from bara_pyro.settings import DEFAULT_METHOD
 from bara_pyro.types import Json
 
-# Where model and data are, which may have moved since a run was started; that they are the same is checked.
+# Locations of model and data, which may have changed since the start; fingerprints check their content.
 PLACES = {"backbone.name", "task.name", "task.data_dir", "task.test_file", "task.streaming"}
 PLACES |= {".".join(key) for key in OF_THE_MACHINE}
 
@@ -22,33 +22,33 @@ PLACES |= {".".join(key) for key in OF_THE_MACHINE}
 def resumed(
     out: Path, file: Path | None, overrides: Json, assignments: list[str], *, with_rows: bool = False
 ) -> tuple[RunConfig, RunConfig]:
-    """Return the settings that a run was started with, and these with the places of model and data now.
+    """Return the settings that a run was started with, and the same with the present locations of its data.
 
-    What is a matter of memory alone may be another from now on, in both.
+    Settings that only cost memory or time may be changed; the new values are in both.
 
     Args:
         out: folder of the run.
-        file: of settings that somebody gave.
+        file: the user's file of settings.
         overrides: settings by dotted key.
         assignments: settings as `key=value`.
-        with_rows: whether its rows are given, too.
+        with_rows: whether its rows are given in Python as well.
 
     Raises:
-        ConfigError: a setting is given that is another than it was.
-        BaraError: the rows are not where they were.
+        ConfigError: a given setting differs from the run's.
+        BaraError: the run's rows are missing.
     """
     started, stored = stored_config(out)
     method = overrides.get("method", started.method.name)
     name = method.get("name", DEFAULT_METHOD) if isinstance(method, dict) else method
-    if name != started.method.name:  # whose settings the other has not
+    if name != started.method.name:  # another method has other settings
         raise ConfigError(
-            f"{out} was started with another method, {started.method.name!r}: leave --method out to resume "
-            "it as it was, or choose another --out."
+            f"{out} was started with the method {started.method.name!r}: leave --method out to resume it, or "
+            "choose another --out."
         )
     given = load_config(file, overrides, assignments, base=started)
     config = for_rows(given, stored["num_data"])
     if given.adapter.calibrated is None:
-        config = calibrated(config, None)  # so it was started, maybe before a rehearsal was the default
+        config = calibrated(config, None)  # older versions did not calibrate by default
     others = [key for key in differences(started, config) if key not in PLACES | config.memory().keys()]
     if config.task.name != started.task.name and not is_file_name(config.task.name):
         others.append("task.name")
@@ -58,12 +58,13 @@ def resumed(
         return started.with_memory(config.memory()), config
     if stored.get("columns") and not is_file_name(config.task.name):
         raise CheckpointError(
-            f"{out} was started on rows given in Python: resume it there, or give them in a file with --task."
+            f"{out} was started on rows given in Python: resume it there, or give a file with the rows "
+            "(--task)."
         )
     for moved, option in ((config.task.name, "--task"), (config.task.test_file, "--test-file")):
         if moved and is_file_name(str(moved)) and not Path(moved).is_file():
             raise DataError(
-                f"There is no file {Path(moved).absolute()}, which {out} was started on: say where it is now "
+                f"There is no file {Path(moved).absolute()}, on which {out} was started: give its new path "
                 f"with {option}."
             )
     return started.with_memory(config.memory()), config
@@ -77,13 +78,13 @@ def build_run(
     *,
     on_rows: OnRows | None = None,
 ) -> System:
-    """Return the system of a run, of one that goes on under the settings that it was started with.
+    """Return the system of a new run, or of a resumed one with the settings that it was started with.
 
     Args:
-        started: the settings that it was started with; None: it begins.
-        config: the same with the places of now; see `resumed`.
-        backbone: the language model, where it is loaded.
-        task: the rows, where they are read.
+        started: the settings that a run was started with; None for a new run.
+        config: the same with the present locations of model and data; see `resumed`.
+        backbone: the language model, if it is loaded already.
+        task: the rows, if they are read already.
         on_rows: see `build_system`.
     """
     if started is None:
@@ -94,7 +95,7 @@ def build_run(
 
 
 def check_same_settings(out: Path, config: RunConfig) -> None:
-    """Refuse to go on with the run in a folder under settings that lead to other results; a `ConfigError`."""
+    """Raise a `ConfigError` if settings differ from a run's in a way that changes its results."""
     started, _ = stored_config(out)
     if started.hash != config.hash:
         neutral = config.memory().keys() | {".".join(key) for key in OF_THE_MACHINE}
@@ -102,8 +103,8 @@ def check_same_settings(out: Path, config: RunConfig) -> None:
 
 
 def other_settings(out: Path, keys: list[str]) -> ConfigError:
-    """Return the error of a run that was started with other settings than are given now."""
+    """Return the error for a run that was started with other settings."""
     return ConfigError(
-        f"{out} was started with another {', '.join(keys)}: leave the settings out to resume it as "
-        "it was, or choose another --out."
+        f"{out} was started with another {', '.join(keys)}: leave the settings out to resume it, or choose "
+        "another --out."
     )

@@ -1,4 +1,4 @@
-"""The rows that a configuration names: loaded, limited, as token ids, and what is worth saying of them."""
+"""The rows that a configuration names: loading, limiting, encoding as token ids, and notes on them."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -22,27 +22,27 @@ from bara_pyro.runs.config import RunConfig
 from bara_pyro.runs.sections import TaskConfig
 from bara_pyro.types import Json
 
-# Percentage of unknown tokens above which a data set is not what the language model can read.
+# Percentage of unknown tokens above which a note warns that the language model cannot read the data.
 UNKNOWN = 10.0
-# Above this one they are of another language: of English, the microworld lacks some 80.
+# Above this percentage the rows are in another language; the microworld does not know some 80 % of English.
 UNREADABLE = 75.0
 OnRows = Callable[[int], object]
 Replies = EncodedReplies | StreamedReplies
 AnyTask = TypeVar("AnyTask", Task, ReplyTask)
 Row = TypeVar("Row")
 
-# Settings of where rows are read from, and of how they are read: what has been read takes none of them.
+# Settings of where and how rows are read; they do not apply to rows that have been read already.
 OF_FILES = ("data_dir", "revision", "streaming")
 OF_DIVIDING = ("test_fraction", "validation_rows", "seed")
 OF_ANSWERS = ("classes", *OPTIONS)
 
 
 def load_data(config: RunConfig, *, find_ids: bool = True) -> Task:
-    """Load the task that a configuration names, its labels in words; see `data.encode_labels`."""
+    """Load the task that a configuration names, with its labels as words; see `data.encode_labels`."""
     c = config.task
     if is_reply_task(c.name):
         raise ConfigError(
-            f"The task {c.name!r} is of replies: give likelihood='completion' (--likelihood completion)."
+            f"The task {c.name!r} holds replies: set likelihood='completion' (--likelihood completion)."
         )
     task = load_task(
         c.name,
@@ -59,15 +59,15 @@ def load_data(config: RunConfig, *, find_ids: bool = True) -> Task:
 def rows_given(
     config: RunConfig, data: Data | Task | ReplyTask, typed: Collection[str] = ()
 ) -> Task | ReplyTask:
-    """Return rows given in Python as the task that a configuration says how to read.
+    """Return rows given in Python as a task, read by the settings of a configuration.
 
     Args:
         config: the settings.
-        data: rows, or a task that has been read, of which `limit` and `train_rows` are still taken.
-        typed: the dotted keys of the settings that somebody gave.
+        data: rows, or a task that has been read, to which `limit` and `train_rows` still apply.
+        typed: the dotted keys of the settings that the user gave.
 
     Raises:
-        ConfigError: one of these says how rows are read that have been read.
+        ConfigError: the user gave a setting that has no effect on rows in memory.
         DataError: the rows cannot be used.
     """
     c = config.task
@@ -75,8 +75,8 @@ def rows_given(
     for name in (*OF_FILES, *of_rows):
         if f"task.{name}" in typed:
             raise ConfigError(
-                f"{name}={getattr(c, name)!r} says how rows are read, and a {type(data).__name__} is given: "
-                "leave it out, or give the name of a task or a file."
+                f"{name}={getattr(c, name)!r} has no effect on a {type(data).__name__}, which has been read "
+                "already: leave it out, or give the name of a task or a file."
             )
     if isinstance(data, Task):
         return _limited(data, config)
@@ -88,7 +88,7 @@ def rows_given(
 
 
 def _named(c: TaskConfig, *names: str) -> Json:
-    """Return settings of rows by their names."""
+    """Return the settings with these names."""
     return {name: getattr(c, name) for name in names}
 
 
@@ -97,7 +97,8 @@ def load_reply_data(config: RunConfig) -> ReplyTask:
     c = config.task
     if c.name in SOURCES or c.name in TASKS:
         raise ConfigError(
-            f"The task {c.name!r} is of answers: leave likelihood='completion' (--likelihood completion) out."
+            f"The task {c.name!r} has answers and no replies: leave likelihood='completion' "
+            "(--likelihood completion) out."
         )
     check_world(c.name, c.world)
     task = load_replies(
@@ -117,14 +118,14 @@ def load_reply_data(config: RunConfig) -> ReplyTask:
 def _limited(task: AnyTask, config: RunConfig) -> AnyTask:
     c = config.task
     if c.train_rows is not None:
-        # Rows that a task brings for validation are no training rows; those carved out of these are.
+        # Validation rows set aside from the training rows count as training rows; a task's own do not.
         aside = len(task.validation) if c.validation_rows else 0
         task = _fewer(task, c.train_rows, c.train_rows_seed, aside)
     if c.limit is None:
         return task
     notes = [*task.notes, f"only the first {c.limit} rows of each split"]
     if lost := _lost(task, task.train[: c.limit]):
-        notes.append(f"no row left to train on has the answer {', '.join(lost)}")
+        notes.append(f"no remaining training row has the answer {', '.join(lost)}")
     return replace(
         task,
         train=task.train[: c.limit],
@@ -135,7 +136,7 @@ def _limited(task: AnyTask, config: RunConfig) -> AnyTask:
 
 
 def _lost(task: Task | ReplyTask, kept: Sequence[Row]) -> list[str]:
-    """Return the classes of training rows that none of those kept has; none where rows list options."""
+    """Return the classes that the rows kept no longer contain; empty if each row lists its own options."""
     if isinstance(task, ReplyTask):
         return []
     gone = {row.label for row in task.train} - {row.label for row in kept if isinstance(row, Example)}
@@ -143,13 +144,13 @@ def _lost(task: Task | ReplyTask, kept: Sequence[Row]) -> list[str]:
 
 
 def _fewer(task: AnyTask, rows: int, seed: int | None, aside: int) -> AnyTask:
-    """Keep so many training rows, the `aside` that were set aside for validation among them.
+    """Keep this many training rows, including the `aside` rows that were set aside for validation.
 
-    The others are the first; with a seed they are drawn at random.
+    The first rows are kept; with a seed, rows drawn at random.
     """
     there = len(task.train) + aside
     if rows > there:
-        raise DataError(f"train_rows={rows} is more than the {there} rows of {task.name!r}: lower it.")
+        raise DataError(f"train_rows={rows} exceeds the {there} training rows of {task.name!r}: lower it.")
     kept = rows - aside
     train, note = task.train[:kept], f"the first {kept} training rows"
     if seed is not None:
@@ -157,21 +158,21 @@ def _fewer(task: AnyTask, rows: int, seed: int | None, aside: int) -> AnyTask:
         train = task.train if rows == there else carve(task.train, kept, seed)[1]
     notes = [*task.notes, note]
     if lost := _lost(task, train):
-        which = f"no row left to train on has the answer {', '.join(lost)}"
+        which = f"no remaining training row has the answer {', '.join(lost)}"
         notes.append(which if seed is not None else f"{which} (--train-rows-seed draws rows at random)")
     return replace(task, train=train, notes=tuple(notes))
 
 
 def some(rows: Sequence[Row], task: str, name: str) -> Sequence[Row]:
-    """Return the rows of a split.
+    """Return the rows of a split, unless it is empty.
 
     Raises:
-        DataError: there are none.
+        DataError: the split has no rows.
     """
     if not rows:
         way_out = ""
         if name == "validation":
-            way_out = ", or train with validation_rows (--validation-rows), which sets some aside"
+            way_out = ", or set rows aside in training with validation_rows (--validation-rows)"
         raise DataError(f"The task {task!r} has no {name} rows: choose another split or task{way_out}.")
     return rows
 
@@ -194,9 +195,9 @@ def encode_split(config: RunConfig, backbone: Backbone, task: Task, name: str) -
 def encode_reply_split(
     config: RunConfig, backbone: Backbone, task: ReplyTask, name: str, on_rows: OnRows | None = None
 ) -> Replies:
-    """Return a split of prompts with replies as token ids; those trained on packed, where that is asked for.
+    """Return a split of prompts with replies as token ids; training rows are packed if `packing` is set.
 
-    Streamed rows are all read once, and `on_rows` is called with the number of those just read.
+    Streamed rows are all read once; `on_rows` is called with the number of rows just read.
 
     Raises:
         DataError: the split is empty, or all prompts are too long.
@@ -220,7 +221,7 @@ def encode_reply_split(
 
 
 def encode_rows(config: RunConfig, backbone: Backbone, task: Task, rows: Sequence[Example]) -> EncodedSplit:
-    """Return rows of a task as token ids, with the texts of their answers where these are scored."""
+    """Return rows of a task as token ids, with the texts of their answers if labels='texts'."""
     c = config.task
     classes = len(task.labels) if c.labels == "texts" else None
     return encode(
@@ -235,22 +236,22 @@ def encode_rows(config: RunConfig, backbone: Backbone, task: Task, rows: Sequenc
 
 
 def longest(config: RunConfig, backbone: Backbone) -> int:
-    """Return how many tokens a row may have: task.max_length, or fewer that the language model takes."""
+    """Return the most tokens a row may have: task.max_length, or the language model's limit if smaller."""
     return min(config.task.max_length, backbone.context or config.task.max_length)
 
 
 def way_to_longer(config: RunConfig, backbone: Backbone) -> str:
-    """Return how rows with longer questions can be read, as the end of a sentence."""
+    """Return, as the end of a sentence, what to do about questions that are too long."""
     if longest(config, backbone) < config.task.max_length:
-        return "the language model takes no more, so give shorter ones, or another model"
+        return "the language model takes no more, so shorten them or choose another model"
     return "raise task.max_length"
 
 
 def check_readable(split: EncodedSplit | Replies, backbone: Backbone) -> None:
-    """Refuse training rows of which the tokenizer knows next to nothing.
+    """Refuse training rows in a language that the tokenizer does not know.
 
     Raises:
-        DataError: it knows less than a quarter of their tokens.
+        DataError: more than three quarters of their tokens are unknown.
     """
     if isinstance(split, EncodedSplit):
         share = split.unknown
@@ -262,31 +263,31 @@ def check_readable(split: EncodedSplit | Replies, backbone: Backbone) -> None:
     if share > UNREADABLE:
         raise DataError(
             f"{share:.0f} % of the tokens of the train rows are unknown to the tokenizer of {backbone.name}: "
-            "give a language model of their language as model (--model)."
+            "choose a language model that reads their language (--model)."
         )
 
 
 def unknown_note(share: float, name: str) -> list[str]:
-    """Say, where it is more than a tenth, which share of texts, in percent, the tokenizer cannot read."""
+    """Return a note if the share of unknown tokens, in percent, is more than 10."""
     if share <= UNKNOWN:
         return []
     return [
         f"{share:.0f} % of the tokens of the {name} are unknown to the tokenizer, so the model "
-        "cannot read these words: give a model of their language"
+        "cannot read these words: choose a model that knows their language"
     ]
 
 
 def reading_notes(
     config: RunConfig, backbone: Backbone, split: EncodedSplit | Replies, name: str
 ) -> list[str]:
-    """Say how many of the rows called `name` the model cannot read, or not whole."""
+    """Return notes on how many rows of a split were cut, dropped or hold unknown tokens."""
     notes, what, asked = [], "reply", "prompt"
     if isinstance(split, EncodedSplit):
         notes, what, asked = unknown_note(split.unknown, f"{name} rows"), "context or text", "question"
     if split.shortened:
         had = _counted(len(split.shortened), name, f"had its {what}", f"had their {what}")
         length = longest(config, backbone)
-        why = "" if length == config.task.max_length else ", the most that the language model takes"
+        why = "" if length == config.task.max_length else ", the language model's limit"
         notes.append(f"{had} cut to {length} tokens{why}")
     if split.dropped:
         was = _counted(
@@ -297,5 +298,5 @@ def reading_notes(
 
 
 def _counted(count: int, name: str, one: str, more: str) -> str:
-    """Return what is said of one row, or of more."""
+    """Return a clause about one row, or about several."""
     return f"{count} {name} row {one}" if count == 1 else f"{count} {name} rows {more}"

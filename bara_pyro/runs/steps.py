@@ -1,4 +1,4 @@
-"""The steps of a training: progress as they go, resumable after a kill at any moment, to the same bits."""
+"""The optimiser steps of a training, which can be resumed bit for bit after it is killed at any moment."""
 
 from collections.abc import Callable
 from contextlib import ExitStack, closing
@@ -25,22 +25,22 @@ OnStep = Callable[[int, dict[str, float]], None]
 
 
 def make_svi(system: System, train: TrainConfig | None = None) -> SVI:
-    """Return the inference object that a configuration describes, or another section of training."""
+    """Return the inference object for a system's configuration, or for another section `train`."""
     c = system.config
     return METHODS[c.method.name].svi(system.model, system.guide, train or c.train, c.method)
 
 
 def noise_of(seed: int, rank: int) -> int:
-    """Return the seed of the noise that a process trains with, apart from the run's, its initial values'."""
+    """Return the seed of a process's noise in training, which differs from the seed of initial values."""
     return noise_seed(seed, f"training/{rank}")
 
 
 def fit_steps(system: System, out: Path, ranks: Ranks, on_step: OnStep | None, steps: int) -> None:
-    """Do so many steps, or those of them that a checkpoint in the folder leaves."""
+    """Train for this many steps, continuing from a checkpoint in the folder if there is one."""
     c = system.config.train.model_copy(update={"steps": steps})
     svi = make_svi(system, c)
     svi.ranks = ranks if ranks.size > 1 else None
-    # The noise of training follows from the seed, not from what was drawn since the model was built.
+    # The noise of training depends on the seed, not on random numbers drawn since the model was built.
     noise = noise_of(system.config.seed, 0 if svi.common_noise else ranks.rank)
     with seeded(system.backbone.device, noise), replaying(svi, c.capture == "auto"):
         _fit(system, svi, c, out, ranks, on_step)
@@ -60,7 +60,7 @@ def _fit(system: System, svi: SVI, c: TrainConfig, out: Path, ranks: Ranks, on_s
     with SignalHandler() as brake, ExitStack() as stack:
         log = None
         if ranks.first:
-            (out / MANIFEST).unlink(missing_ok=True)  # nothing is whole until training is over
+            (out / MANIFEST).unlink(missing_ok=True)  # the run is incomplete until training ends
             write_config(system, out)
             log = stack.enter_context(closing(Log(out / LOG, start)))
         try:
@@ -71,8 +71,8 @@ def _fit(system: System, svi: SVI, c: TrainConfig, out: Path, ranks: Ranks, on_s
                 done = step + 1
                 if log and (done % c.log_every == 0 or done == c.total_steps):
                     log.add({"step": done, **svi.last})
-                stopped = ranks.largest(brake.signal)  # looked at once: it may come at any moment
-                # Also behind the last one: what is fitted after training may need more memory than there is.
+                stopped = ranks.largest(brake.signal)  # read once per step: a signal may arrive at any moment
+                # Also after the last step, because fitting afterwards may run out of memory.
                 due = more_to_fit(system) if done == c.total_steps else done % c.checkpoint_every == 0
                 if stopped or due:
                     if log:
@@ -82,49 +82,49 @@ def _fit(system: System, svi: SVI, c: TrainConfig, out: Path, ranks: Ranks, on_s
                     on_step(done, svi.last)
                 if stopped:
                     raise Stopped(
-                        f"Stopped after step {done} of {c.total_steps}: {out} keeps all of it, go on with "
-                        f"{how_to_resume(out)}.",
+                        f"Stopped after step {done} of {c.total_steps} with all progress kept in {out}: "
+                        f"continue with {how_to_resume(out)}.",
                         stopped,
                     )
         except TrainingError as error:
             raise _stopped(error, system, out, done, good, ranks) from error
         except ProcessLostError as error:
             raise ProcessLostError(
-                f"Stopped after step {done} of {c.total_steps}: another process of this training does not "
-                f"answer. {out} keeps the last checkpoint; start all processes with resume=True (--resume)."
+                f"Stopped after step {done} of {c.total_steps}, because another process does not answer. "
+                f"{out} keeps the last checkpoint; start all processes with resume=True (--resume)."
             ) from error
 
 
 def more_to_fit(system: System) -> bool:
-    """Return whether something is fitted once the steps are done: by the method, or by an option of any."""
+    """Return whether the method, or a setting of the adapters, fits something after the last step."""
     return METHODS[system.config.method.name].finish is not None or any(system.corrections.children())
 
 
 def check_shares(c: TrainConfig, processes: int) -> None:
-    """Refuse a step whose rows so many processes cannot share, or cut into micro-batches, evenly.
+    """Refuse a batch that cannot be divided evenly among processes and micro-batches.
 
-    It is asked before anything is written: a folder keeps the batch size that it was started with.
+    Call it before anything is written: a folder keeps the batch size that it was started with.
 
     Raises:
-        ConfigError: they cannot.
+        ConfigError: the batch cannot be divided evenly.
     """
     share, left = divmod(c.batch_size, processes)
     if left:
         raise ConfigError(
-            f"train.batch_size={c.batch_size} rows a step cannot be shared evenly by {processes} processes: "
-            "choose a multiple."
+            f"train.batch_size={c.batch_size} cannot be divided evenly among {processes} processes: choose a "
+            f"multiple of {processes}."
         )
     if share % c.accumulate:
         raise ConfigError(
-            f"train.accumulate={c.accumulate} must divide the {share} rows a step of each of {processes} "
-            "processes: choose another, or another batch size."
+            f"train.accumulate={c.accumulate} must divide the {share} rows per step of each of {processes} "
+            "processes: choose another value, or another batch size."
         )
 
 
 def micro_batches(
     system: System, split: EncodedRows, c: TrainConfig, step: int, ranks: Ranks = ALONE
 ) -> list[Batch]:
-    """Return this process's share of the rows of a step, cut into `accumulate` pieces: see `check_shares`."""
+    """Return this process's share of the rows of a step in `accumulate` micro-batches; see `check_shares`."""
     rows = ranks.share(training_batches(len(split), c.batch_size, system.config.seed, step))
     size = len(rows) // c.accumulate
     pieces = [rows[i : i + size] for i in range(0, len(rows), size)]
@@ -137,11 +137,11 @@ def micro_batches(
 def _stopped(
     error: TrainingError, system: System, out: Path, step: int, good: LastFinite, ranks: Ranks
 ) -> TrainingError:
-    """Save the last good parameters and return the error that says so."""
-    kept = "there is no good state to keep"
+    """Save the last parameters with a finite loss, and return the error that says so."""
+    kept = "there are no good parameters to keep"
     if good.restore():
         if ranks.first:
             save_system(system, out, step - 1)
         kept = f"the parameters after step {step - 1} are kept in {out}"
-    reason, what = str(error).rstrip("."), "The rehearsal" if out.name == REHEARSAL else "Training"
+    reason, what = str(error).rstrip("."), "Split-half calibration" if out.name == REHEARSAL else "Training"
     return TrainingError(f"{what} stopped at step {step + 1}, {kept}: {reason[0].lower()}{reason[1:]}.")

@@ -1,4 +1,4 @@
-"""A training that is stopped, by a signal or by a loss that is not finite, keeps what it had."""
+"""Keep the progress of a training that is stopped by a signal or by a loss that is not finite."""
 
 import signal
 import threading
@@ -13,12 +13,10 @@ from bara_pyro.errors import TERMINATION
 
 
 class SignalHandler:
-    """Ctrl-C, and what else stops a process and is handled, take effect when a step is whole.
-
-    A second one takes effect at once.
+    """Defers Ctrl-C and other handled signals to the end of a step; a second signal takes effect at once.
 
     Attributes:
-        signal: the number of the one that came; 0 while there is none.
+        signal: the number of the signal received; 0 if none.
     """
 
     def __init__(self) -> None:
@@ -44,9 +42,9 @@ class SignalHandler:
 
 
 class LastFinite:
-    """The parameters that the last finite loss was computed with.
+    """The parameters with which the last finite loss was computed.
 
-    Those that a non-finite loss was computed with are the ones that broke it: they are not worth keeping.
+    Parameters that gave a non-finite loss are not worth keeping.
     """
 
     def __init__(self, svi: SVI) -> None:
@@ -55,16 +53,16 @@ class LastFinite:
         self._good: list[Tensor] | None = None
 
     def before(self) -> None:
-        """Note the parameters that a step starts from."""
+        """Remember the parameters at the start of a step."""
         torch._foreach_copy_(self._before, self.parameters)
 
     def after(self) -> None:
-        """Note that the step's loss was finite."""
+        """Mark the remembered parameters as good, because the step's loss was finite."""
         spare = [p.clone() for p in self.parameters] if self._good is None else self._good
         self._good, self._before = self._before, spare
 
     def restore(self) -> bool:
-        """Put the good parameters back; return whether there are any."""
+        """Restore the last good parameters; return whether there are any."""
         if self._good is not None:
             torch._foreach_copy_(self.parameters, self._good)
         return self._good is not None

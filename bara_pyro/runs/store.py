@@ -1,4 +1,4 @@
-"""Files of a run: safetensors and JSON, written atomically, never pickle."""
+"""Read and write the safetensors files of a run."""
 
 import json
 from collections.abc import Mapping
@@ -22,8 +22,8 @@ OURS = "bara_pyro"
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Json) -> None:
     """Write a safetensors file atomically, with JSON metadata and the schema version.
 
-    The same content is the same bytes: safetensors orders several entries of its header at random, so all
-    metadata are one entry.
+    The same content always gives the same bytes: safetensors writes several entries of metadata in random
+    order, so all metadata are one entry.
     """
     data = {key: value.detach().contiguous().cpu() for key, value in tensors.items()}
     header = {OURS: json.dumps({"schema": SCHEMA, **metadata}, sort_keys=True)}
@@ -31,10 +31,10 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Json) -> 
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], Json]:
-    """Read a file of `write_tensors`: tensors on the CPU, metadata decoded.
+    """Read a file of `write_tensors`: its tensors, on the CPU, and its metadata.
 
     Raises:
-        CheckpointError: missing, truncated, not ours, or of another schema version.
+        CheckpointError: the file is missing, damaged, foreign, or of another schema version.
     """
     metadata = read_metadata(path)
     try:
@@ -45,10 +45,10 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], Json]:
 
 
 def read_metadata(path: Path) -> Json:
-    """Return the metadata of a file of `write_tensors`, of which no tensor is read.
+    """Return the metadata of a file of `write_tensors` without reading its tensors.
 
     Raises:
-        CheckpointError: missing, truncated, not ours, or of another schema version.
+        CheckpointError: the file is missing, damaged, foreign, or of another schema version.
     """
     check_header(path)
     try:
@@ -58,17 +58,17 @@ def read_metadata(path: Path) -> Json:
     except (OSError, SafetensorError, ValueError) as error:
         raise _unreadable(path, error) from error
     if OURS not in header or not isinstance(metadata, dict):
-        raise CheckpointError(f"{path} was not written by {OURS}: give the file of a run of ours.")
+        raise CheckpointError(f"{path} was not written by {OURS}: give a file of one of its runs.")
     check_schema(metadata, path)
     checked(metadata, TensorsFile, path)
     return metadata
 
 
 def check_header(path: Path) -> dict[str, tuple[int, ...]]:
-    """Return the names and shapes of the tensors in a file, none of which is read.
+    """Return the names and shapes of the tensors in a file without reading them.
 
     Raises:
-        CheckpointError: missing, truncated, or no safetensors.
+        CheckpointError: the file is missing, damaged, or not safetensors.
     """
     try:
         return {name: tuple(header.shape) for name, header in check_tensors(path).items()}
@@ -78,44 +78,45 @@ def check_header(path: Path) -> dict[str, tuple[int, ...]]:
 
 def _unreadable(path: Path, error: Exception) -> CheckpointError:
     return CheckpointError(
-        f"Cannot read {path} ({why(error)}): the file is missing, truncated or was not written by bara_pyro; "
-        "train again or copy it anew."
+        f"Cannot read {path} ({why(error)}), which is missing, truncated or not written by bara_pyro: train "
+        "again, or copy it again."
     )
 
 
 def check_schema(stored: Json, path: Path) -> None:
-    """Raise `CheckpointError` where a file has another schema than this version reads."""
+    """Raise a `CheckpointError` if a file has another schema version than this package reads."""
     if (found := stored.get("schema")) != SCHEMA:
         raise later_schema(found, path)
 
 
 def load_parameters(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Copy tensors into parameters of the same names, which must match exactly in name and shape.
+    """Copy tensors into the parameters of the same names; names and shapes must match exactly.
 
     Raises:
-        CheckpointError: a name is missing or extra, a shape or type differs, or a value is not finite;
-            nothing has been copied then.
+        CheckpointError: a name is missing or extra, a shape or dtype differs, or a value is not finite;
+            nothing is copied then.
     """
     missing, extra = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
     if missing or extra:
         name = (missing or extra)[0]
         state = "lacks" if missing else "has an unknown"
         raise CheckpointError(
-            f"{path} {state} {name!r}: it belongs to another method, rank, target list or backbone."
+            f"{path} {state} {name!r}, so it belongs to another method, rank, target list or backbone: give "
+            "the right file."
         )
     for name, value in own.items():
         given = tensors[name]
         if value.shape != given.shape:
             raise CheckpointError(
-                f"{path}: {name!r} has shape {tuple(given.shape)}, the model needs {tuple(value.shape)}: it "
-                "belongs to another rank or backbone."
+                f"{path}: {name!r} has shape {tuple(given.shape)}, but the model needs {tuple(value.shape)}: "
+                "give the file of a run with this rank and backbone."
             )
         if value.dtype != given.dtype:
             raise CheckpointError(
-                f"{path}: {name!r} has values of type {given.dtype}, the model needs {value.dtype}: it was "
-                "not written by this program."
+                f"{path}: {name!r} has dtype {given.dtype}, but the model needs {value.dtype}: restore the "
+                "file from a copy."
             )
-        # What is infinite until it is fitted, such as a radius, may still be.
+        # Parameters that are infinite until they are fitted, such as a radius, may be infinite.
         if not given.isfinite().all() and value.isfinite().all():
             raise CheckpointError(
                 f"{path}: {name!r} holds values that are not finite: train again, or restore it from a copy."

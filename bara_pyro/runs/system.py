@@ -1,4 +1,4 @@
-"""A configuration made real: backbone, task, model and guide."""
+"""Build what a configuration describes: backbone, task, model and guide."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -44,22 +44,22 @@ from bara_pyro.runs.rows import (
     reading_notes,
 )
 
-# Settings of the adapters' section that are of what is fitted to draws (`bara_pyro.posthoc`).
+# Settings of the section `adapter` for corrections that are fitted after training (`bara_pyro.posthoc`).
 CORRECTED = ("calibrated", "distance_aware", "one_pass")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class System:
-    """Everything that training and prediction work on.
+    """The objects of a run: settings, language model, rows, program and posterior.
 
     Attributes:
         config: the settings.
         backbone: the frozen language model with its tokenizer.
         task: the rows.
-        answer_ids: long, `C`: the token of each class; empty where whole texts are scored.
+        answer_ids: long, `C`: the token of each class; empty if whole texts are scored.
         model, guide: the program and its posterior.
-        corrections: what is fitted to their draws once training is over.
-        conversations: the rows where replies are learnt; the task then has a name only.
+        corrections: corrections of predictions that are fitted after training.
+        conversations: the rows, if replies are learnt; `task` then only has a name.
     """
 
     config: RunConfig
@@ -84,7 +84,7 @@ class System:
         """Return a split as token ids, encoded once; see `encode_split`.
 
         Raises:
-            ConfigError: replies are learnt, which have no classes.
+            ConfigError: the model learns replies, which have no classes.
             DataError: the split is empty, or a question is too long.
         """
         require_answers(self.config)
@@ -94,18 +94,18 @@ class System:
         """Return a split of replies as token ids, encoded once; see `encode_reply_split`.
 
         Raises:
-            ConfigError: answers are learnt, not replies.
+            ConfigError: the model learns answers, not replies.
             DataError: the split is empty, or all its prompts are too long.
         """
         if self.config.task.likelihood != "completion":
             raise ConfigError(
-                "This model learns answers, no replies: train with likelihood='completion' "
+                "This model learns answers, not replies: train with likelihood='completion' "
                 "(--likelihood completion)."
             )
         return cast(Replies, self.encoded(name))
 
     def encoded(self, name: str) -> EncodedSplit | Replies:
-        """Return a split, of answers or of replies, as token ids, encoded once."""
+        """Return a split of answers or replies as token ids, encoded once."""
         if name not in self._encoded:
             if self.config.task.likelihood == "completion":
                 told = self.conversations or ReplyTask(self.task.name)
@@ -115,7 +115,7 @@ class System:
         return self._encoded[name]
 
     def with_config(self, config: RunConfig) -> "System":
-        """Return the same with settings that say otherwise where its rows are, not which they are."""
+        """Return a copy that reads the same rows from another location."""
         again = replace(self, config=config)
         again._encoded.update(self._encoded)
         return again
@@ -127,20 +127,20 @@ class System:
 
 
 def require_answers(config: RunConfig) -> None:
-    """Refuse a model that learns replies where classes are asked for.
+    """Refuse a model that learns replies, for functions that need classes.
 
     Raises:
-        ConfigError: it does.
+        ConfigError: the model learns replies.
     """
     if config.task.likelihood == "completion":
         raise ConfigError(
-            "This model learns replies, and what is asked for here are answers of a closed set: train with "
+            "This model learns replies, but this needs a fixed set of answers: train with "
             "likelihood='answer' (--likelihood answer)."
         )
 
 
 def adapter_options(config: RunConfig, rank_pattern: Mapping[str, int] | None = None) -> AdapterOptions:
-    """Return what a program is told about its adapters; see `bara_pyro.core.program.AdaptedLM`."""
+    """Return the options of a program's adapters; see `bara_pyro.core.program.AdaptedLM`."""
     options = cast(AdapterOptions, config.adapter.model_dump(exclude=set(CORRECTED)))
     if rank_pattern:
         options["rank_pattern"] = rank_pattern
@@ -152,16 +152,16 @@ def adapter_options(config: RunConfig, rank_pattern: Mapping[str, int] | None = 
 
 
 def states_note(config: RunConfig, backbone: Backbone, split: EncodedSplit | Replies) -> list[str]:
-    """Say, where the lowest layers hold no adapter, what keeping their output takes."""
+    """Return a note on the memory of cached hidden states, if the lowest layers have no adapter."""
     depth = backbone.frozen_layers(find_targets(backbone.lm, config.adapter.target_modules))
     if not depth:
         return []
     size, folder = backbone.states.size(split.lengths), config.backbone.states_folder
     where = "memory" if folder is None else str(folder)
-    note = f"the lowest {depth} layers hold no adapter and run once a row: {size / 2**20:,.0f} MiB in {where}"
+    note = f"the lowest {depth} layers have no adapter; their output takes {size / 2**20:,.0f} MiB in {where}"
     if folder is None and size > backbone.states.budget:
         kept = f"{backbone.states.budget / 2**20:,.0f}"
-        note += f", of which {kept} are kept: give states_folder (--states-folder) for all"
+        note += f", of which {kept} are cached: set states_folder (--states-folder) to cache all"
     return [note]
 
 
@@ -172,17 +172,17 @@ def build_system(
     *,
     on_rows: OnRows | None = None,
 ) -> System:
-    """Load what a configuration names and build model and guide, with initial values from its seed.
+    """Load what a configuration names, and build model and guide with initial values from its seed.
 
     Args:
         config: the settings.
-        backbone: an already loaded one, to share between several systems.
-        task: an already loaded one.
-        on_rows: called with the number of rows just read, where rows are streamed.
+        backbone: a language model that is already loaded, to share it between systems.
+        task: a task that is already loaded.
+        on_rows: called with the number of rows just read, if rows are streamed.
 
     Raises:
-        BaraError: a name is unknown, a file unreadable, a label not a single token, or it cannot fit into
-            memory.
+        BaraError: a name is unknown, a file is unreadable, a label is not a single token, or the run cannot
+            fit into memory.
 
     Examples:
         >>> from bara_pyro.runs.config import load_config
@@ -201,7 +201,9 @@ def build_system(
     if isinstance(task, ReplyTask) or task.columns is not None:
         config = _naming(config, task.name)
     if not task.train:
-        raise DataError(f"The task {task.name!r} has no training rows: it serves for evaluation only.")
+        raise DataError(
+            f"The task {task.name!r} has no training rows and is for evaluation only: choose another task."
+        )
     if backbone is None:
         backbone = load_backbone(config.backbone.name, dtype=config.backbone.dtype, device=device)
     _check_world(config, backbone, task.name)
@@ -230,7 +232,7 @@ def build_system(
 
 
 def _check_local_rate(system: System) -> None:
-    """Refuse a rate of an amortised guide where none is amortised, or the optimiser moves none."""
+    """Refuse `local_lr_scale` if the guide is not amortised, or its optimiser does not train it."""
     c = system.config
     if (scale := c.train.local_lr_scale) is None:
         return
@@ -238,35 +240,33 @@ def _check_local_rate(system: System) -> None:
     moved = {id(p) for group in optim.param_groups for p in group["params"]}
     if moved.isdisjoint(map(id, system.guide.local_parameters())):
         raise ConfigError(
-            f"train.local_lr_scale={scale} (--local-lr-scale) is AdamW's rate of an amortised guide, and "
-            f"{c.method.name!r} has none here: leave it out, or train bara, bara-gate, clora or fvae, by the "
-            "ELBO."
+            f"train.local_lr_scale={scale} (--local-lr-scale) needs an amortised guide trained by the ELBO, "
+            f"which {c.method.name!r} lacks: leave it out, or train bara, bara-gate, clora or fvae."
         )
 
 
 def _check_labels(config: RunConfig) -> None:
-    """Refuse whole texts as answers where an option of the adapters wants one token each."""
+    """Refuse whole texts as answers if a setting of the adapters needs answers of one token."""
     for name in ("distance_aware", "one_pass"):
         if getattr(config.adapter, name) and config.task.labels == "texts":
             raise ConfigError(
-                f"{name}=True (--{name.replace('_', '-')}) takes answers of one token, and labels='texts' "
-                "(--labels texts) asks for whole texts: give labels='letters' (--labels letters), or leave "
-                f"{name} out."
+                f"{name}=True (--{name.replace('_', '-')}) needs answers of one token, not labels='texts' "
+                f"(--labels texts): set labels='letters' (--labels letters), or leave {name} out."
             )
 
 
 def _check_world(config: RunConfig, backbone: Backbone, task: str) -> None:
-    """Refuse questions about another world than the one that a language model was pretrained on."""
+    """Refuse questions about a world on which the language model was not pretrained."""
     known, asked = backbone.world, config.task.world
     if known is not None and known != asked and has_worlds(task):
         raise ConfigError(
-            f"{backbone.name} knows world {known}, and {task!r} asks about world {asked}: give "
-            f"task.world={known}, or the language model of world {asked}."
+            f"{backbone.name} knows world {known}, but {task!r} asks about world {asked}: set "
+            f"task.world={known}, or choose the language model of world {asked}."
         )
 
 
 def _naming(config: RunConfig, name: str) -> RunConfig:
-    """Return a configuration that does not name other rows than those given in Python, which have a name."""
+    """Return a configuration with the name of the rows given in Python, unless it names a file."""
     c = config.task
     if is_file_name(c.name) or is_reply_task(c.name):
         return config
@@ -282,7 +282,12 @@ def assemble(
 ) -> System:
     """Build model and guide on a loaded backbone, with initial values from the configuration's seed.
 
-    `rank_pattern` is that of a pruned adapter: path of a module -> its rank.
+    Args:
+        config: the settings.
+        backbone: the language model.
+        task: the rows.
+        num_data: number of training rows.
+        rank_pattern: of a pruned adapter: path of a module -> its rank.
     """
     told = task if isinstance(task, ReplyTask) else None
     asked = Task(task.name, (), notes=task.notes) if isinstance(task, ReplyTask) else task
@@ -300,35 +305,35 @@ def assemble(
 
 
 def corrections_of(config: RunConfig, model: AdaptedLM) -> Corrections:
-    """Return what is fitted to a program's draws once it is trained, as the settings ask for it.
+    """Return the corrections of a program's predictions that the settings turn on, not fitted yet.
 
     Raises:
-        ConfigError: two temperatures are asked for, or one of its parts is not for this program's answers.
+        ConfigError: two temperatures would be fitted, or a correction does not apply to this program.
     """
     options = {name: bool(getattr(config.adapter, name)) for name in CORRECTED}
     if METHODS[config.method.name].tempered:
         if options["calibrated"]:
             raise ConfigError(
-                "calibrated=True (adapter.calibrated) asks for a temperature, and a method that is about "
-                "temperatures fits one of its own: leave it out."
+                f"calibrated=True (adapter.calibrated) fits a temperature, but the method "
+                f"{config.method.name!r} fits its own: leave it out."
             )
         options["calibrated"] = True
     return Corrections(model, **options)
 
 
 def find_device(name: str) -> torch.device | str:
-    """Return a device that is there; of several processes on a machine, "cuda" gives each a GPU of its own.
+    """Return an available device; with several processes on a machine, "cuda" gives each its own GPU.
 
-    "auto", which spreads a language model over all GPUs, is left as it is.
+    "auto", which spreads a language model over all GPUs, is returned unchanged.
 
     Raises:
-        ConfigError: the name is unknown, there is no such device, or several processes would share all GPUs.
+        ConfigError: the device is unknown or not available, or several processes would share all GPUs.
     """
     if name == AUTO:
         if local_rank() is not None:
             raise ConfigError(
-                "backbone.device='auto' takes all GPUs of a machine, which several processes cannot share: "
-                "start one, or give 'cuda'."
+                "backbone.device='auto' uses all GPUs of a machine, which several processes cannot share: "
+                "start one process, or use 'cuda'."
             )
         return name
     try:
@@ -339,7 +344,7 @@ def find_device(name: str) -> torch.device | str:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise ConfigError(
-            f"The device {name!r} is unknown or not available: choose cpu, or cuda or mps where there is one."
+            f"The device {name!r} is unknown or not available: choose cpu, or cuda or mps if there is one."
         ) from error
     return device
 

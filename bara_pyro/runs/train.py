@@ -1,4 +1,4 @@
-"""A training from its first step to the folder of the run: rehearsal, steps, what is fitted afterwards."""
+"""Train a system: split-half calibration, optimiser steps, fits after training, and the run's folder."""
 
 from contextlib import nullcontext
 from functools import partial
@@ -58,17 +58,17 @@ from bara_pyro.runs.train_log import train_seconds
 from bara_pyro.untrusted.files import check_name, read_json
 from bara_pyro.untrusted.schemas import RehearsedFile, RunFile
 
-PROCESS_TIMEOUT = 600.0  # seconds that one of several processes waits for another before it stops
+PROCESS_TIMEOUT = 600.0  # seconds that a process waits for another before it stops
 
 
 def check_free(out: Path, resume: bool) -> None:
-    """Refuse a file, and a folder that holds a run unless `resume`."""
+    """Raise a `ConfigError` if `out` is a file, or holds a run and `resume` is False."""
     check_name(out, ConfigError)
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out} is a file: give a folder as out (--out).")
     if config_file(out).exists() and not resume:
         raise ConfigError(
-            f"{out} already holds a run: give resume=True (--resume) to go on, or another out (--out)."
+            f"{out} already holds a run: give resume=True (--resume) to continue it, or another out (--out)."
         )
 
 
@@ -80,26 +80,25 @@ def train(
     on_step: OnStep | None = None,
     on_rehearsal: OnStep | None = None,
 ) -> None:
-    """Fit a system and write its folder.
+    """Train a system and write its folder.
 
-    Where `torchrun` or `accelerate launch` started several processes, each trains on its share of the rows of
-    every step, and the first alone finishes and writes: `out` must be a folder that all of them see.
+    If `torchrun` or `accelerate launch` started several processes, each trains on its share of the rows of
+    every step, and only the first writes; `out` must be a folder that all of them can read.
 
     Args:
-        system: from `build_system`; fitted in place.
+        system: from `build_system`; trained in place.
         out: folder of the run.
-        resume: go on from the last checkpoint in `out` (from the start where there is none; a finished run
-            is only read back).
+        resume: continue from the last checkpoint in `out`, or start if there is none; a finished run is only
+            loaded.
         on_step: called after each step with the number of steps done and the parts of the loss.
-        on_rehearsal: the same of the rehearsal that comes before, with `adapter.calibrated`.
+        on_rehearsal: the same for the steps of split-half calibration (`adapter.calibrated`).
 
     Raises:
-        ConfigError: `out` holds a run already and `resume` is False, or one that was started with other
-            settings, another process trains there, the method cannot be finished here, or the processes
-            cannot share the rows of a step.
-        CheckpointError: the checkpoint is unusable or a file cannot be written.
+        ConfigError: `out` holds a run and `resume` is False, or a run with other settings; another process
+            trains there; the method's final fit is impossible; or processes cannot share the batch evenly.
+        CheckpointError: the checkpoint is unusable, or a file cannot be written.
         TrainingError: the loss is not finite; the last good parameters are in `out`.
-        ProcessLostError: another of several processes is gone.
+        ProcessLostError: another process does not answer.
 
     Examples:
         >>> from pathlib import Path
@@ -114,14 +113,14 @@ def train(
         ([1, 2, 3], ['adapter_model.safetensors', 'guide.safetensors'])
     """
     out = Path(out)
-    # Before they join: one that is refused and leaves would be a lost process to those still joining.
+    # Before the processes join: one that raises here would be missing for the others.
     check_shares(system.config.train, number_of_processes())
     with joined(system.backbone.device, PROCESS_TIMEOUT) as ranks:
         if ranks.first:
             check_free(out, resume)
             if is_run(out):
                 check_same_settings(out, system.config)
-        ranks.take_over([])  # the first has made room by now
+        ranks.take_over([])  # wait until the first process has checked the folder
         with claimed(out) if ranks.first else nullcontext():
             _train(system, out, ranks, on_step, on_rehearsal)
 
@@ -133,13 +132,13 @@ def _train(
     if is_run(out):
         stored = read_json(config_file(out), RunFile)
         if stored.get("rank_pattern"):
-            raise ConfigError(f"The run in {out} is pruned: there is nothing to go on with, train another.")
+            raise ConfigError(f"The run in {out} is pruned and cannot be resumed: train a new run.")
         check_backbone(system.backbone, out, stored)
     if ranks.largest(int(ranks.first and _is_trained(system, out))):
         check_own_rows(system, out)
         load_weights(system, out)
         if ranks.first and not (out / MANIFEST).exists():
-            record_files(out, *trained_files(out))  # killed right before it was written, or an older run
+            record_files(out, *trained_files(out))  # killed before the manifest was written, or an older run
     else:
         method = METHODS[system.config.method.name]
         if method.check is not None:
@@ -155,7 +154,7 @@ def _train(
             return
         fitted = method.finish(what_is_fitted(system)) if method.finish is not None else {}
         fitted |= _fit_corrections(system, out)
-        check_kept(out)  # what writes would make the folder again
+        check_kept(out)  # writing would create the folder again
         if fitted:
             write_json(out / FITTED, fitted)
         save_system(system, out, steps)
@@ -164,14 +163,13 @@ def _train(
 
 
 def try_guide(system: System) -> None:
-    """Use a guide of somebody else's on one row, so that what it lacks is said before it is trained.
+    """Try a user's guide on one row, so that errors are raised before it is trained.
 
-    The bound asks of a posterior that its draws have a gradient, prediction for a quantile function and, at
-    S = 0, for a mean.
+    The bound needs draws with a gradient; prediction needs a quantile function and, for S = 0, a mean.
 
     Raises:
-        ConfigError: it lacks one of these.
-        MissingKLError: a KL has no closed form, and none is to be estimated.
+        ConfigError: the guide lacks one of these.
+        MissingKLError: a KL has no closed form, and `sampled_kl` is off.
     """
     model, guide, device = system.model, system.guide, system.backbone.device
     if type(guide).__module__.split(".")[0] == "bara_pyro" or not guide.stochastic:
@@ -184,13 +182,13 @@ def try_guide(system: System) -> None:
 
 
 def _is_trained(system: System, out: Path) -> bool:
-    """Whether a folder holds parameters after all steps, of other rows too (`check_own_rows`)."""
+    """Whether a folder holds parameters after all steps; `check_own_rows` checks the rows."""
     saved, c = saved_step(system, out), system.config.train
     return saved == steps_wanted(system, out) or bool(c.may_double and saved == 2 * c.total_steps)
 
 
 def _rehearse(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -> int:
-    """Train a program of its own on half of the rows, twice if need be; return the steps of the run."""
+    """Train the second fit of split-half calibration, again if steps are doubled; return the run's steps."""
     while True:
         there = ranks.largest(rehearsed_steps(system, out) if ranks.first else 0)
         steps = ranks.largest(steps_wanted(system, out) if ranks.first else 0)
@@ -201,14 +199,15 @@ def _rehearse(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -
 
 def _rehearse_once(system: System, out: Path, ranks: Ranks, on_step: OnStep | None, steps: int) -> None:
     if ranks.first:
-        write_config(system, out)  # what is stopped from here on can be gone on with
+        write_config(system, out)  # from here on the run can be resumed
     half, asked = rehearsal_of(system, steps)
     folder = out / REHEARSAL
     try:
         _train(half, folder, ranks, on_step)
     except Stopped as stop:
         raise Stopped(
-            f"Stopped in the rehearsal: {out} keeps all of it, go on with {how_to_resume(out)}.",
+            f"Stopped during split-half calibration with all progress kept in {out}: continue with "
+            f"{how_to_resume(out)}.",
             stop.code - 128,
         ) from stop
     if ranks.first:
@@ -218,7 +217,7 @@ def _rehearse_once(system: System, out: Path, ranks: Ranks, on_step: OnStep | No
 
 
 def what_is_fitted(system: System) -> Fit[AdaptedLM, SiteGuide, MethodConfig]:
-    """Return what a method's `check` and `finish` are given."""
+    """Return the argument of a method's `check` and `finish`."""
     return Fit(
         system.model,
         system.guide,
@@ -233,7 +232,7 @@ def what_is_fitted(system: System) -> Fit[AdaptedLM, SiteGuide, MethodConfig]:
 
 
 def _fit_corrections(system: System, out: Path) -> dict[str, float]:
-    """Fit what the adapters' section asks for once training is over."""
+    """Fit `calibrated`, `distance_aware` and `one_pass`, as far as they are set, after training."""
     found: dict[str, float] = {}
     if system.config.adapter.calibrated:
         found |= {f"calibrated_{key}": value for key, value in fit_rehearsed(system, out).items()}

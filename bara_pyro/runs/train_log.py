@@ -1,4 +1,4 @@
-"""The log of a training, `train_log.jsonl`: written as it goes, cut back where a run goes on."""
+"""The log of a training, `train_log.jsonl`, which is cut to the last checkpoint if a run is resumed."""
 
 import json
 import os
@@ -13,9 +13,9 @@ from bara_pyro.untrusted.schemas import LogLine, RehearsedFile
 
 
 class Log:
-    """`train_log.jsonl`: one object a line, with the seconds of training so far.
+    """Writes `train_log.jsonl`: one object per line, with the seconds of training so far.
 
-    What it holds beyond step `start`, from which training goes on, will be written again and is dropped.
+    Lines after step `start`, from which training continues, are dropped.
     """
 
     def __init__(self, path: Path, start: int) -> None:
@@ -26,7 +26,7 @@ class Log:
         self._file: TextIO = path.open("a", encoding="utf-8")
 
     def add(self, record: dict[str, float]) -> None:
-        """Append a record; a `CheckpointError` where the folder was removed meanwhile."""
+        """Append a record; a `CheckpointError` if the folder was removed meanwhile."""
         seconds = round(time.perf_counter() - self._since, 3)
         with writing(self.path):
             self._file.write(json.dumps({**record, "seconds": seconds}) + "\n")
@@ -34,7 +34,7 @@ class Log:
         check_there(self._file, self.path)
 
     def sync(self) -> None:
-        """Bring the records to the disk: a checkpoint must not be there without the lines before it."""
+        """Write the records to disk, so that no checkpoint is there without the lines before it."""
         with writing(self.path):
             os.fsync(self._file.fileno())
         check_there(self._file, self.path)
@@ -46,9 +46,9 @@ class Log:
 
 
 def train_seconds(out: Path) -> float | None:
-    """Return the wall-clock time of a run's training, its rehearsal included and pauses left out.
+    """Return the seconds of a run's training, including split-half calibration, without pauses.
 
-    None where its log does not say.
+    Returns None if the log does not record them.
     """
     records = read_jsonl(out / LOG, LogLine)
     seconds = records[-1].get("seconds") if records else None
