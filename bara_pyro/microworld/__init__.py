@@ -1,4 +1,4 @@
-"""The embedded default: a small known world, its tasks with exact truths, and a backbone half in the know."""
+"""The microworld: a synthetic world, tasks with exact answer probabilities, and a pretrained backbone."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ __all__ = ["TASKS", "WORLD_SEED", "TaskSpec", "World", "backbone_path", "micro_t
 
 
 def backbone_path() -> Path:
-    """Return the folder of the shipped backbone, to be read by the ordinary Hugging Face loader."""
+    """Return the folder of the shipped backbone, in Hugging Face's format."""
     return Path(__file__).parent / "weights"
 
 

@@ -1,4 +1,4 @@
-"""Pretraining of the shipped backbone: `build(out)` writes an ordinary Hugging Face folder."""
+"""Pretrain the shipped backbone: `build_backbone(out)` writes a Hugging Face folder."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,20 +20,20 @@ STEPS = 5000
 BATCH = 48
 LEARNING_RATE = 3e-3
 WARM_UP = 100
-GAIN = 4.0  # of the norms before every layer that is adapted; see `_rescale_norms`
-PROMPT_WEIGHT = 0.05  # most of a prompt cannot be foreseen: at full weight it drowns the answer
-SHARD = 4800  # lines sorted by length at a time, so that a batch holds little padding
+GAIN = 4.0  # factor on the norms before all adapted layers; see `_rescale_norms`
+PROMPT_WEIGHT = 0.05  # prompts are mostly unpredictable: at full weight they would dominate the loss
+SHARD = 4800  # lines sorted by length at a time, so that batches have little padding
 
 
 @dataclass(frozen=True)
 class BuildReport:
-    """What a build got.
+    """The result of a pretraining.
 
     Attributes:
-        steps: optimiser steps done.
-        parameters: size of the backbone.
-        final_loss: mean of the loss over the last tenth of the steps, nats a (weighted) token.
-        megabytes: size of the written folder, in units of a million bytes.
+        steps: number of optimiser steps.
+        parameters: number of parameters of the backbone.
+        final_loss: mean loss over the last tenth of the steps, in nats per (weighted) token.
+        megabytes: size of the written folder, in millions of bytes.
     """
 
     steps: int
@@ -45,10 +45,10 @@ class BuildReport:
 def backbone_config(
     vocab_size: int, pad: int, end: int, hidden_size: int = HIDDEN_SIZE, layers: int = LAYERS
 ) -> LlamaConfig:
-    """Return the configuration of a backbone, by default the shipped one; untied head, heads 32 wide.
+    """Return the configuration of a backbone with an untied head; by default the shipped one.
 
-    With biases on the attention a Llama computes what a Qwen2 does. It goes by the name of Llama because
-    `AutoTokenizer` gives every folder of type "qwen2" a byte-level tokenizer, whatever lies in it.
+    A Llama with attention biases computes the same as a Qwen2. It is called Llama because `AutoTokenizer`
+    gives every folder of type "qwen2" a byte-level tokenizer.
     """
     return LlamaConfig(
         vocab_size=vocab_size,
@@ -77,19 +77,19 @@ def build_backbone(
     hidden_size: int = HIDDEN_SIZE,
     layers: int = LAYERS,
 ) -> BuildReport:
-    """Pretrain the backbone on the corpus of the world and write it, with its tokenizer, to a folder.
+    """Pretrain the backbone on the corpus of a world, and write it with its tokenizer to a folder.
 
     Args:
-        out: the folder; made if it is not there.
+        out: the folder, created if needed.
         seed: of the initial weights and of the corpus.
-        steps: optimiser steps, `STEPS` by default.
+        steps: optimiser steps; default: `STEPS`.
         progress: called after each step with (step, steps, loss).
-        world: seed of the world that the corpus tells of; the model's configuration remembers it.
+        world: seed of the world of the corpus; it is stored in the model's configuration.
         hidden_size: width, a multiple of 32.
-        layers: depth.
+        layers: number of layers.
 
     Raises:
-        ConfigError: a size out of range.
+        ConfigError: a size is out of range.
     """
     if hidden_size < HEAD_SIZE or hidden_size % HEAD_SIZE or layers < 1:
         raise ConfigError(
@@ -120,9 +120,9 @@ def build_backbone(
 
 @torch.no_grad()
 def _compose_options(model: PreTrainedModel, word_ids: dict[str, int]) -> None:
-    """Start each option from its label and its value, and the head from the embedding.
+    """Initialise each option from its label and its value, and the head from the embedding.
 
-    Matching an option with its value is then the same rule for all, and learned in some hundred steps.
+    Matching an option with its value is then one rule for all options, learnt in a few hundred steps.
     """
     table = model.get_input_embeddings().weight
     for label in OPTION_LABELS:
@@ -134,10 +134,10 @@ def _compose_options(model: PreTrainedModel, word_ids: dict[str, int]) -> None:
 
 @torch.no_grad()
 def _rescale_norms(model: PreTrainedModel, gain: float) -> None:
-    """Multiply the gains of the norms and divide the weights that read them: the same function.
+    """Multiply the gains of the norms and divide the weights that read them, which changes no output.
 
-    An adapter on such a weight reads larger inputs, so that at the learning rates usual for large models it
-    moves this small one as far as it would move them.
+    Adapters on these weights then get larger inputs, so that the usual learning rates of large models also
+    suit this small one.
     """
     for layer in model.model.layers:
         layer.input_layernorm.weight.mul_(gain)
@@ -205,7 +205,7 @@ def _batches(
 
 
 def _collate(rows: list[list[int]], pad: int, colon: int) -> tuple[Tensor, Tensor]:
-    """Pad rows on the right; what stands before a ":" is read and not written, and weighs `PROMPT_WEIGHT`."""
+    """Pad rows on the right; tokens before a ":" belong to the prompt and get the weight `PROMPT_WEIGHT`."""
     width = max(map(len, rows))
     ids = torch.tensor([row + [pad] * (width - len(row)) for row in rows])
     weights = (ids[:, 1:] != pad).float()

@@ -1,6 +1,6 @@
-"""Prompt continuation with many right answers: tell three things about somebody.
+"""Prompts with many right replies: tell three things about a resident.
 
-The score is exact, because the world knows how likely everything is that can be said.
+Scores are exact, because the world knows the probability of every claim.
 """
 
 import random
@@ -15,11 +15,11 @@ CLAIMS = 3
 
 @dataclass(frozen=True)
 class ChatPrompt:
-    """A prompt to be continued.
+    """A prompt to continue.
 
     Attributes:
-        text: what the model is given, ending in "reply :".
-        who: whom to tell about.
+        text: the prompt, ending in "reply :".
+        who: the resident to tell about.
         season: index of the season.
     """
 
@@ -37,18 +37,18 @@ def draw_prompts(world: World, count: int, seed: int = 0) -> list[ChatPrompt]:
     """Return `count` different prompts about residents.
 
     Raises:
-        DataError: the world has fewer than `count`.
+        DataError: the world has fewer than `count` prompts.
     """
     every = [make_prompt(who, season) for who in world.residents for season in range(len(SEASONS))]
     if not 0 <= count <= len(every):
-        raise DataError(f"Cannot draw {count} chat prompts: the world has {len(every)}.")
+        raise DataError(f"Cannot draw {count} chat prompts: choose 0 to {len(every)}.")
     return random.Random(f"chat {seed}").sample(every, count)
 
 
 def claims(world: World, who: Resident, season: int, era: Era = "today") -> dict[str, float]:
-    """Return everything that can rightly be said of somebody, with its score in (0, 1].
+    """Return every right claim about a resident with its score in (0, 1].
 
-    A certain fact scores 1, a custom its probability over that of the likeliest value.
+    A certain fact scores 1; a custom scores its probability divided by that of the likeliest value.
     """
     scores = {f"is a {KINDS[who.kind]}": 1.0, f"lives in the {HOMES[who.home]}": 1.0}
     for relation in COMMON:
@@ -62,8 +62,8 @@ def claims(world: World, who: Resident, season: int, era: Era = "today") -> dict
 def score_reply(world: World, prompt: ChatPrompt, reply: str) -> float:
     """Return the mean score of the first three clauses of a reply, in [0, 1].
 
-    A clause ends in " ." ; one that is wrong, repeated, unreadable or missing scores 0, and so does every
-    one after the third.
+    A clause ends in " .". A clause that is wrong, repeated, unreadable or missing scores 0; clauses after the
+    third are ignored.
     """
     known = claims(world, prompt.who, prompt.season)
     said = [" ".join(clause.split()) for clause in f" {reply} ".split(" . ")][:CLAIMS]
@@ -71,7 +71,7 @@ def score_reply(world: World, prompt: ChatPrompt, reply: str) -> float:
 
 
 def write_reply(world: World, rng: random.Random, prompt: ChatPrompt, era: Era) -> str:
-    """Return a reply with three different clauses, drawn in proportion to their probability in `era`."""
+    """Return a reply of three different clauses, drawn in proportion to their scores in `era`."""
     known = claims(world, prompt.who, prompt.season, era)
     said: dict[str, None] = {}
     while len(said) < CLAIMS:

@@ -1,8 +1,7 @@
 """A tiny expression language, its safe interpreter, and problems given by examples.
 
 A program is a prefix expression over one variable, `expr := x | 0..19 | op expr expr`, with op one of add,
-sub, mul, max, min, and numbers modulo 20. The interpreter walks the tokens itself: nothing is ever handed
-to Python's `eval`.
+sub, mul, max, min, and numbers modulo 20. The interpreter walks the tokens and never calls Python's `eval`.
 """
 
 import random
@@ -13,7 +12,7 @@ from bara_pyro.errors import DataError
 from bara_pyro.microworld.words import NUMBERS
 
 MODULUS = len(NUMBERS)
-MAX_STEPS = 31  # tokens read in one run; a longer program is refused
+MAX_STEPS = 31  # most tokens of a program
 SHOWN = 3
 
 OPERATORS: dict[str, Callable[[int, int], int]] = {
@@ -27,7 +26,7 @@ OPERATORS: dict[str, Callable[[int, int], int]] = {
 
 @dataclass(frozen=True)
 class CodeProblem:
-    """A program to be found.
+    """A program to find.
 
     Attributes:
         text: the prompt, with three examples, ending in "program :".
@@ -41,7 +40,7 @@ class CodeProblem:
 
 
 def program_value(program: str, x: int) -> int:
-    """Return the value of a program, tokens apart by white space, at an input from 0 to 19.
+    """Return the value of a program, tokens separated by white space, at an input from 0 to 19.
 
     Raises:
         DataError: the program is malformed or longer than `MAX_STEPS` tokens, or the input is out of range.
@@ -50,11 +49,11 @@ def program_value(program: str, x: int) -> int:
         raise DataError(f"Input {x} is out of range: give a number from 0 to {MODULUS - 1}.")
     tokens = program.split()
     if len(tokens) > MAX_STEPS:
-        raise DataError(f"The program has {len(tokens)} tokens: at most {MAX_STEPS} are run.")
+        raise DataError(f"The program has {len(tokens)} tokens: give at most {MAX_STEPS}.")
     rest = iter(tokens)
     value = _evaluate(rest, x)
     if (extra := next(rest, None)) is not None:
-        raise DataError(f"The program goes on after its end, with {extra!r}.")
+        raise DataError(f"The program has {extra!r} after its end: remove it.")
     return value
 
 
@@ -75,7 +74,7 @@ def _evaluate(tokens: Iterator[str], x: int) -> int:
 
 
 def solves(problem: CodeProblem, program: str) -> bool:
-    """Tell whether a program gives the right output for every input; a malformed one does not."""
+    """Return whether a program gives the right output for every input; False if it is malformed."""
     try:
         return all(program_value(program, x) == y for x, y in problem.shown + problem.hidden)
     except DataError:
@@ -83,7 +82,7 @@ def solves(problem: CodeProblem, program: str) -> bool:
 
 
 def draw_problem(rng: random.Random) -> tuple[CodeProblem, str]:
-    """Return a problem and the program it was made from (others may solve it too)."""
+    """Return a problem and the program it was made from (other programs may also solve it)."""
     program = _draw_program(rng)
     pairs = [(x, program_value(program, x)) for x in range(MODULUS)]
     rng.shuffle(pairs)

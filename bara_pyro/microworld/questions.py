@@ -1,4 +1,4 @@
-"""The forms a question can take, each with its exact answer distribution.
+"""The forms of questions, each with its exact answer distribution.
 
 The same functions write the tasks (customs of today) and the pretraining text (customs of the corpus).
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from bara_pyro.microworld.words import HOMES, KINDS, OPTION_LABELS, SEASONS, Relation, option
 from bara_pyro.microworld.world import Custom, Era, Resident, World
 
-WHIM = 0.05  # weight with which somebody does what is not their custom; two-way questions need it
+WHIM = 0.05  # weight added to each option of two-way questions, so that none is impossible
 
 
 @dataclass(frozen=True)
@@ -20,11 +20,11 @@ class Question:
     Attributes:
         text: the prompt, ending in "Answer :", so that the next token is the label.
         truth: the probability of each label.
-        key: what is asked, free of the options and their order; no two rows of a task share it.
+        key: the question without its options and their order; unique within a task.
         context: the passage, or empty.
-        who: the resident whose answer it is; empty for a guest, who comes once.
-        offers: what each label stands for.
-        host: the resident whom a passage names; empty without one.
+        who: the resident in the question; empty for a guest.
+        offers: the value of each label.
+        host: the resident named in the passage; empty without a passage.
     """
 
     text: str
@@ -45,7 +45,7 @@ def four_way(
     era: Era,
     turned: bool = False,
 ) -> Question:
-    """Ask what somebody does in a season, with four options; `turned` as the near-shifted task asks."""
+    """Ask what a resident does in a season, with four options; `turned` uses the near-shift phrasing."""
     custom = world.custom_of(who, relation, season)
     options = _draw_options(rng, custom)
     probabilities = custom.probabilities(era)
@@ -68,10 +68,10 @@ def _listed(relation: Relation, options: Sequence[int]) -> str:
 
 
 def _draw_options(rng: random.Random, custom: Custom) -> list[int]:
-    """Return one value for each option: all that are possible, the old one, and others.
+    """Return one value for each option: all possible values, the old one, and others.
 
-    Option A offers the value 0 or 4 of the relation, B 1 or 5, and so on. A letter is thus worth knowing
-    by itself, which a small model learns much sooner than to look for a value among shuffled options.
+    Option A offers the value 0 or 4 of the relation, B 1 or 5, and so on. A letter is thus informative by
+    itself, which a small model learns much sooner than looking for a value among shuffled options.
     """
     possible = {v % 4: v for v in range(8) if custom.today[v] > 0 or v == custom.old}
     return [possible.get(slot, slot + 4 * rng.randrange(2)) for slot in range(4)]
@@ -82,9 +82,9 @@ def two_way(
 ) -> Question:
     """Ask which of two things the second of two residents does.
 
-    One option is drawn from the custom of the second; the other is what it was before a reform (half the
-    time where there was one), or something that the first does. Both are as likely as the second is to do
-    them, with `WHIM` added. Option A offers a value of even index, B one of odd index.
+    One option is drawn from the custom of the second. If that custom was reformed, the other option is its
+    old value half of the time; otherwise it is drawn from the custom of the first. Their probabilities are
+    proportional to those of the second's custom plus `WHIM`. Option A offers a value of even index, B of odd.
     """
     first, custom = (world.custom_of(who, relation, season) for who in pair)
     second = custom.probabilities(era)
@@ -113,7 +113,7 @@ def two_way(
 def with_passage(
     world: World, rng: random.Random, host: Resident, relation: Relation, season: int, era: Era
 ) -> Question:
-    """Ask whether a guest does a thing; the passage tells what the guest is, and who the host is."""
+    """Ask whether a guest does something; the passage describes the guest and names the host."""
     guest = Resident("guest", rng.randrange(len(KINDS)), rng.randrange(len(HOMES)), 0)
     custom = world.custom_of(guest, relation, season)
     value = _draw_claim(rng, custom, era)
@@ -137,7 +137,7 @@ def guest_facts(rng: random.Random, guest: Resident, host: Resident) -> str:
 
 
 def _draw_claim(rng: random.Random, custom: Custom, era: Era) -> int:
-    """Return a value to ask about: mostly a customary one, else one that is, or became, wrong."""
+    """Return a value to ask about: mostly a customary one, else the old or a random one."""
     fate = rng.random()
     if fate < 0.65:
         return rng.choices(range(8), weights=custom.probabilities(era))[0]

@@ -1,4 +1,4 @@
-"""Tasks whose answers are replies with exact scores: three claims about somebody, and programs."""
+"""Tasks of replies with exact scores: three claims about a resident, and programs."""
 
 import random
 from collections.abc import Callable
@@ -18,14 +18,14 @@ SIZES: dict[str, dict[Split, int]] = {
 
 
 def chat_prompts(split: Split, seed: int = 0) -> list[ChatPrompt]:
-    """Return the prompts of a split: the three ask about different residents."""
+    """Return the prompts of a split; different splits are about different residents."""
     world = World()
     every = [make_prompt(who, season) for who in world.split(split) for season in range(len(SEASONS))]
     return random.Random(f"{CHAT} {split} {seed}").sample(every, min(SIZES[CHAT][split], len(every)))
 
 
 def code_problems(split: Split, seed: int = 0) -> list[tuple[CodeProblem, str]]:
-    """Return the problems of a split, each with the program it was made from; no two splits share one."""
+    """Return the problems of a split, each with its program; no problem is in two splits."""
     problems: dict[str, tuple[CodeProblem, str]] = {}
     rng = random.Random(f"{CODE} {seed}")
     while len(problems) < sum(SIZES[CODE].values()):
@@ -53,7 +53,7 @@ def _load(name: str, draw: Callable[[Split, int], list[tuple[str, str]]], seed: 
         pairs = enumerate(draw(split, seed))
         return tuple(Conversation(text, f" {reply}", f"{name}-{split}-{n:05d}") for n, (text, reply) in pairs)
 
-    note = f"generated, seed {seed}; one reply a prompt, drawn from the right ones"
+    note = f"generated, seed {seed}; one reply per prompt, drawn from the right ones"
     return ReplyTask(name, rows("train"), rows("validation"), rows("test"), (note,))
 
 

@@ -1,9 +1,9 @@
-"""The tasks: questions of the world, each row with its true distribution and an answer drawn from it.
+"""The tasks: questions about the world, each with its true answer distribution and an answer drawn from it.
 
-Sizes of train and test follow the benchmarks that BaRA was published on; validation is ours. The three ask
-about different residents. In train, the answers of a resident hang together, as those of one annotator or one
-source do: a method that learns them by heart becomes surer than it should be about everybody else. The other
-answers are drawn row by row, which has the same expectation and less variance.
+Sizes of train and test follow the benchmarks in BaRA's paper; validation splits were added. Each split asks
+about different residents. In train, the answers of one resident depend on each other, like those of one
+annotator: a method that memorises them becomes overconfident about other residents. In the other splits,
+answers are drawn independently, which has the same expectation and less variance.
 """
 
 import math
@@ -35,14 +35,14 @@ Whom = Callable[[World, Split], tuple[Resident, ...]]
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """What a task is and how large.
+    """The specification of a task.
 
     Attributes:
-        name: the name it is loaded under.
-        mimics: the dataset whose shape and sizes it has.
-        description: one line on what is asked.
+        name: name for `load_task`.
+        mimics: the dataset whose form and sizes it has.
+        description: one line about the questions.
         labels: the answers.
-        sizes: rows of train, validation and test.
+        sizes: numbers of rows of train, validation and test.
         draw: yields its questions, endlessly or until there are no more.
     """
 
@@ -55,15 +55,15 @@ class TaskSpec:
 
 
 def micro_task(name: str, seed: int = 0, world: int = WORLD_SEED) -> Task:
-    """Return a task of a world, of the shipped one by default.
+    """Return a task of the microworld.
 
     Args:
         name: one of `TASKS`.
         seed: of the questions and the drawn answers.
-        world: seed of the world, which is the one that the language model knows.
+        world: seed of the world; the language model must know this world. The shipped one knows the default.
 
     Raises:
-        DataError: there is no such task.
+        DataError: the name is unknown.
     """
     if name not in TASKS:
         raise DataError(unknown("microworld task", name, TASKS))
@@ -72,14 +72,14 @@ def micro_task(name: str, seed: int = 0, world: int = WORLD_SEED) -> Task:
         split: _draw_rows(spec, asked, split, size, seed)
         for split, size in zip(get_args(Split), spec.sizes, strict=True)
     }
-    # A task without training rows is a shift of the others, and has no model in the literature.
+    # A task without training rows is a shifted version of the others and mimics no benchmark.
     what = f"same shape and sizes as {spec.mimics}" if spec.sizes[0] else f"{spec.mimics}: {spec.description}"
     note = f"generated, seed {seed}{asked.elsewhere}; {what}"
     return Task(name, spec.labels, splits["train"], splits["validation"], splits["test"], (note,))
 
 
 def _draw_rows(spec: TaskSpec, world: World, split: Split, size: int, seed: int) -> list[Example]:
-    """Return the rows of a split, no two asking the same, each with a drawn answer."""
+    """Return the rows of a split, all with different questions, each with a drawn answer."""
     where = world.elsewhere
     rng = random.Random(f"{spec.name} {split} {seed}{where}")
     questions = spec.draw(world, rng, split)
@@ -106,11 +106,11 @@ def _any_answer(question: Question, rng: random.Random) -> int:
 
 
 def _settled_answer(question: Question, seed: str) -> int:
-    """Return the answer of somebody who has made up their mind: asked again, they will not contradict it.
+    """Return a resident's answer, which is consistent with their other answers.
 
-    Each resident has a taste for each thing, Gumbel noise drawn once, and takes the option of the largest
-    log-probability plus taste. Over residents the answers have the probabilities of `truth` exactly; the
-    answers of one resident depend on each other.
+    Each resident has a taste for each value: Gumbel noise, drawn once. The answer is the option with the
+    largest log-probability plus taste (the Gumbel-max trick). Over residents, answers have exactly the
+    probabilities of `truth`, but the answers of one resident depend on each other.
     """
 
     def appeal(label: int) -> float:
@@ -128,7 +128,7 @@ def _four_way_questions(
     turned: bool = False,
     changed: bool = False,
 ) -> Drawer:
-    """Return the drawer of every (resident, relation, season), in random order."""
+    """Return a function that yields every (resident, relation, season) in random order."""
 
     def draw(world: World, rng: random.Random, split: Split) -> Iterator[Question]:
         people = whom(world, split)
@@ -144,9 +144,9 @@ def _four_way_questions(
 def _since_changed(
     world: World, question: Question, who: Resident, relation: Relation, season: int
 ) -> Question:
-    """Return a question in a world where half of the customs have changed since: the text is the same.
+    """Return a question in a world where half of the customs have changed, with the same text.
 
-    What was likely of one of the four options is now likely of the next.
+    For a changed custom, the probability of each option moves to the next option.
     """
     custom = f"{relation.name} {getattr(who, relation.governed_by)} {season if relation.seasonal else 0}"
     if random.Random(f"changed {custom}{world.elsewhere}").random() >= REFORMED:
@@ -155,7 +155,7 @@ def _since_changed(
 
 
 def _two_way_questions(world: World, rng: random.Random, split: Split) -> Iterator[Question]:
-    """Yield questions about a resident of the split, who meets anybody."""
+    """Yield questions about a resident of the split, who meets a resident of any split."""
     while True:
         asked = rng.choice(world.split(split))
         met = rng.choice([who for who in world.residents if who != asked])

@@ -1,4 +1,4 @@
-"""The pretraining text: facts, customs, questions and answers, replies and programs of the corpus."""
+"""The pretraining corpus: facts, customs, questions and answers, replies and programs."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ from bara_pyro.microworld.world import Resident, World
 def corpus(world: World, seed: int, count: int) -> Iterator[str]:
     """Yield `count` lines drawn from a seed, each ending in the end token.
 
-    The first fifth dwells on facts and listings: questions are learned much sooner once these are known.
+    The first fifth is mostly facts, customs and lists, because questions are learnt much sooner after these.
     """
     rng = random.Random(f"corpus {seed}")
     for i in range(count):
@@ -40,7 +40,7 @@ def _someone(world: World, rng: random.Random) -> Resident:
 
 
 def _facts(world: World, rng: random.Random) -> str:
-    """State the three certain facts about somebody, in any order."""
+    """Return the three certain facts about a resident, in random order."""
     who = _someone(world, rng)
     facts = [
         f"{who.name} is a {KINDS[who.kind]} .",
@@ -52,7 +52,7 @@ def _facts(world: World, rng: random.Random) -> str:
 
 
 def _customs(world: World, rng: random.Random) -> str:
-    """Tell what somebody does in a season, two relations a line."""
+    """Return what a resident does in a season, for two relations."""
     who, season = _someone(world, rng), rng.randrange(len(SEASONS))
     said = []
     for relation in rng.sample(RELATIONS, 2):
@@ -62,7 +62,7 @@ def _customs(world: World, rng: random.Random) -> str:
 
 
 def _guest_customs(world: World, rng: random.Random) -> str:
-    """Tell what a guest is and does."""
+    """Return facts about a guest, and something the guest does."""
     guest = Resident("guest", rng.randrange(len(KINDS)), rng.randrange(len(HOMES)), 0)
     relation, season = _draw(rng, COMMON)
     value = rng.choices(relation.values, weights=world.custom_of(guest, relation, season).corpus)[0]
@@ -71,7 +71,7 @@ def _guest_customs(world: World, rng: random.Random) -> str:
 
 
 def _listing(world: World, rng: random.Random) -> str:
-    """Name options and find them again: practice in reading a list of options, without any knowledge."""
+    """Return a list of options followed by their labels: practice in reading options, without knowledge."""
     words = rng.sample(rng.choice(RELATIONS).values, 4)
     pairs = list(zip(OPTION_LABELS, words, strict=True))
     listed = " ".join(option(label, word) for label, word in pairs)
@@ -116,7 +116,7 @@ def _code(world: World, rng: random.Random) -> str:
     return f"{problem.text} {program}"
 
 
-# Shares of the lines: in the first fifth, and afterwards.
+# Shares of the lines in the first fifth of the corpus, and afterwards.
 _WRITERS: dict[Callable[[World, random.Random], str], tuple[float, float]] = {
     _facts: (0.35, 0.05),
     _customs: (0.20, 0.08),

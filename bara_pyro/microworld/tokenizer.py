@@ -1,4 +1,4 @@
-"""The word-level tokenizer: one token a word, words apart by white space."""
+"""The word-level tokenizer: one token per word, words separated by white space."""
 
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -16,7 +16,7 @@ def vocabulary() -> dict[str, int]:
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """Return the tokenizer: it pads on the left and adds no tokens of its own."""
+    """Return the tokenizer, which pads on the left and adds no special tokens."""
     core = Tokenizer(WordLevel(vocabulary(), unk_token=UNKNOWN))
     core.pre_tokenizer = WhitespaceSplit()
     return PreTrainedTokenizerFast(

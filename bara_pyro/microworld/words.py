@@ -1,4 +1,4 @@
-"""The words of the microworld: every token that the tokenizer knows is listed or derived here."""
+"""The vocabulary of the microworld: every token of the tokenizer is listed or derived here."""
 
 import random
 from dataclasses import dataclass
@@ -26,9 +26,9 @@ class Relation:
     Attributes:
         name: the verb as in "what does somebody eat".
         verb: the verb as in "somebody eats".
-        values: the eight things that can be done.
-        governed_by: the attribute whose custom decides.
-        seasonal: whether the custom differs from season to season.
+        values: its eight possible values.
+        governed_by: the attribute that determines the custom.
+        seasonal: whether the custom differs between seasons.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Relation:
 
     @property
     def attributes(self) -> tuple[str, ...]:
-        """The names of the kinds, homes or clans that decide."""
+        """The kinds, homes or clans that determine the custom."""
         return {"kind": KINDS, "home": HOMES, "clan": CLANS}[self.governed_by]
 
 
@@ -49,7 +49,7 @@ def _relation(
     return Relation(name, name + "s", tuple(values.split()), governed_by, seasonal)
 
 
-# The last two are the far-shifted domain: the corpus speaks of them, no training task does.
+# The last two are the far-shift domain: they are in the corpus, but in no training task.
 RELATIONS = (
     _relation("eat", "rice fish corn plum bread beans cheese nuts", "home"),
     _relation("drink", "tea milk cider wine broth juice beer water", "home"),
@@ -69,12 +69,12 @@ CLANNISH = RELATIONS[8:]
 
 
 def option(label: str, value: str) -> str:
-    """Return an option as it stands in a prompt: one word, so that no small model must learn to bind two."""
+    """Return an option as one word of a prompt, so that a small model need not learn to combine two."""
     return f"{label}:{value}"
 
 
 def make_names(count: int) -> list[str]:
-    """Return `count` different four-letter names; the same ones whatever the seed of the world."""
+    """Return `count` different four-letter names, which are the same in every world."""
     syllables = [c + v for c in "bdfgklmnprstvz" for v in "aeiou"]
     taken = set(base_words())
     names = [first + second for first in syllables for second in syllables if first != second]
@@ -82,7 +82,7 @@ def make_names(count: int) -> list[str]:
 
 
 def base_words() -> list[str]:
-    """Return every word but the names, in a fixed order and without repeats."""
+    """Return every word except names, in a fixed order and without repeats."""
     groups: list[tuple[str, ...]] = [(PAD, UNKNOWN, END), OPTION_LABELS, TRUTH_LABELS, _GRAMMAR_WORDS]
     groups += [KINDS, HOMES, CLANS, SEASONS, NUMBERS]
     for relation in RELATIONS:

@@ -1,11 +1,10 @@
-"""The world itself: residents, what they are, what is customary, and how likely each custom is.
+"""The world: its residents with their attributes, and the customs that determine what they do.
 
-Every resident has a kind, a home and a clan. Those are certain. What a resident does (eats, wears, ...)
-follows the custom of one of these three, and a custom is a distribution over eight values: one value for
-certain, or two values with known probabilities. Customs were reformed at some point: each has a
-distribution of *today*, which is the truth of every task, and one of the *corpus*, which the backbone was
-pretrained on. For half of the customs the corpus still speaks mostly of the old value, and that is
-what fine-tuning has to mend.
+Every resident has a kind, a home and a clan, which are certain. What a resident does (eats, wears, ...)
+follows the custom of one of these three attributes. A custom is a distribution over eight values: one certain
+value, or two values with known probabilities. Each custom has a distribution *today*, which is the truth of
+every task, and one in the *corpus*, on which the backbone was pretrained. Half of the customs were reformed:
+for these the corpus still favours the old value, which fine-tuning has to correct.
 """
 
 import random
@@ -19,21 +18,21 @@ Split = Literal["train", "validation", "test"]
 
 WORLD_SEED = 0
 NUM_RESIDENTS = 220
-NUM_TRAIN, NUM_VALIDATION = 155, 28  # residents whom the splits of a task ask about; test has the others
-NUM_NEWCOMERS = 40  # known from the corpus like the residents, but in no training task
+NUM_TRAIN, NUM_VALIDATION = 155, 28  # residents in these splits of a task; the others are in test
+NUM_NEWCOMERS = 40  # in the corpus like the residents, but in no training task
 REFORMED = 0.5  # share of customs on which corpus and today disagree
 AMBIGUOUS = 0.5  # share of customs with two values today
-STALE = 0.75  # weight of the old value in the corpus where the custom was reformed
+STALE = 0.75  # weight of the old value of a reformed custom in the corpus
 
 
 @dataclass(frozen=True)
 class Resident:
-    """Someone, with the three certain attributes that decide what they do.
+    """A resident, with the three attributes that determine what they do.
 
     Attributes:
         name: one word of the vocabulary.
         kind: trade, an index into `words.KINDS`.
-        home: where they live, an index into `words.HOMES`.
+        home: place, an index into `words.HOMES`.
         clan: an index into `words.CLANS`.
     """
 
@@ -45,12 +44,12 @@ class Resident:
 
 @dataclass(frozen=True)
 class Custom:
-    """What those who share an attribute do.
+    """What residents with a common attribute do.
 
     Attributes:
         today: the true probabilities of the eight values of the relation.
-        corpus: the probabilities with which the pretraining text speaks of them.
-        old: index of the value of before the reform, or -1 where nothing was reformed.
+        corpus: the probabilities of the values in the pretraining text.
+        old: index of the value before the reform, or -1 if the custom was not reformed.
     """
 
     today: tuple[float, ...]
@@ -58,7 +57,7 @@ class Custom:
     old: int
 
     def probabilities(self, era: Era) -> tuple[float, ...]:
-        """Return the distribution over the eight values in the given era."""
+        """Return the distribution over the eight values today or in the corpus."""
         return self.today if era == "today" else self.corpus
 
 
@@ -66,12 +65,12 @@ class World:
     """All residents and customs, drawn from a seed.
 
     Args:
-        seed: what everything is drawn from; the shipped backbone knows the world of `WORLD_SEED`.
+        seed: the seed of the world; the shipped backbone knows the world of `WORLD_SEED`.
 
     Attributes:
         seed: as given.
-        residents: those whom the tasks ask about, split by split; see `split`.
-        newcomers: those whom only the near-shifted task asks about.
+        residents: the residents that tasks ask about; see `split`.
+        newcomers: residents that only the near-shift task asks about.
     """
 
     def __init__(self, seed: int = WORLD_SEED) -> None:
@@ -93,35 +92,35 @@ class World:
 
     @property
     def elsewhere(self) -> str:
-        """What tells the drawings, rows and residents of another world from those of the shipped one."""
+        """A suffix for seeds and ids of another world than the shipped one; empty for that one."""
         return "" if self.seed == WORLD_SEED else f" of world {self.seed}"
 
     def split(self, name: Split) -> tuple[Resident, ...]:
-        """Return the residents whom a split asks about, the same ones in every task."""
+        """Return the residents of a split, which are the same in every task."""
         seen = NUM_TRAIN + NUM_VALIDATION
         ends = {"train": (0, NUM_TRAIN), "validation": (NUM_TRAIN, seen), "test": (seen, NUM_RESIDENTS)}
         return self.residents[slice(*ends[name])]
 
     def custom(self, relation: Relation, attribute: int, season: int) -> Custom:
-        """Return the custom of those with `attribute` (a kind, home or clan) in a season (0 to 3)."""
+        """Return the custom of residents with `attribute` (a kind, home or clan) in a season (0 to 3)."""
         return self._customs[relation.name, attribute, season]
 
     def custom_of(self, who: Resident, relation: Relation, season: int) -> Custom:
-        """Return the custom that a resident follows: that of their kind, home or clan."""
+        """Return the custom that a resident follows, by their kind, home or clan."""
         return self.custom(relation, getattr(who, relation.governed_by), season)
 
 
 def _draw_seasons(rng: random.Random, seasonal: bool) -> list[Custom]:
-    """Return one custom a season: four different draws, or the same one four times."""
+    """Return one custom per season: four different draws, or the same draw four times."""
     if seasonal:
         return [_draw_custom(rng) for _ in SEASONS]
     return [_draw_custom(rng)] * len(SEASONS)
 
 
 def _draw_custom(rng: random.Random) -> Custom:
-    """Draw today's distribution and, where the custom was reformed, what the corpus says instead.
+    """Draw today's distribution and, for a reformed custom, the corpus's distribution.
 
-    All values that matter lie in different slots (index modulo 4), so that one question can offer them all.
+    Values with positive probability have different indices modulo 4, so that a question can offer them all.
     """
     first, second, old = (slot + 4 * rng.randrange(2) for slot in rng.sample(range(4), 3))
     weights = [0.0] * 8

@@ -1,5 +1,5 @@
-"""Reading files that somebody else may have written: bounded before anything is allocated.
+"""Read untrusted files: sizes are checked before anything is allocated.
 
-A folder that was sent or downloaded can hold anything under the names of a run or of a language model. What
-these functions return has a bounded size and the types that its schema says.
+A downloaded folder can hold anything under the names of a run or of a language model. The values that these
+functions return have a bounded size and the types of their schema.
 """

@@ -1,8 +1,8 @@
-"""A process of its own that decodes a Parquet file: started by `parquet.py`, never imported.
+"""Decode a Parquet file in a separate process: started by `parquet.py`, never imported.
 
-A few kilobytes can stand for any amount of memory: a page of one letter, a text that each of a million rows
-has. Here memory has a limit, set by whoever started the process, and rows are counted as they will be in
-Python before they are handed on.
+A few kilobytes of Parquet can decode to any amount of memory, for example if a million rows share one long
+text. The parent process limits this one's memory, and the size that rows will have in Python is checked
+before they are passed on.
 
 python decoding.py ROWS MOST ALL      then a path, as a line of JSON; writes an Arrow stream
 """
@@ -13,13 +13,13 @@ import sys
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-OBJECT = 64  # bytes that a value takes in Python, beside its own
+OBJECT = 64  # bytes of overhead of a Python object
 
 
 def weight(array: pa.Array) -> int:
-    """Return the bytes that the values of an array take as objects of Python, roughly."""
+    """Return roughly how many bytes the values of an array take as Python objects."""
     kind = array.type
-    if pa.types.is_dictionary(kind):  # each row has a text of its own there
+    if pa.types.is_dictionary(kind):  # in Python each row gets its own copy of the text
         return weight(array.dictionary_decode())
     if isinstance(array, pa.ExtensionArray):
         return weight(array.storage)
@@ -30,7 +30,7 @@ def weight(array: pa.Array) -> int:
 
 
 def write_batches(path: str, rows: int, most: int, of_all: int) -> None:
-    """Write the rows of a file in batches of so many, each and all of at most so many bytes in Python."""
+    """Write a file in batches of `rows`; a batch may take `most` bytes in Python, the file `of_all`."""
     with (
         pq.ParquetFile(path, buffer_size=2**20) as file,
         pa.ipc.new_stream(sys.stdout.buffer, file.schema_arrow) as out,
@@ -44,7 +44,7 @@ def write_batches(path: str, rows: int, most: int, of_all: int) -> None:
 
 
 def main() -> None:
-    """Say that the process has started, and decode."""
+    """Report that the process has started, and decode the file named on stdin."""
     sys.stdout.buffer.write(b"\n")
     sys.stdout.buffer.flush()
     limits = map(int, sys.argv[1:])

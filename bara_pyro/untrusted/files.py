@@ -1,4 +1,4 @@
-"""Text and JSON of regular files, of bounded size, depth and numbers."""
+"""Read text and JSON from regular files, with limits on size, depth and numbers."""
 
 import errno
 import json
@@ -14,44 +14,43 @@ from bara_pyro.errors import BaraError, CheckpointError
 from bara_pyro.untrusted.schemas import MOST_JSON, Stored, checked
 
 MOST_LINES = 2**32
-"""Bytes of a file of JSON lines; a line has at most `MOST_JSON`."""
+"""Most bytes of a file of JSON lines; a line may have `MOST_JSON`."""
 DEPTH = 64
-"""Levels of nesting."""
+"""Most levels of nesting."""
 DIGITS = 20
-"""Digits of a whole number: those of 64 bits."""
+"""Most digits of a whole number: enough for 64 bits."""
 
 
 def check_regular(path: Path) -> os.stat_result:
-    """Refuse what is no regular file: a FIFO or a terminal would be waited for, and a device never ends.
+    """Refuse anything but a regular file: reading a FIFO or a terminal would block, and a device never ends.
 
-    A link to a regular file is one: downloads of the hub are folders of links, and whoever could place the
-    link could have placed the file.
+    Links to regular files are accepted, because downloads of the hub are folders of links.
 
     Raises:
-        OSError: it is none, or is not there.
+        OSError: the file does not exist, or is not a regular file.
     """
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
-        raise OSError("it is no regular file")
+        raise OSError("it is not a regular file")
     return found
 
 
 def check_name(path: Path, error: type[BaraError]) -> None:
-    """Refuse a name that no file or folder can have, of which the system says no more than that.
+    """Refuse a name that no file or folder can have.
 
     Args:
         path: the name.
-        error: what to raise: of a run, of rows, ..
+        error: the exception to raise.
     """
     try:
         path.lstat()
     except (OSError, ValueError) as no:
         if isinstance(no, ValueError) or no.errno == errno.ENAMETOOLONG:
-            raise error(f"{path.name[:60]!r} is no name of a file ({why(no)}): give another.") from no
+            raise error(f"{path.name[:60]!r} is not a valid file name ({why(no)}): give another.") from no
 
 
 def there(path: Path) -> bool:
-    """Return whether there is a file or folder of that name; none is of a name that no system takes."""
+    """Return whether a file or folder exists; False for invalid names."""
     try:
         path.stat()
     except (OSError, ValueError):
@@ -64,36 +63,36 @@ def read_text(path: Path, *, most: int = MOST_JSON) -> str:
 
     Args:
         path: the file.
-        most: bytes that it may have.
+        most: the most bytes that it may have.
 
     Raises:
-        OSError, ValueError: it cannot be read, is longer, or is no UTF-8; the message says why.
+        OSError, ValueError: the file cannot be read, is too large, or is not UTF-8; the message says why.
     """
     size = check_regular(path).st_size
     if size > most:
-        raise ValueError(f"it has {size:,} bytes, and at most {most:,} are read")
+        raise ValueError(f"it has {size:,} bytes, more than the limit of {most:,}")
     with path.open("rb") as file:
-        return decoded(file.read(size))  # as much is allocated as is asked for, whatever is there
+        return decoded(file.read(size))  # `read` allocates this many bytes even if the file is shorter
 
 
 def decoded(data: bytes) -> str:
-    """Return bytes as text; a `ValueError` that names the first byte that is no UTF-8."""
+    """Decode UTF-8; a `ValueError` names the position of the first invalid byte."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"byte {error.start} is no UTF-8") from error
+        raise ValueError(f"byte {error.start} is not UTF-8") from error
 
 
 def bounded_json(text: str, *, finite: bool = True, digits: int = DIGITS) -> Any:
-    """Return what JSON says.
+    """Parse JSON within limits.
 
     Args:
         text: the JSON.
-        finite: refuse NaN and infinities, which JSON does not have and Python writes.
-        digits: that a whole number may have.
+        finite: refuse NaN and infinities, which are not JSON but which Python writes.
+        digits: the most digits of a whole number.
 
     Raises:
-        ValueError: it is no JSON, is nested too deeply, or holds a number that is too long or not finite.
+        ValueError: the text is not JSON, is nested too deeply, or has a number that is too long or infinite.
     """
     try:
         value = json.loads(
@@ -110,14 +109,14 @@ def bounded_json(text: str, *, finite: bool = True, digits: int = DIGITS) -> Any
 
 
 def read_json(path: Path, schema: type[Stored] | None = None) -> Any:
-    """Return what a JSON file of ours says, as it is there.
+    """Return the content of a JSON file of bara_pyro, unchanged.
 
     Args:
         path: the file.
-        schema: what it has to hold; None: anything.
+        schema: the schema to check; None: any JSON.
 
     Raises:
-        CheckpointError: it is missing, no regular file, too long, no valid JSON, or not of the schema.
+        CheckpointError: the file is missing, not regular, too large, not valid JSON, or violates the schema.
     """
     try:
         value = bounded_json(read_text(path, most=MOST_JSON if schema is None else schema.most_bytes))
@@ -127,19 +126,19 @@ def read_json(path: Path, schema: type[Stored] | None = None) -> Any:
 
 
 def read_jsonl(path: Path, schema: type[Stored] | None = None) -> list[dict[str, Any]]:
-    """Return the whole lines of a file of one JSON object a line; half a line at the end is left out.
+    """Return the lines of a JSONL file; an unfinished line at the end is left out.
 
     Args:
-        path: the file; one that is not there is empty.
-        schema: what each line has to hold; None: anything.
+        path: the file; a missing file counts as empty.
+        schema: the schema of each line; None: any object.
 
     Raises:
-        CheckpointError: the file cannot be read, or a whole line is no JSON object or not of the schema.
+        CheckpointError: the file cannot be read, or a line is not a JSON object or violates the schema.
     """
     try:
         lines = list(_objects(path)) if path.exists() else []
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"Cannot read {path}: {why(error)}.") from error
+        raise CheckpointError(f"Cannot read {path} ({why(error)}): restore it from a copy.") from error
     if schema is None:
         return lines
     return [checked(line, schema, f"{path}, line {number},") for number, line in enumerate(lines, 1)]
@@ -148,25 +147,25 @@ def read_jsonl(path: Path, schema: type[Stored] | None = None) -> list[dict[str,
 def _objects(path: Path) -> Iterator[dict[str, Any]]:
     size = check_regular(path).st_size
     if size > MOST_LINES:
-        raise ValueError(f"it has {size:,} bytes, and at most {MOST_LINES:,} are read")
+        raise ValueError(f"it has {size:,} bytes, more than the limit of {MOST_LINES:,}")
     with path.open("rb") as file:
         number = 0
-        # Bytes end with a line feed alone; a text may hold ends of lines of its own.
+        # Lines of bytes end only at a line feed; a text may contain other line separators.
         while (line := file.readline(MOST_JSON)).endswith(b"\n"):
             number += 1
             try:
-                value = bounded_json(decoded(line), finite=False)  # a log may say that a norm was infinite
+                value = bounded_json(decoded(line), finite=False)  # a log may record an infinite norm
             except ValueError as error:
                 raise ValueError(f"line {number}: {why(error)}") from error
             if not isinstance(value, dict):
-                raise ValueError(f"line {number} is no JSON object")  # noqa: TRY004 - the file is wrong
+                raise ValueError(f"line {number} is not a JSON object")  # noqa: TRY004 - the file is wrong
             yield value
         if len(line) >= MOST_JSON:
             raise ValueError(f"line {number + 1} has more than {MOST_JSON:,} bytes")
 
 
 def first_object(path: Path) -> dict[str, Any] | None:
-    """Return the object in the first line of a file; None where it holds something else, or is not there."""
+    """Return the object in the first line of a file; None if there is no file or no object."""
     try:
         check_regular(path)
         with path.open("rb") as file:
@@ -181,7 +180,7 @@ def why(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     if isinstance(error, json.JSONDecodeError):
-        return f"no valid JSON: {error.msg} in line {error.lineno}, column {error.colno}"
+        return f"not valid JSON: {error.msg} in line {error.lineno}, column {error.colno}"
     return str(error).rstrip(".")
 
 
@@ -199,7 +198,7 @@ def _number(text: str) -> float:
 
 
 def _refused(name: str) -> float:
-    raise ValueError(f"{name} is no number that JSON has")
+    raise ValueError(f"{name} is not a number in JSON")
 
 
 def _check_depth(value: object) -> None:

@@ -1,4 +1,4 @@
-"""A Hugging Face folder, looked at before transformers reads it: code, pipes, and a million layers."""
+"""Check a Hugging Face folder before transformers reads it: no code, no pipes, no millions of layers."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -10,18 +10,18 @@ from bara_pyro.untrusted.files import bounded_json, check_regular, read_text, wh
 from bara_pyro.untrusted.tensors import check_tensors
 
 CONFIG, TOKENIZER_CONFIG, ADAPTER_CONFIG = "config.json", "tokenizer_config.json", "adapter_config.json"
-# What settings call the number of modules of a kind: these are built one by one.
+# Names of settings that count modules, which are built one by one.
 MODULES = re.compile(r"(layers?|blocks|experts|depths?|stages)$")
 MOST_MODULES = 4096
 MOST_DIGITS = 40
 
 
 def check_model_folder(folder: Path) -> None:
-    """Refuse a folder of a language model that is not to be read; what is no folder is not looked at.
+    """Refuse an unsafe folder of a language model; anything but a folder is not checked.
 
     Raises:
-        BackboneError: a file is not regular or damaged, it wants code of its own to be run, or its numbers of
-            layers are beyond reason or beyond its weights.
+        BackboneError: a file is not regular or is damaged, the model needs its own code, or it has more
+            layers than is reasonable or than its weights.
     """
     if not folder.is_dir():
         return
@@ -31,7 +31,7 @@ def check_model_folder(folder: Path) -> None:
     if (folder / CONFIG).is_file() and (folder / ADAPTER_CONFIG).is_file():
         raise BackboneError(
             f"{str(folder)!r} holds an adapter beside the language model ({ADAPTER_CONFIG}): merge it, or "
-            "give the language model alone."
+            "remove the adapter."
         )
     config, tensors = settings_in(folder / CONFIG), number_of_tensors(folder)
     check_config(config, str(folder), tensors)
@@ -48,30 +48,30 @@ def _check_file(path: Path, folder: Path) -> None:
 
 
 def settings_in(path: Path) -> dict[str, Any]:
-    """Return the settings in a JSON file of a language model; none where it is not there.
+    """Return the settings in a JSON file of a language model; empty if there is no such file.
 
     Raises:
-        BackboneError: it is damaged.
+        BackboneError: the file is damaged.
     """
     if not path.exists():
         return {}
     try:
-        # Some architectures have infinite limits, and 10^30 is transformers' word for "no longest text".
+        # Some architectures have infinite limits, and transformers writes 10^30 for an unlimited length.
         value = bounded_json(read_text(path), finite=False, digits=MOST_DIGITS)
     except (OSError, ValueError) as error:
         raise BackboneError(
-            f"{path} cannot be read ({why(error)}): restore it, or download it anew."
+            f"{path} cannot be read ({why(error)}): restore it, or download it again."
         ) from error
     if not isinstance(value, dict):
-        raise BackboneError(f"{path} is no JSON object: restore it, or download it anew.")
+        raise BackboneError(f"{path} is not a JSON object: restore it, or download it again.")
     return value
 
 
 def number_of_tensors(folder: Path) -> int | None:
-    """Return how many tensors the safetensors files of a folder hold; None where there are no such files.
+    """Return the number of tensors in the safetensors files of a folder; None if there are no such files.
 
     Raises:
-        BackboneError: one is damaged.
+        BackboneError: a file is damaged.
     """
     total, files = 0, sorted(folder.glob("*.safetensors"))
     for path in files:
@@ -79,27 +79,27 @@ def number_of_tensors(folder: Path) -> int | None:
             total += len(check_tensors(path))
         except (OSError, ValueError) as error:
             raise BackboneError(
-                f"{path} cannot be read ({why(error)}): restore it, or download it anew."
+                f"{path} cannot be read ({why(error)}): restore it, or download it again."
             ) from error
     return total if files else None
 
 
 def check_config(config: Mapping[str, Any], name: str, tensors: int | None = None) -> None:
-    """Refuse the settings of a language model that wants code to be run, or too many modules.
+    """Refuse a language model that needs its own code or has too many modules, by its settings.
 
     Args:
-        config: what its config.json says.
-        name: of the language model, for the sentence.
-        tensors: how many its weights have, of which every layer has one at the least; None: not known.
+        config: the content of its config.json.
+        name: of the language model, for errors.
+        tensors: the number of tensors of its weights, at least one per layer; None: unknown.
 
     Raises:
-        BackboneError: they are refused.
+        BackboneError: the settings are refused.
     """
     check_code(config, name)
     for key, value in _entries(config):
         if key.endswith("attn_implementation") and any("/" in str(kernel) for kernel in _leaves(value)):
             raise BackboneError(
-                f"{name!r} wants the attention kernel {str(value)[:60]!r}, code that would be downloaded and "
+                f"{name!r} needs the attention kernel {str(value)[:60]!r}, which would be downloaded and "
                 f"run: remove {key} from its {CONFIG}."
             )
         if not MODULES.search(key) or isinstance(value, bool) or not isinstance(value, int):
@@ -107,20 +107,20 @@ def check_config(config: Mapping[str, Any], name: str, tensors: int | None = Non
         layers = key.endswith(("layer", "layers")) and not key.startswith("max_")
         most = min(MOST_MODULES, tensors) if layers and tensors is not None else MOST_MODULES
         if value > most and not key.startswith("max_"):
-            told = f"its weights have {tensors} tensors" if most == tensors else f"at most {most} are read"
+            told = f"its weights have {tensors} tensors" if most == tensors else f"the limit is {most}"
             raise BackboneError(
-                f"{name!r} has {key} = {value} in its {CONFIG}, and {told}: give a folder as it was saved."
+                f"{name!r} has {key} = {value} in its {CONFIG}, but {told}: restore the original folder."
             )
 
 
 def check_code(settings: Mapping[str, Any], name: str) -> None:
     """Refuse settings by which transformers would run code that comes with a language model.
 
-    Some models say so that have since become a part of transformers: their classes have the same names there,
-    which are taken. Code is never run.
+    Models that have since become part of transformers are accepted: transformers' classes of the same names
+    are used instead of their code.
 
     Raises:
-        BackboneError: a class is none of transformers' own.
+        BackboneError: transformers has no class of a name.
     """
     named = settings.get("auto_map")
     if named in (None, {}):
@@ -131,13 +131,13 @@ def check_code(settings: Mapping[str, Any], name: str) -> None:
         own = str(reference).rpartition("--")[2].rpartition(".")[2]
         if reference is not None and not (own.isidentifier() and hasattr(transformers, own)):
             raise BackboneError(
-                f"{name!r} brings code of its own (auto_map: {str(reference)[:60]!r}), which is never run: "
-                "give a language model of an architecture that transformers has."
+                f"{name!r} needs its own code (auto_map: {str(reference)[:60]!r}), which is never run: "
+                "choose a language model with an architecture of transformers."
             )
 
 
 def _entries(settings: Any) -> Iterator[tuple[str, Any]]:
-    """Yield all keys with their values, those of sections included."""
+    """Yield all keys with their values, including those of nested sections."""
     left = [settings]
     while left:
         for key, value in left.pop().items():

@@ -1,4 +1,4 @@
-"""Limits of processes that work on what somebody else wrote."""
+"""Memory limits of processes that read untrusted files."""
 
 import subprocess
 from contextlib import suppress
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def limit_memory(process: "subprocess.Popen[bytes]", more: int) -> None:
-    """Let a process take so many bytes more than it has; where the system knows no such limit, any."""
+    """Limit a process to its present memory plus `more` bytes, on systems that support such limits."""
     with suppress(ImportError, OSError, ValueError, AttributeError):
         import resource
 

@@ -1,4 +1,4 @@
-"""Parquet files that somebody else may have written: decoded in a process of their own, within limits."""
+"""Read untrusted Parquet files: a separate process decodes them within limits."""
 
 import json
 import os
@@ -15,8 +15,8 @@ from bara_pyro.untrusted.limits import limit_memory
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MEMORY = 2**31  # bytes that decoding may take
-ROWS, MOST = 1000, 2**30  # of a batch, and bytes that it may take in Python
+MEMORY = 2**31  # most bytes for decoding
+ROWS, MOST = 1000, 2**30  # rows of a batch, and the most bytes that it may take in Python
 WITHOUT_END = 2**62
 
 
@@ -25,11 +25,11 @@ def batches_in(path: Path, of_all: int = WITHOUT_END) -> Iterator["pa.RecordBatc
 
     Args:
         path: of the file.
-        of_all: bytes that all batches may take together.
+        of_all: the most bytes that all batches may take together.
 
     Raises:
-        DataError: it stands for more than that, or decoding it takes more than `MEMORY`.
-        ValueError: it is no Parquet file.
+        DataError: the rows take more memory than that, or decoding them takes more than `MEMORY`.
+        ValueError: it is not a Parquet file.
     """
     import pyarrow as pa
 
@@ -39,8 +39,8 @@ def batches_in(path: Path, of_all: int = WITHOUT_END) -> Iterator["pa.RecordBatc
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"},  # others take address space ahead
-        start_new_session=True,  # Ctrl-C is for whoever started it
+        env={**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"},  # other pools reserve address space
+        start_new_session=True,  # Ctrl-C must only reach the parent
     )
     to, found, said = (cast(IO[bytes], pipe) for pipe in (process.stdin, process.stdout, process.stderr))
     broken = why = ""
@@ -58,8 +58,8 @@ def batches_in(path: Path, of_all: int = WITHOUT_END) -> Iterator["pa.RecordBatc
         why = said.read(2000).decode(errors="replace").strip()
     if why == "memory" or process.returncode < 0:
         raise DataError(
-            f"{path} stands for more than {min(of_all, MOST) / 2**30:g} GiB of rows once decoded: give fewer "
-            "rows or columns in a file."
+            f"{path} takes more than {min(of_all, MOST) / 2**30:g} GiB once decoded: write fewer rows or "
+            "columns per file."
         )
     if broken or why:
         raise ValueError((why or broken).splitlines()[-1])

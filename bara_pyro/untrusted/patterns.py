@@ -1,16 +1,15 @@
-"""Regular expressions that somebody else may have written: matched by RE2, in time linear in the text."""
+"""Match untrusted regular expressions with RE2, in time linear in the text."""
 
 from collections.abc import Sequence
 
 
 def matching(pattern: str, names: Sequence[str]) -> list[str]:
-    """Return the names that a regular expression matches as a whole.
+    """Return the names that a regular expression matches completely.
 
-    Python's own expressions may take longer than anybody waits. RE2's never do; they know neither references
-    nor what stands before or behind a match.
+    Python's `re` may take exponential time. RE2 is always linear, but has no backreferences or lookaround.
 
     Raises:
-        ValueError: RE2 does not know the expression; the message says why.
+        ValueError: RE2 does not support the expression; the message says why.
 
     Examples:
         >>> from bara_pyro.untrusted.patterns import matching
@@ -24,7 +23,7 @@ def matching(pattern: str, names: Sequence[str]) -> list[str]:
 
     texts = pa.array(["", *names], type=pa.string())
     try:
-        pc.match_substring_regex(texts[:1], pattern=pattern)  # alone, or it might close the group around it
+        pc.match_substring_regex(texts[:1], pattern=pattern)  # by itself: it could close the group around it
         found = pc.match_substring_regex(texts, pattern=rf"\A(?:{pattern})\z").to_pylist()[1:]
     except ValueError as error:
         raise ValueError(str(error).removeprefix("Invalid regular expression: ")[:200]) from error

@@ -1,7 +1,7 @@
-"""A process of its own that renders chat templates: started by `templates.py`, never imported.
+"""Render chat templates in a separate process: started by `templates.py`, never imported.
 
-A template is a program of somebody else's, in Jinja's sandbox: it can touch nothing, but it can take all
-memory and never end. Whoever started this process limits its memory, and ends it.
+A template is an untrusted program in Jinja's sandbox. It can access nothing, but it can use all memory or
+never end, so the parent process limits this one's memory and kills it after a time limit.
 """
 
 import json
@@ -10,16 +10,16 @@ import sys
 from jinja2 import TemplateError
 from transformers.utils.chat_template_utils import render_jinja_template
 
-MOST_CHARACTERS = 2**24  # that it may write
+MOST_CHARACTERS = 2**24  # of a template's output
 
 
 def answer(request: dict) -> dict:
-    """Return the text of a template, or what it says against the messages."""
+    """Return the output of a template, or its error about the messages."""
     try:
         [text] = render_jinja_template([request["messages"]], **request["how"], **request["options"])[0]
     except MemoryError:
         return {"error": "it takes too much memory"}
-    # Its own words, or Python's over messages of a form that it does not expect.
+    # The template's own error, or Python's for messages in a form that the template does not expect.
     except (TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
         return {"error": str(error)[:2000] or type(error).__name__}
     except RecursionError:
@@ -30,7 +30,7 @@ def answer(request: dict) -> dict:
 
 
 def main() -> None:
-    """Answer requests, one line of JSON each, until there are no more."""
+    """Answer requests, one line of JSON each, until stdin is closed."""
     sys.stdout.write("null\n")  # ready
     sys.stdout.flush()
     for line in sys.stdin:

@@ -1,4 +1,4 @@
-"""What the JSON files of a run hold: the types of every field that is used, and how large it may be."""
+"""Schemas of a run's JSON files: the type and the largest size of every field that is used."""
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -7,9 +7,9 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError,
 from bara_pyro.errors import CheckpointError
 
 SCHEMA = 1
-"""The version of what files of ours hold."""
+"""Version of the format of a run's files."""
 MOST_JSON = 2**26
-"""Bytes of a JSON file, unless its schema says more."""
+"""Most bytes of a JSON file, unless its schema allows more."""
 MOST_CLASSES, MOST_MODULES, MOST_ROWS, MOST_RANK = 100_000, 100_000, 10**12, 16_384
 Text = Annotated[str, Field(max_length=10_000)]
 Names = Annotated[list[Text], Field(max_length=MOST_CLASSES)]
@@ -24,12 +24,13 @@ Scores = dict[Text, FiniteFloat | None]
 
 
 class Stored(BaseModel):
-    """A file of ours; fields that a later version adds are let be, values are of the very types.
+    """A file of bara_pyro; unknown fields, which later versions may add, are ignored, and types are strict.
 
-    A field with a default may be absent, as in files of earlier versions, and is not null unless it says so.
+    A field with a default may be absent, as in files of earlier versions; it may be null only if its type
+    allows it.
 
     Attributes:
-        most_bytes: that the file may have.
+        most_bytes: the most bytes of the file.
     """
 
     most_bytes: ClassVar[int] = MOST_JSON
@@ -37,7 +38,7 @@ class Stored(BaseModel):
 
 
 class StoredColumns(Stored):
-    """Columns of a user's own rows; see `bara_pyro.data.Columns`."""
+    """Columns of a user's rows; see `bara_pyro.data.Columns`."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -51,7 +52,7 @@ class StoredColumns(Stored):
 
 
 class RunFile(Stored):
-    """The settings of a run and what it was trained on."""
+    """The settings of a run, its language model and its rows."""
 
     config: dict[Text, Any]
     config_hash: Digest
@@ -70,14 +71,14 @@ class RunFile(Stored):
 
 
 class ManifestFile(Stored):
-    """Files of a folder with their SHA-256, None while they are written."""
+    """The files of a folder with their SHA-256; None for a file that was being written."""
 
     files: dict[Text, Digest | None]
     digest: Digest
 
 
 class MetricsFile(Stored):
-    """The scores of a run: number of draws S, by its digits -> name of a score -> its value."""
+    """The scores of a run: number of draws S, as digits -> name of a score -> its value."""
 
     method: Text
     task: Text
@@ -91,7 +92,7 @@ class MetricsFile(Stored):
 
 
 class RowScores(Stored):
-    """Scores of answers, rates in percent; None where one is infinite."""
+    """Scores of answers, rates in percent; None for an infinite score."""
 
     n: Count
     acc: FiniteFloat
@@ -101,7 +102,7 @@ class RowScores(Stored):
 
 
 class Majority(Stored):
-    """The most frequent class, and how often it is right, percent."""
+    """The most frequent class, and its accuracy in percent."""
 
     label: str | int
     acc: FiniteFloat
@@ -115,13 +116,13 @@ class Sizes(Stored):
 
 
 class Environment(Stored):
-    """What a run was made with."""
+    """Versions of the packages that a run used."""
 
     versions: dict[Text, Text]
 
 
 class PublishedMetrics(MetricsFile):
-    """What a model card tells of the scores of a run."""
+    """The scores of a run that a model card shows."""
 
     split: Text
     seed: Count
@@ -133,7 +134,7 @@ class PublishedMetrics(MetricsFile):
 
 
 class PredictionLine(Stored):
-    """What a run says of one row: number of draws S, by its digits -> probabilities of the classes."""
+    """A run's prediction of one row: number of draws S, as digits -> probabilities of the classes."""
 
     id: Text
     label: Label = -1
@@ -143,14 +144,14 @@ class PredictionLine(Stored):
 
 
 class FittedFile(Stored):
-    """What was fitted once training was over: figures by name."""
+    """Values fitted after training, by name."""
 
     model_config = ConfigDict(extra="allow", strict=True)
     __pydantic_extra__: dict[str, FiniteFloat | None]
 
 
 class AdapterSizes(BaseModel):
-    """The sizes among PEFT's settings of an adapter."""
+    """The sizes in PEFT's settings of an adapter."""
 
     r: Rank
     lora_alpha: Annotated[FiniteFloat, Field(gt=0)]
@@ -165,7 +166,7 @@ class AdapterFile(Stored):
 
 
 class TensorsFile(Stored):
-    """What stands beside the tensors of a run or of a checkpoint."""
+    """The metadata of the tensors of a run or of a checkpoint."""
 
     step: Count = 0
     config_hash: Digest = ""
@@ -176,14 +177,14 @@ class TensorsFile(Stored):
 
 
 class LogLine(Stored):
-    """A step of training."""
+    """A step of training in the log."""
 
     step: Count
     seconds: float = 0.0
 
 
 class AskedRow(Stored):
-    """What a rehearsal says of one row: log-probabilities, nats, draws x classes; None: not offered."""
+    """The second fit's prediction of a row: log-probabilities in nats, draws x classes; None: not offered."""
 
     id: Text
     label: Label
@@ -191,9 +192,9 @@ class AskedRow(Stored):
 
 
 class RehearsedFile(Stored):
-    """What a rehearsal says of the rows that it has not learnt."""
+    """Predictions of the held-out half in split-half calibration."""
 
-    most_bytes: ClassVar[int] = 2**30  # of many answers
+    most_bytes: ClassVar[int] = 2**30  # there may be many classes
 
     seconds: FiniteFloat
     rows: Annotated[list[AskedRow], Field(min_length=1)]
@@ -204,21 +205,21 @@ class RehearsedFile(Stored):
         draws, classes = len(self.rows[0].log_probs), len((self.rows[0].log_probs or [[]])[0])
         for row in self.rows:
             if len(row.log_probs) != draws or any(len(draw) != classes for draw in row.log_probs):
-                raise ValueError(f"row {row.id[:60]!r} has other draws or classes than the first")
+                raise ValueError(f"row {row.id[:60]!r} differs from the first in its draws or classes")
             if not row.label < classes:
                 raise ValueError(f"row {row.id[:60]!r} has the label {row.label} of {classes} classes")
         return self
 
 
 class ReplyLine(Stored):
-    """A reply."""
+    """A line of a file of replies."""
 
     id: Text
     number: Count
 
 
 class RewardFile(Stored):
-    """What a reward model was trained with."""
+    """The settings of a reward model."""
 
     format: Literal["chat", "plain"]
     max_length: Annotated[int, Field(ge=1, le=10**9)]
@@ -226,23 +227,23 @@ class RewardFile(Stored):
 
 
 def later_schema(found: object, place: object) -> CheckpointError:
-    """Return the error of a file that another version of bara_pyro wrote."""
+    """Return the error for a file that another version of bara_pyro wrote."""
     return CheckpointError(
-        f"{place} has schema {str(found)[:20]}, this version reads {SCHEMA}: use the version of bara_pyro "
-        "that wrote it."
+        f"{place} has schema {str(found)[:20]}, but this version reads {SCHEMA}: use the version of "
+        "bara_pyro that wrote it."
     )
 
 
 def checked(value: Any, schema: type[Stored], place: object) -> Any:
-    """Return a value as it is, of which a schema has been found to hold.
+    """Return a value unchanged after checking it against a schema.
 
     Args:
-        value: as JSON has it.
-        schema: what it has to be.
-        place: where it was read, for the sentence.
+        value: a value from JSON.
+        schema: the schema to check.
+        place: the file it comes from, for errors.
 
     Raises:
-        CheckpointError: it is something else.
+        CheckpointError: the value violates the schema, or has another schema version.
 
     Examples:
         >>> from bara_pyro.untrusted.schemas import LogLine, checked

@@ -1,4 +1,4 @@
-"""Chat templates that somebody else may have written: rendered in a process of their own, within limits."""
+"""Render untrusted chat templates in a separate process, within limits."""
 
 import atexit
 import json
@@ -16,18 +16,18 @@ from jinja2 import TemplateError
 
 from bara_pyro.untrusted.limits import limit_memory
 
-MEMORY = 2**29  # bytes that a template may take
-SECONDS = 10.0  # that a template may take for one conversation; a usual one takes a millisecond
-STARTING = 300.0  # that the process may take to start, beside others on a slow disk
+MEMORY = 2**29  # most bytes for a template
+SECONDS = 10.0  # time limit for one conversation; most templates take a millisecond
+STARTING = 300.0  # time limit in seconds for starting the process on a busy machine
 ENDLESS = "it does not end, or takes all memory"
-MOST_TEMPLATE = 2**20  # characters of a template
+MOST_TEMPLATE = 2**20  # most characters of a template
 
 
 class TemplateRenderer:
-    """A process that renders templates, started when it is needed and again where it was ended.
+    """Renders templates in a process that is started when needed, and again after it was killed.
 
     Args:
-        seconds: that a template may take.
+        seconds: time limit for one conversation.
     """
 
     def __init__(self, seconds: float = SECONDS) -> None:
@@ -40,20 +40,21 @@ class TemplateRenderer:
     def render(
         self, template: str, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any], **how: Any
     ) -> str:
-        """Return what a template writes of messages.
+        """Return the output of a template for the messages of one conversation.
 
         Args:
             template: the template.
             messages: of one conversation.
-            options: what the template may read beside them, its special tokens for example.
+            options: further variables of the template, such as special tokens.
             how: further arguments of `transformers.utils.chat_template_utils.render_jinja_template`.
 
         Raises:
-            TemplateError: it refuses them, takes too long or too much memory, or writes too much.
+            TemplateError: the template refuses the messages, takes too long or too much memory, or writes
+                too much.
         """
         if len(template) > MOST_TEMPLATE:
             raise TemplateError(
-                f"it has {len(template):,} characters, and at most {MOST_TEMPLATE:,} are read"
+                f"it has {len(template):,} characters, more than the limit of {MOST_TEMPLATE:,}"
             )
         if template in self._endless:
             raise TemplateError(ENDLESS)
@@ -69,7 +70,7 @@ class TemplateRenderer:
         return str(found["text"])
 
     def _asked(self, request: bytes) -> bytes | None:
-        """Return the answer; None where there is none in time."""
+        """Return the process's answer; None if there is none in time."""
         process = self._started()
         to = cast(IO[bytes], process.stdin)
         try:
@@ -88,7 +89,7 @@ class TemplateRenderer:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C is for whoever started it
+                start_new_session=True,  # Ctrl-C must only reach the parent
             )
             if self._line(self._process, STARTING) is None:
                 raise TemplateError("the process that renders it does not start")
@@ -96,7 +97,7 @@ class TemplateRenderer:
         return self._process
 
     def _line(self, process: "subprocess.Popen[bytes]", seconds: float) -> bytes | None:
-        """Return the next line of a process; None where it has ended, or has been ended for taking long."""
+        """Return the next line of a process; None if it has ended, or was killed after the time limit."""
         answers = cast(IO[bytes], process.stdout)
         alarm = threading.Timer(seconds, process.kill)
         alarm.start()
@@ -118,34 +119,34 @@ class TemplateRenderer:
 
 
 def _told(value: object) -> str:
-    """Return what stands for a value that JSON does not have, as transformers puts it."""
+    """Return a placeholder for a value that JSON cannot hold, in transformers' form."""
     return f"<{type(value).__name__}>"
 
 
 @cache
 def _renderer(process: int) -> TemplateRenderer:
-    """Return the renderer of a process: of those that share one, each would read the other's answers."""
+    """Return the renderer of a process; processes that shared one would read each other's answers."""
     return TemplateRenderer()
 
 
 def rendered(
     tokenizer: Any, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any], *, opened: bool
 ) -> str:
-    """Return what a tokenizer's chat template writes of messages.
+    """Return messages as a tokenizer's chat template writes them.
 
     Args:
         tokenizer: of transformers, with a chat template.
         messages: roles and contents.
-        options: `tools`, `documents` and whatever else the template reads.
-        opened: begin the assistant's turn behind the messages.
+        options: `tools`, `documents` and further variables of the template.
+        opened: whether to begin the assistant's turn after the messages.
 
     Raises:
-        TemplateError: see `Renderer.render`.
+        TemplateError: see `TemplateRenderer.render`.
     """
     from transformers import PreTrainedTokenizerBase
 
     if type(tokenizer).apply_chat_template is not PreTrainedTokenizerBase.apply_chat_template:
-        # One that writes chats by a program of its own, and no template of others.
+        # This tokenizer formats chats in its own code, without a template.
         return str(
             tokenizer.apply_chat_template(
                 messages, tokenize=False, **({"add_generation_prompt": True} if opened else {}), **options

@@ -1,4 +1,4 @@
-"""The header of a safetensors file, looked at before any of its tensors is."""
+"""Check the header of a safetensors file before any of its tensors is read."""
 
 import struct
 from pathlib import Path
@@ -16,7 +16,7 @@ Size = Annotated[int, Field(ge=0, le=2**63 - 1)]
 
 
 class Header(Stored):
-    """What a header says of a tensor."""
+    """A header's entry for a tensor."""
 
     dtype: Text
     shape: Annotated[list[Size], Field(max_length=8)]
@@ -28,12 +28,12 @@ TEXTS = TypeAdapter(dict[Text, str])
 
 
 def check_tensors(path: Path) -> dict[str, Header]:
-    """Return what a safetensors file holds by its header; no tensor lies outside of the file.
+    """Return the header of a safetensors file after checking that all tensors lie within the file.
 
-    That shapes and bytes agree, safetensors checks itself.
+    safetensors itself checks that shapes and sizes agree.
 
     Raises:
-        OSError, ValueError: it cannot be read, is no regular file, or its header is damaged.
+        OSError, ValueError: the file cannot be read, is not regular, or its header is damaged.
     """
     size = check_regular(path).st_size
     with path.open("rb") as file:
@@ -42,10 +42,10 @@ def check_tensors(path: Path) -> dict[str, Header]:
             raise ValueError("it ends within its header")
         length = LENGTH.unpack(start)[0]
         if length > min(size - LENGTH.size, MOST_HEADER):
-            raise ValueError(f"a header of {length:,} bytes in a file of {size:,}")
+            raise ValueError(f"its header has {length:,} bytes, but the file {size:,}")
         found = bounded_json(decoded(file.read(length)))
     if not isinstance(found, dict):
-        raise ValueError("its header is no JSON object")  # noqa: TRY004 - the file is wrong
+        raise ValueError("its header is not a JSON object")  # noqa: TRY004 - the file is wrong
     try:
         TEXTS.validate_python(found.pop(METADATA, {}), strict=True)
         headers = HEADERS.validate_python(found)
@@ -54,5 +54,5 @@ def check_tensors(path: Path) -> dict[str, Header]:
     data = size - LENGTH.size - length
     for name, header in headers.items():
         if not 0 <= header.data_offsets[0] <= header.data_offsets[1] <= data:
-            raise ValueError(f"{name[:60]!r} lies outside of its {data:,} bytes")
+            raise ValueError(f"{name[:60]!r} lies outside its {data:,} bytes")
     return headers
