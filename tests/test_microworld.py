@@ -359,7 +359,7 @@ def test_a_backbone_knows_its_world(tmp_path):
     assert one != two
     settings = {"backbone.name": str(tmp_path / "3"), "train.steps": 1}
     with pytest.raises(
-        ConfigError, match=r"knows world 3, and 'micro-wgs' asks about world 0: give task.world=3"
+        ConfigError, match=r"knows world 3, but 'micro-wgs' asks about world 0: set task.world=3"
     ):
         build_system(load_config(overrides=settings))
     system = build_system(load_config(overrides=settings | {"task.world": 3}))
@@ -399,7 +399,7 @@ def test_chat_score_is_exact():
         assert score_reply(world, prompt, f"{right[0]} . {right[0]} . {right[0]} .") == pytest.approx(1 / 3)
         assert score_reply(world, prompt, "eats clay . who . ") == 0.0
         assert score_reply(world, prompt, "") == 0.0
-    with pytest.raises(DataError, match="the world has"):
+    with pytest.raises(DataError, match="choose 0 to"):
         draw_prompts(world, 10**6)
 
 

@@ -101,12 +101,12 @@ def test_a_run_goes_on_by_the_passes_that_gave_its_steps(tmp_path: Path) -> None
     assert resumed(tmp_path, None, {}, ["train.epochs=null"])[1] == system.config
     with pytest.raises(ConfigError, match=r"another train\.steps"):
         resumed(tmp_path, None, {"train.epochs": 5}, [])
-    with pytest.raises(ConfigError, match="give one of them"):
+    with pytest.raises(ConfigError, match="give only one"):
         resumed(tmp_path, None, {"train.epochs": 3, "train.steps": 6}, [])
 
 
 def test_without_rows_the_length_is_not_known() -> None:
-    with pytest.raises(ConfigError, match="follows from the training rows"):
+    with pytest.raises(ConfigError, match="depends on the training rows"):
         load_config().train.total_steps  # noqa: B018
 
 

@@ -194,11 +194,11 @@ def test_rows_that_a_method_was_fitted_to_calibrate_nothing(place: Place, tmp_pa
     copy = write_rows(tmp_path / "copy.jsonl", [row | {"id": f"x{row['id']}"} for row in questions()])
     for command in OUTPUT_OF:
         told = bara(command, tmp_path / "fitted", "--calibration", copy)
-        assert_one_sentence(told, "of the 40 rows", "copy.jsonl", "that the run was trained on", "'x")
+        assert_one_sentence(told, "of the 40 rows", "copy.jsonl", "are training rows", "'x")
     for command in OUTPUT_OF:  # however it is spelled
         own = place.rows.parent / ".." / place.rows.parent.name / place.rows.name
         told = bara(command, tmp_path / "fitted", "--calibration", own)
-        assert_one_sentence(told, "the rows that the run was trained on", "--validation-rows")
+        assert_one_sentence(told, "holds the training rows", "--validation-rows")
 
 
 def test_refusals(finished: Path, calibrated: Path, place: Place, tmp_path: Path, bara: Bara) -> None:
@@ -213,7 +213,7 @@ def test_refusals(finished: Path, calibrated: Path, place: Place, tmp_path: Path
         assert_one_sentence(bara(command, calibrated, "--alpha", 0.01), "alpha=0.01", "9 calibration rows")
         assert_one_sentence(bara(command, calibrated, "--alpha", 2), "--alpha")
     told = bara("detect", calibrated, "--by", "epistemic", "--samples", 1, "--alpha", 0.1)
-    assert_one_sentence(told, "do not differ", "another --by")
+    assert_one_sentence(told, "do not differ", "another measure (--by)")
 
 
 def test_what_cannot_be_promised_is_refused_before_a_row_is_asked(
@@ -264,7 +264,7 @@ def test_one_row_of_each_cluster_calibrates(place: Place, tmp_path: Path, bara: 
     # Where a file does not say what rows have in common, nothing is promised of them.
     plain = write_rows(tmp_path / "plain.jsonl", not_trained_on(questions()))
     refused = bara("conformal", *run, "--calibration", plain)
-    assert_one_sentence(refused, "There is no column 'thing' in", "not independent", "--cluster-column")
+    assert_one_sentence(refused, "There is no column 'thing' in", "belong together", "--cluster-column")
     renamed = [{"who" if k == "thing" else k: v for k, v in row.items()} for row in not_trained_on(things)]
     others = write_rows(tmp_path / "renamed.jsonl", renamed)
     found = bara("conformal", *run, "--calibration", others, "--cluster-column", "who")

@@ -83,7 +83,7 @@ def test_weights_of_another_run_are_not_taken_for_this_ones(place: Place, tmp_pa
     for name in ("adapter_model.safetensors", "guide.safetensors"):
         shutil.copy(tmp_path / "one" / name, tmp_path / "two" / name)
     record_files(tmp_path / "two", *TRAINED)
-    with pytest.raises(CheckpointError, match="another training wrote into the folder"):
+    with pytest.raises(CheckpointError, match="another run wrote into the folder"):
         load_system(tmp_path / "two")
 
 

@@ -48,12 +48,12 @@ def test_classes_that_few_rows_leave_out_are_named(
     in_order = sorted(questions(), key=lambda row: row["answer"])
     rows = write_rows(tmp_path / "sorted.jsonl", in_order)
     few = load_data(place.config(task__name=str(rows), task__train_rows=1, task__train_rows_seed=seed))
-    [note] = [note for note in few.notes if "no row left to train on" in note]
+    [note] = [note for note in few.notes if "no remaining training row" in note]
     left = {"no", "yes"} - {few.names[row.label] for row in few.train}
     assert f"has the answer {left.pop()}" in note
     assert ("--train-rows-seed" in note) is hint
     whole = load_data(place.config(task__name=str(rows), task__train_rows=30))
-    assert not any("no row left" in note for note in whole.notes)
+    assert not any("no remaining training row" in note for note in whole.notes)
 
 
 def test_what_compare_advises_works(place: Place, tmp_path: Path, bara: Bara) -> None:
@@ -79,9 +79,9 @@ def test_rows_without_the_column_of_clusters_are_said_to_count_by_themselves(
     plain = write_rows(tmp_path / "plain.jsonl", questions())
     said = bara("evaluate", tmp_path / "run", "--task", plain)
     assert said.code == 0, said.err
-    assert "no column 'thing', by which the run's rows go together" in " ".join((said.out + said.err).split())
+    assert "no column 'thing', the run's cluster column" in " ".join((said.out + said.err).split())
     own = bara("evaluate", tmp_path / "run", "--task", write_rows(tmp_path / "own.jsonl", things))
-    assert "go together" not in own.out + own.err
+    assert "cluster column" not in own.out + own.err
 
 
 def test_whole_numbers_are_the_same_classes_however_they_are_written(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_whole_numbers_are_the_same_classes_however_they_are_written(tmp_path: P
     found = load_questions(tmp_path / "stars.parquet", texts, answers=True)
     again = load_questions(tmp_path / "stars.csv", texts, answers=True)
     assert [row.label for row in found] == [row.label for row in again] == [0, 1] * 8
-    with pytest.raises(DataError, match=r"its answer 3 is none of the labels 1\.0, 2\.0"):
+    with pytest.raises(DataError, match=r"its answer 3 is not one of the labels 1\.0, 2\.0"):
         load_questions([{"text": "it is", "stars": 3}], texts, answers=True)
 
 
@@ -111,7 +111,7 @@ def test_a_method_that_is_not_installed_is_no_choice(run: Path) -> None:
 
 def test_answers_that_are_the_text_are_refused() -> None:
     rows = [{"stars": str(n % 2), "review": f"so {n}"} for n in range(20)]
-    with pytest.raises(DataError, match="answers in 'stars', which is read as the text"):
+    with pytest.raises(DataError, match="'stars' is read as the answer and as the text"):
         task_from_rows(rows, text_column="stars", label_column="stars")
 
 

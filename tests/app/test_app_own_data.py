@@ -203,7 +203,7 @@ def test_rows_of_one_thing_stay_together_from_training_to_a_comparison(
 
 def test_the_file_of_the_training_rows_is_no_test_file(finished: Path, place: Place, bara: Bara) -> None:
     """As `--task` it is the run's own, of which the rows set aside are tested on."""
-    assert_one_sentence(bara("evaluate", finished, "--test-file", place.rows), "training rows, too")
+    assert_one_sentence(bara("evaluate", finished, "--test-file", place.rows), "also training rows")
 
 
 def test_a_file_is_tested_on_whole_whatever_the_run_is_evaluated_on(

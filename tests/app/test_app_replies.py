@@ -327,7 +327,10 @@ def test_a_page_of_what_was_generated(run: Path, tmp_path: Path, bara: Bara) -> 
         (("--prompt", "is", "--page", "/proc/x/x.html", "--uncertainty", "2"), "Cannot write"),
         (("--prompt", "is", "--input", "x.jsonl"), "with --input (x.jsonl) or with --prompt, not both"),
         (("--prompt", "is \udcff"), "is not valid Unicode"),
-        (("--prompt", "is", "--chat"), "has no chat template: leave out chat=True (--chat), or give a model"),
+        (
+            ("--prompt", "is", "--chat"),
+            "has no chat template: leave out chat=True (--chat), or choose",
+        ),
         (("--prompt", "is", "--resume"), "--resume"),
         (("--prompt", "is", "--output", "x.csv"), ".jsonl"),
         (("--input", "absent.jsonl"), "absent.jsonl"),
@@ -381,7 +384,7 @@ def test_rows_of_ones_own() -> None:
         ({"task.streaming": True}, "streaming=True needs likelihood='completion'"),
         (
             {"task.likelihood": "completion", "task.streaming": True, "task.packing": True},
-            "packing=True fits all rows together and streaming=True never holds them all: leave one out",
+            "packing=True needs all rows in memory and streaming=True keeps them on disk: leave one out",
         ),
         (
             {"task.likelihood": "completion", "task.labels": "texts"},
@@ -399,7 +402,7 @@ def test_rows_of_the_other_kind(place: Place) -> None:
     with pytest.raises(ConfigError, match=r"ReplyTask: set task\.likelihood='completion'"):
         build_system(place.config(), task=replies_from_rows(conversations()))  # type: ignore[arg-type]
     system = build_system(place.config())
-    with pytest.raises(ConfigError, match="learns answers, no replies"):
+    with pytest.raises(ConfigError, match="learns answers, not replies"):
         system.replies("train")
     with pytest.raises(DataError, match="no reply to learn"):
         replies_from_rows([{"text": "a"}] * 4)

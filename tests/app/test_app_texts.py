@@ -120,7 +120,7 @@ def test_more_classes_than_letters(place: Place, tmp_path: Path) -> None:
 
 
 def test_texts_that_are_not_known_are_refused(place: Place) -> None:
-    with pytest.raises(DataError, match="does not know the texts of its answers"):
+    with pytest.raises(DataError, match="has no texts of its answers"):
         build_system(place.config(task__labels="texts", task__name="micro-arcc"))
 
 
@@ -129,7 +129,7 @@ def test_options_that_want_answers_of_one_token_say_so(
     place: Place, tmp_path: Path, bara: Bara, option: str
 ) -> None:
     arguments = [*place.arguments(tmp_path / "run"), "--labels", "texts", option]
-    assert_one_sentence(bara(*arguments), f"({option}) takes answers of one token", "(--labels letters)")
+    assert_one_sentence(bara(*arguments), f"({option}) needs answers of one token", "(--labels letters)")
 
 
 def test_texts_that_the_tokenizer_cannot_read_are_refused(place: Place) -> None:

@@ -276,7 +276,7 @@ def test_decisions_take_the_same_kinds_of_rows(tagged: Path, table: Path) -> Non
     assert own == read
     other = frame.assign(**{"Customer Message": [f"is {text}" for text in texts]})
     assert len(calibration_rows(run, other)) == 40
-    with pytest.raises(DataError, match="trained on"):
+    with pytest.raises(DataError, match="are training rows"):
         calibration_rows(run, frame)
 
 
@@ -292,7 +292,7 @@ def test_a_text_is_no_file_and_texts_have_no_answers(tagged: Path, tmp_path: Pat
         bp.predict(tagged, "is the fox red ?")
     with pytest.raises(DataError, match="no column for the answer"):
         bp.train(task=["is the fox red ?"], out=tmp_path / "run")
-    with pytest.raises(DataError, match="row 2 is no dictionary"):
+    with pytest.raises(DataError, match="row 2 is not a dictionary"):
         bp.predict(tagged, [{"Customer Message": "is the fox red ?"}, "is the fox red ?"])
 
 

@@ -50,7 +50,7 @@ def test_weights_that_changed_their_type_are_not_written_down(
 ) -> None:
     run = bp.load_system(plain[1])
     run.backbone.lm.to(torch.bfloat16)
-    with pytest.raises(ConfigError, match="has bfloat16 weights, and backbone"):
+    with pytest.raises(ConfigError, match="has bfloat16 weights, but the run needs"):
         write_config(run, tmp_path)
 
 

@@ -242,7 +242,7 @@ def test_a_manifest_that_names_what_is_not_in_its_folder(name: str, tmp_path: Pa
     folder = tmp_path / "folder"
     folder.mkdir()
     write_manifest(folder, {name: hashlib.sha256(b"mine").hexdigest()})
-    with pytest.raises(CheckpointError, match="outside of its folder"):
+    with pytest.raises(CheckpointError, match="outside its folder"):
         read_manifest(folder)
     assert owned(folder) == set()
     clear(folder)
@@ -261,7 +261,7 @@ def test_a_manifest_that_was_edited(tmp_path: Path) -> None:
 
 def test_a_folder_of_runs_names_one(run: Path, tmp_path: Path) -> None:
     shutil.copytree(run, tmp_path / "runs" / "one")
-    with pytest.raises(CheckpointError, match=rf"holds some: give one of them, such as {tmp_path}/runs/one"):
+    with pytest.raises(CheckpointError, match=rf"holds runs: give one of them, such as {tmp_path}/runs/one"):
         check_run(tmp_path / "runs")
     (tmp_path / "none").mkdir()
     with pytest.raises(CheckpointError, match=r"none, whose bara_config\.json is missing"):

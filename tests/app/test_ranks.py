@@ -125,7 +125,7 @@ def test_one_that_is_killed_stops_the_other_with_a_sentence(name: str, lost: int
     assert ends[name][lost] == [-signal.SIGKILL, ""]
     code, said = ends[name][1 - lost]
     assert code == 0
-    assert said.startswith("ProcessLostError: Stopped after step 5 of 8: another process")
+    assert said.startswith("ProcessLostError: Stopped after step 5 of 8, because another process")
     assert said.endswith("with resume=True (--resume).")
 
 
@@ -150,15 +150,13 @@ def test_a_loss_that_breaks_in_one_stops_both(ran) -> None:
 def test_rows_that_cannot_be_shared_are_refused_before_anything_is_written(ran) -> None:
     assert not (ran[0] / "stopped" / "uneven").exists()
     for _, said in ran[1]["uneven"]:
-        assert said.startswith(
-            "ConfigError: train.batch_size=3 rows a step cannot be shared evenly by 2 proc"
-        )
+        assert said.startswith("ConfigError: train.batch_size=3 cannot be divided evenly among 2 proc")
 
 
 def test_shares_are_looked_at_before_processes_join(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     system = build_system(load_config(overrides={"method": "lora", "task.limit": 8, "train.batch_size": 3}))
     monkeypatch.setenv("WORLD_SIZE", "2")  # nobody else is there to join
-    with pytest.raises(ConfigError, match="cannot be shared evenly by 2 processes"):
+    with pytest.raises(ConfigError, match="cannot be divided evenly among 2 processes"):
         train(system, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -170,9 +168,14 @@ def test_shares_are_looked_at_before_processes_join(monkeypatch: pytest.MonkeyPa
             3,
             1,
             2,
-            "train.batch_size=3 rows a step cannot be shared evenly by 2 processes: choose a multiple.",
+            "train.batch_size=3 cannot be divided evenly among 2 processes: choose a multiple of 2.",
         ),
-        (4, 4, 2, "train.accumulate=4 must divide the 2 rows a step of each of 2 processes: choose another"),
+        (
+            4,
+            4,
+            2,
+            "train.accumulate=4 must divide the 2 rows per step of each of 2 processes: choose another",
+        ),
         (4, 4, 1, ""),
         (6, 3, 2, ""),
     ],

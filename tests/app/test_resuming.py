@@ -63,7 +63,7 @@ def test_a_run_in_training_is_waited_for(stopped: tuple[Place, Path], bara: Bara
     for command in ("evaluate", "inspect"):
         with claimed(out):
             assert_one_sentence(bara(command, out), "Another process is training", "wait until")
-        assert_one_sentence(bara(command, out), "stopped half-way", "--resume")
+        assert_one_sentence(bara(command, out), "stopped before its end", "--resume")
 
 
 def test_a_run_goes_on_where_its_model_and_rows_have_moved(

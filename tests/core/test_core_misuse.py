@@ -227,9 +227,7 @@ def test_a_run_is_no_language_model(tmp_path: Any) -> None:
 
 def test_a_task_that_is_not_generated_is_refused() -> None:
     task = Task("evens", ("A", "B"))
-    with pytest.raises(
-        ConfigError, match=r"A Task was given to register_task: give bara_pyro\.data\.Generated"
-    ):
+    with pytest.raises(ConfigError, match=r"register_task got a Task: give a bara_pyro\.data\.Generated"):
         register_task(task)
 
 

@@ -72,7 +72,7 @@ def test_a_bar_inside_an_option_of_json_parts_nothing() -> None:
     ],
 )
 def test_a_bar_inside_a_list_that_python_printed_is_refused(cell: str) -> None:
-    with pytest.raises(DataError, match=r"is no JSON: write it by json\.dumps"):
+    with pytest.raises(DataError, match=r"not valid JSON: write the list with json\.dumps"):
         task_from_rows(asked(cell, 0))
 
 
@@ -94,7 +94,7 @@ BAD_OPTIONS = {
     "objects and texts": ([{"text": "iron"}, "tin"], "'text'"),
     "objects in objects": ([{"text": {"en": "iron"}}, {"text": "tin"}], "'en'"),
     "bytes": ([b"iron", b"\xff"], "xff"),
-    "a set": ({"iron", "tin"}, "no list"),
+    "a set": ({"iron", "tin"}, "not a list"),
     "labels that are lists": ({"text": ["iron", "tin"], "label": [["A"], ["B"]]}, r"\['A'\]"),
     "one label twice": ([{"text": "iron", "label": 0}, {"text": "tin", "label": 0}], "different labels"),
     "a key twice": ('{"A": "iron", "A": "tin"}', "two values for 'A'"),
@@ -235,7 +235,7 @@ def test_answers_that_read_alike_are_one_class(twin: str) -> None:
     assert any(ascii(TWINS[twin]) in note for note in task.notes)
     [row] = load_questions([{"text": "t", "label": TWINS[twin]}], task, answers=True)
     assert row.label == 1
-    with pytest.raises(DataError, match="not two or more different names"):
+    with pytest.raises(DataError, match="two or more different names"):
         task_from_rows(rows, classes=["so good", TWINS[twin]])
 
 

@@ -35,7 +35,7 @@ def test_no_author_stands_on_both_sides(fraction, seed):
     assert 0 < len(task.test) <= round(fraction * 78)
     assert 0 < len(task.validation) <= 10
     assert (
-        f"{len(task.test)} of 78 rows tested on, whole clusters, chosen by a hash of their names"
+        f"{len(task.test)} of 78 rows held out for testing, whole clusters, chosen by a hash of their names"
         in task.notes
     )
     assert f"{len(task.validation)} rows set aside for validation, whole clusters" in task.notes
@@ -92,7 +92,7 @@ def test_with_a_file_of_test_rows_shared_authors_are_counted():
         {"text": "newer", "label": "good", "author": "x"},
     ]
     task = task_from_rows(ROWS, tested, cluster_column="author")
-    assert "1 test rows are of a cluster that also stands in train" in task.notes
+    assert "1 test rows are of a cluster that is also in train" in task.notes
     without = task_from_rows(ROWS, [{"text": "new", "label": "bad"}], cluster_column="author")
     assert authors(without.test) == {""}
 
@@ -156,7 +156,7 @@ def test_copies_of_a_text_lie_on_one_side_without_a_column(copies, fraction):
     counts = Counter(row.label for row in task.test)
     assert max(counts.values()) - min(counts.values()) <= 2 * copies
     assert 12 - copies < len(task.validation) <= 12
-    assert not [note for note in task.notes if "stand in train" in note or "stands in train" in note]
+    assert not [note for note in task.notes if "in train" in note]
 
 
 @pytest.mark.parametrize("sizes", [[1] * 17, [9, 1, 1, 1, 5, 2], [3, 3], [4]])
@@ -176,7 +176,7 @@ def test_folds_part_no_group(sizes):
 @pytest.mark.parametrize(
     ("rows", "given", "said"),
     [
-        (ROWS, {"cluster_column": "writer"}, "no column 'writer', which cluster_column"),
+        (ROWS, {"cluster_column": "writer"}, "no column 'writer', named by cluster_column"),
         (
             [row | {"author": ["a"]} for row in ROWS],
             {"cluster_column": "author"},
@@ -187,7 +187,7 @@ def test_folds_part_no_group(sizes):
             {"cluster_column": "author"},
             r"All 78 rows have the same author \(cluster_column\).* or leave cluster_column",
         ),
-        (ROWS, {"cluster_column": "author", "test_fraction": 0.01}, "at most 1 rows"),
+        (ROWS, {"cluster_column": "author", "test_fraction": 0.01}, "into 1 rows"),
     ],
 )
 def test_what_cannot_be_divided_is_refused(rows, given, said):

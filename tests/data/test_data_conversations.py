@@ -58,7 +58,7 @@ def test_formats(row: dict, prompt: object, reply: str) -> None:
 @pytest.mark.parametrize(
     ("system", "said"),
     [
-        ("be rude", "begin with the system's 'be kind', and 'system' says 'be rude': give one of the two"),
+        ("be rude", "begin with the system's 'be kind', but 'system' is 'be rude': keep only one"),
         (3, "'system' of row 1 of list of rows is the number 3: give a text, or leave it out"),
     ],
 )
@@ -128,7 +128,7 @@ def test_what_is_too_long_loses_the_end_of_its_reply() -> None:
         ({"text": "a"}, r"no reply to learn in row 1 .*, which has text"),
         ({"prompt": "a"}, "no reply to learn"),
         ({"messages": [HI]}, "the user's"),
-        ({"messages": [YES]}, "what comes before a reply"),
+        ({"messages": [YES]}, "end with a prompt"),
         ({"messages": "hi"}, "'messages' of row 1 .* is 'hi': give a list of messages"),
         ({"messages": [{"role": "user"}, YES]}, "a 'role' and a text"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}, YES]}, "a 'role' and a text"),
@@ -161,7 +161,7 @@ def test_what_cannot_be_encoded() -> None:
         "{% for m in messages | reverse %}{{ m['content'] }} {% endfor %}first"
         "{% if add_generation_prompt %} now{% endif %}"
     )
-    with pytest.raises(DataError, match="does not put the reply of row 'x' behind"):
+    with pytest.raises(DataError, match="does not write the reply of row 'x' after"):
         encode_replies([Conversation((HI,), "a", "x")], odd)
 
 
@@ -172,6 +172,6 @@ def test_prompts_that_stand_in_train_too_are_counted() -> None:
     numbers = [{row.prompt.split()[1] for row in part} for part in (task.train, task.test)]
     shared = sum(row.prompt.split()[1] in numbers[0] for row in task.test)
     assert shared
-    assert f"{shared} test rows have a prompt that also stands in train" in task.notes
+    assert f"{shared} test rows have a prompt that is also in train" in task.notes
     alone = replies_from_rows([row | {"prompt": f"{row['prompt']} {i}"} for i, row in enumerate(rows)])
     assert len(alone.notes) == 1

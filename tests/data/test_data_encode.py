@@ -193,7 +193,7 @@ def test_two_rows_of_one_name():
 
 def test_padding_between_tokens():
     mask = torch.tensor([[False, True, True], [True, False, True]])
-    with pytest.raises(DataError, match="between its tokens"):
+    with pytest.raises(DataError, match="between tokens"):
         Batch(torch.ones(2, 3, dtype=torch.long), mask, torch.tensor([1, 2]))
 
 

@@ -62,11 +62,11 @@ def test_what_cannot_be_put_in_order_is_refused():
     options = Task("arc", ("A", "B"))
     assert as_asked(options, ("A", "B", "C"), ()) is options
     with pytest.raises(
-        DataError, match="answers of 't' are no, yes, and the run's are bad, good, which has no 'no'"
+        DataError, match="answers of 't' are no, yes, but the run's are bad, good, which has no 'no'"
     ):
         as_asked(task_of("no", "yes"), ("bad", "good"), ("bad", "good"))
     with pytest.raises(
-        DataError, match="answers of 'arc' are the options of each row, and the run's are bad, good"
+        DataError, match="answers of 'arc' are the options of each row, but the run's are bad, good"
     ):
         as_asked(options, ("bad", "good"), ("bad", "good"))
     with pytest.raises(DataError, match="the run's are the options of each row"):

@@ -39,13 +39,13 @@ def test_folder_by_key_paper_name_and_hub_name(arc):
     assert (len(task.train), len(task.validation), len(task.test)) == (20, 0, 6)
     question = "V 1?\nA) iron\nB) air\nAnswer:"
     assert task.test[1] == Example("V1", question, 1, options=("A", "B"), texts=("iron", "air"))
-    assert "tested on the official validation split, as the papers of this line do" in task.notes
+    assert "tested on the official validation split, as in related papers" in task.notes
     assert load_task("ARC-E", str(arc)) == load_task("allenai/ai2_arc:ARC-Easy", arc) == task
 
 
 def test_hub_name_of_several_datasets():
     with pytest.raises(
-        DataError, match="allenai/ai2_arc holds several datasets: choose one of arc_challenge, arc_e"
+        DataError, match="allenai/ai2_arc has several datasets: choose one of arc_challenge, arc_e"
     ):
         load_task("allenai/ai2_arc")
 
@@ -86,7 +86,7 @@ def test_repeated_and_leaked_rows_are_noted(arc):
     write_rows(arc / "arc_easy" / "validation.jsonl", rows)
     notes = load_task("arc_easy", arc).notes
     assert "1 test rows repeat another test row" in notes
-    assert "1 test rows also stand in train" in notes
+    assert "1 test rows are also in train" in notes
 
 
 def boolq_rows(count):
@@ -98,7 +98,7 @@ def test_boolq_without_train_file_is_divided_and_says_so(tmp_path):
     task = load_task("boolq", tmp_path)
     assert (task.labels, len(task.train), len(task.test)) == (("False", "True"), 1600, 5)
     assert (task.train[0].id, task.test[0].id) == ("validation-1", "validation-1601")
-    assert "no train file: trained on validation rows 1 to 1600, tested on the 5 others" in task.notes
+    assert "no train file: trained on validation rows 1 to 1600, tested on the other 5" in task.notes
     assert any("swaps them" in note for note in task.notes)
     write_rows(tmp_path / "boolq" / "train.jsonl", boolq_rows(3))
     task = load_task("boolq", tmp_path)
@@ -115,7 +115,7 @@ def test_evaluated_only(tmp_path):
     write_rows(tmp_path / "mmlu_college_physics" / "test.jsonl", [row])
     task = load_task("mmlu_college_physics", tmp_path)
     assert (len(task.train), len(task.test), task.test[0].label) == (0, 1, 3)
-    with pytest.raises(ConfigError, match="there are no train rows to take them from"):
+    with pytest.raises(ConfigError, match="there are no training rows"):
         load_task("mmlu_college_physics", tmp_path, validation_rows=1)
 
 
@@ -136,7 +136,7 @@ def test_a_file_of_another_kind_is_no_unknown_name(name, tmp_path):
         name = str(tmp_path / name)
         Path(name).write_text("rows")
     for load in (load_task, load_replies, load_preferences):
-        with pytest.raises(DataError, match=r"rows\.\w+ is no \.csv, .*save it as one of them") as refused:
+        with pytest.raises(DataError, match=r"rows\.\w+ is not a \.csv, .*save it as one of") as refused:
             load(name)
         assert "Unknown" not in str(refused.value)
 
@@ -144,7 +144,7 @@ def test_a_file_of_another_kind_is_no_unknown_name(name, tmp_path):
 def test_missing_folder_names_what_is_there(arc):
     with pytest.raises(
         DataError,
-        match=r"no folder .*openbookqa \(datasets found in .*: arc_easy\): .*/train\.jsonl and openb",
+        match=r"no folder .*openbookqa \(datasets in .*: arc_easy\): .*/train\.jsonl and openb",
     ):
         load_task("openbookqa", arc)
 
@@ -177,7 +177,7 @@ def test_broken_files(arc, case):
 ROWS = {
     "no answer": ({"answerKey": ""}, "row 2: it has no answer in 'answerKey': fill it in, or leave the row"),
     "absent": ({"answerKey": None}, "row 2: it has no answer in 'answerKey'"),
-    "unknown": ({"answerKey": "Z"}, "row 2: its answer 'Z' is none of A, B"),
+    "unknown": ({"answerKey": "Z"}, "row 2: its answer 'Z' is not one of A, B"),
     "number": ({"question": 3}, "row 2: it has no text in 'question' \\(found 3\\)"),
     "same id": ({"id": "V0"}, "rows 1 and 2 share the id 'V0'"),
     "id of train": ({"id": "Q0"}, "Train and test of arc_easy share 1 ids, such as 'Q0'"),
@@ -199,7 +199,7 @@ def test_answer_beyond_the_classes(tmp_path):
     choices = {"text": list("abcde"), "label": list("ABCDE")}
     row = {"id": "1", "question_stem": "q", "choices": choices, "answerKey": "E"}
     write_rows(tmp_path / "openbookqa" / "validation.jsonl", [row])
-    with pytest.raises(DataError, match="row 1: its answer is option 5, and the classes end at D"):
+    with pytest.raises(DataError, match="row 1: its answer is option 5, but the classes end at D"):
         load_task("openbookqa", tmp_path)
 
 
@@ -231,11 +231,11 @@ def test_hub_is_asked_for_the_splits_of_the_table(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "options", "said"),
     [
-        ("boolq", {"text_column": "text"}, "for a file of one's own, and 'boolq' is none"),
-        ("mine.csv", {"test_file": "b.csv", "test_fraction": 0.5}, "give one of the two"),
+        ("boolq", {"text_column": "text"}, "to your own file, and 'boolq' is not a file"),
+        ("mine.csv", {"test_file": "b.csv", "test_fraction": 0.5}, "leave one out"),
         ("mine.csv", {"data_dir": "data"}, "give its whole path"),
-        ("mine.csv", {"revision": "v1"}, "'mine.csv' is none"),
-        ("micro-wgs", {"revision": "v1"}, "'micro-wgs' is none"),
+        ("mine.csv", {"revision": "v1"}, "'mine.csv' is not one"),
+        ("micro-wgs", {"revision": "v1"}, "'micro-wgs' is not one"),
     ],
 )
 def test_options_without_effect_are_refused(name, options, said):
@@ -264,7 +264,7 @@ def test_no_hub_is_one_sentence_with_a_way_out(monkeypatch, error):
 
     hub(monkeypatch, fail)
     with pytest.raises(
-        DataError, match=r"(Couldn't reach it|no such config); check .* data_dir \(--data-dir\)"
+        DataError, match=r"(Couldn't reach it|no such config)\): check .* data_dir \(--data-dir\)"
     ) as caught:
         load_task("arc_easy")
     assert "\n" not in str(caught.value)

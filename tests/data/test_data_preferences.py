@@ -76,7 +76,7 @@ def test_a_file_is_divided_by_prompt(tmp_path: Path) -> None:
     task = load_preferences(str(file))
     assert (task.name, len(task.train), len(task.test)) == ("mine", 32, 8)
     assert not {pair.prompt for pair in task.train} & {pair.prompt for pair in task.test}
-    assert task.notes == ("4 of 20 prompts tested on, chosen by a hash of their text",)
+    assert task.notes == ("4 of 20 prompts held out for testing, by a hash of their text",)
     again = load_preferences(str(write(tmp_path / "mine.jsonl", texts(20)[::-1])))
     assert {pair.prompt for pair in again.test} == {pair.prompt for pair in task.test}
 
@@ -88,8 +88,8 @@ def test_a_test_file_repeats_and_rows(tmp_path: Path) -> None:
     task = load_preferences(str(train), test_file=test, rows=4)
     assert [len(task.train), len(task.test)] == [4, 4]
     assert task.notes[1:] == (
-        "2 pairs of the same reply twice left out",
-        "2 prompts of test pairs also stand in train",
+        "2 pairs with two equal replies left out",
+        "2 prompts of test pairs are also in train",
     )
 
 
@@ -101,12 +101,12 @@ def test_what_is_refused(tmp_path: Path) -> None:
     cases = [
         (DataError, "Unknown task of preference pairs 'mine'", ("mine",), {}),
         (DataError, "There is no file", (str(tmp_path / "absent.jsonl"),), {}),
-        (DataError, r"too few prompts \(2\) to set some aside .* at least 3", (str(file),), {}),
+        (DataError, r"too few prompts \(2\) to hold some out .* at least 3", (str(file),), {}),
         (DataError, "no train pair whose replies differ", (str(same),), {}),
         (ConfigError, "test_fraction is 1", (str(file),), {"test_fraction": 1}),
         (ConfigError, "rows is 0", (str(file),), {"rows": 0}),
         (DataError, "share 4 ids", (str(file),), {"test_file": "own"}),
-        (DataError, "are training rows, too", (str(file),), {"test_file": file}),
+        (DataError, "are also training rows", (str(file),), {"test_file": file}),
     ]
     rows = [{**row, "id": str(i)} for i, row in enumerate(texts(2))]
     for error, said, given, settings in cases:
@@ -123,5 +123,5 @@ def test_real_pairs(rows_dir: Path) -> None:
     task = load_preferences("ultrafeedback", rows_dir)
     assert (len(task.train), len(task.test)) == (399, 59)
     assert all(isinstance(pair.prompt, str) for pair in (*task.train, *task.test))
-    assert "2 pairs of the same reply twice left out" in task.notes
+    assert "2 pairs with two equal replies left out" in task.notes
     assert len(load_preferences("ultrafeedback", rows_dir, rows=10).train) == 10

@@ -63,27 +63,27 @@ BAD = {
     "choices": (
         WORDED,
         {"question": "q", "choices": ["a", "b"]},
-        "choices a, b are not the classes of the run, False, True: leave them out",
+        "choices a, b are not the classes of the run, False, True: leave the choices out",
     ),
-    "too many": (LETTERED, {"question": "q", "choices": list("abcd")}, "4 options, and .* 'arc' end at C"),
-    "unknown": (WORDED, {"question": "q", "answer": "maybe"}, "'maybe' is none of the labels False, True"),
+    "too many": (LETTERED, {"question": "q", "choices": list("abcd")}, "4 options, but .* 'arc' end at C"),
+    "unknown": (WORDED, {"question": "q", "answer": "maybe"}, "'maybe' is not one of the labels False, True"),
     "no question": (WORDED, {"answer": "True"}, "no column for the text .* among 'answer': name it with"),
-    "name": (OWN, {"review": "dull", "stars": "neg"}, "answer 'neg' is none of the labels good, so so"),
-    "number": (OWN, {"review": "dull", "stars": 1}, "answer 1 is none of the labels good, so so"),
+    "name": (OWN, {"review": "dull", "stars": "neg"}, "answer 'neg' is not one of the labels good, so so"),
+    "number": (OWN, {"review": "dull", "stars": 1}, "answer 1 is not one of the labels good, so so"),
     "others": (OWN, {"review": "dull", "choices": ["good", "bad"]}, "choices good, bad are not the classes"),
     "half of an option": (LETTERED, {"question": "q", "choices": ["a", "\udfff"]}, "'choices' is not valid"),
     "empty": (OWN, {"review": None}, r"no text in 'review' \(found None\): give one, or leave the row out"),
     "labels of options": (
         ARC,
         {"question": "q", "choices": {"text": ["a", "b"], "label": 5}},
-        "its options' labels in 'choices' are no list: 5",
+        "its options' labels in 'choices' are not a list: 5",
     ),
     "marks": (
         Task("truthful_qa", tuple("ABC")),
         {"question": "q", "mc1_targets": {"choices": ["a", "b"], "labels": 5}},
-        "its 'labels' in 'mc1_targets' are no list: 5",
+        "its 'labels' in 'mc1_targets' are not a list: 5",
     ),
-    "topic": (NEWS, {"text": "won", "label": "pos"}, "'pos' is none of World, Sports, Business, Sci/Tech"),
+    "topic": (NEWS, {"text": "won", "label": "pos"}, "'pos' is not one of World, Sports, Business, Sci/Tech"),
 }
 
 
@@ -177,5 +177,5 @@ def test_numbers_mean_classes_in_later_files_as_in_the_first(tmp_path: Path) -> 
     found = load_questions(rows, task, answers=True)
     assert [row.label for row in found] == [row["label"] for row in rows]
     named = bp.task_from_rows(reviews())  # in the order of the alphabet, which no number was given for
-    with pytest.raises(DataError, match="answer 0 is none of the labels high, low, middle"):
+    with pytest.raises(DataError, match="answer 0 is not one of the labels high, low, middle"):
         load_questions(rows, named, answers=True)

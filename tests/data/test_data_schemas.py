@@ -98,21 +98,21 @@ def test_truthful_qa_shuffle_depends_on_the_id():
 
 ODD = {"choices": ["a", "b"], "labels": [1, 1]}
 BAD = {
-    "ai2_arc unknown": (arc_row(answer="F"), "its answer 'F' is none of A, B, C, D"),
+    "ai2_arc unknown": (arc_row(answer="F"), "its answer 'F' is not one of A, B, C, D"),
     "ai2_arc labels": (
         arc_row(choices={"text": ["a", "b"], "label": ["A"]}),
         "2 options but 1 different labels",
     ),
     "ai2_arc no choices": (arc_row(choices=None), "2 to 26 options in 'choices'"),
     "ai2_arc one choice": (arc_row("A"), "2 to 26 options in 'choices'"),
-    "ai2_arc empty option": (arc_row(choices={"text": ["a", " "], "label": ["A", "B"]}), "no text: ' '"),
+    "ai2_arc empty option": (arc_row(choices={"text": ["a", " "], "label": ["A", "B"]}), "not a text: ' '"),
     "ai2_arc no question": (arc_row(question=" "), "no text in 'question'"),
-    "winogrande": (NAMES | {"answer": "3"}, "none of 1, 2"),
-    "boolq": (COLD | {"answer": "yes"}, "'yes' is none of False, True"),
+    "winogrande": (NAMES | {"answer": "3"}, "not one of 1, 2"),
+    "boolq": (COLD | {"answer": "yes"}, "'yes' is not one of False, True"),
     "boolq passage": (COLD | {"passage": None}, "no text in 'passage'"),
-    "mmlu": (SUM | {"answer": 4}, "answer '4' is none of 0, 1, 2, 3"),
+    "mmlu": (SUM | {"answer": 4}, "answer '4' is not one of 0, 1, 2, 3"),
     "truthful_qa": ({"question": "q", "mc1_targets": ODD}, "mark exactly one of 2 options"),
-    "ag_news": ({"text": "t", "label": 4}, "answer 4 is none of 0, 1, 2, 3"),
+    "ag_news": ({"text": "t", "label": 4}, "answer 4 is not one of 0, 1, 2, 3"),
 }
 
 
@@ -130,7 +130,7 @@ def test_letters_rewrite_a_task():
     assert task.train[0].question == "True or False: is ice cold?\nA) False\nB) True\nAnswer:"
     assert [row.label for row in (*task.train, *task.test)] == [1, 0]
     assert (task.train[0].context, task.test[0].id) == ("Ice is cold.", "r-2")
-    assert task.notes == ("n", "labels asked for as letters: A = False, B = True")
+    assert task.notes == ("n", "letters stand for the labels: A = False, B = True")
 
 
 def test_letters_leave_lettered_tasks_alone():
@@ -140,5 +140,5 @@ def test_letters_leave_lettered_tasks_alone():
 
 def test_letters_run_out():
     assert as_letters(Task("many", tuple(map(str, range(30))))).labels[25:] == ("Z", "a", "b", "c", "d")
-    with pytest.raises(DataError, match="999 labels, and letters end at ZZ"):
+    with pytest.raises(DataError, match="999 labels, but letters end at ZZ"):
         as_letters(Task("too many", tuple(map(str, range(999)))))

@@ -84,9 +84,9 @@ def test_every_text_stands_in_the_tokens_or_the_row_is_refused(name: str, kind: 
         ("phi3", "developer", "developer's 'content' 'Be kind.'"),
         ("qwen3", "developer", "developer's"),
         ("yi", "tool", "assistant's 'tool_calls' 'fetch_weather'"),
-        ("chatml", "tools", "'fetch_weather' of 'tools'"),
+        ("chatml", "tools", "'fetch_weather' in 'tools'"),
         ("qwen3", "earlier", "assistant's 'reasoning_content' 'Winter came.'"),
-        ("deepseek v3", "thoughts", "take the thoughts out"),
+        ("deepseek v3", "thoughts", "remove the thoughts"),
         ("mistral v1", "system", "Only user and assistant roles"),
     ],
 )
@@ -209,7 +209,7 @@ def test_options_of_the_template() -> None:
     [prompt] = encode_prompts(found, tokenizer)
     assert tokenizer.decode(prompt.token_ids).endswith("<assistant><think></think>")
     for options in ({"enable_thinkin": False}, {"chat_template": "x"}):
-        with pytest.raises(DataError, match=f"does not read '{next(iter(options))}'"):
+        with pytest.raises(DataError, match=f"does not use '{next(iter(options))}'"):
             encoded({**KINDS["system"], "chat_template_kwargs": options}, tokenizer)
 
 
@@ -233,7 +233,7 @@ def test_weights_say_which_answer_is_learnt(messages: list, prompt: tuple, reply
         ({"messages": [ASK, {**SAID, "weight": 1}, ASK, SAID]}, "before the reply has the 'weight' 1"),
         ({"messages": [ASK, {**SAID, "weight": 0.5}]}, "'weight' 0.5"),
         ({"messages": [ASK, {**SAID, "weight": "0"}]}, "'weight' '0'"),
-        ({"messages": [{**ASK, "weight": 1}, SAID]}, "the user of row 1.*'weight' 1"),
+        ({"messages": [{**ASK, "weight": 1}, SAID]}, "the user in row 1.*'weight' 1"),
         ({"messages": [ASK, SAID], "functions": [TOOL]}, "'functions'.*give 'tools'"),
         ({"messages": [ASK, SAID], "images": ["a.png"]}, "'images'.*only texts are read"),
         ({"prompt": "a", "completion": "b", "thinking": "hm"}, "'thinking', which is not read"),
@@ -243,7 +243,7 @@ def test_weights_say_which_answer_is_learnt(messages: list, prompt: tuple, reply
             {"messages": [ASK, {**SAID, "tool_calls": [{"function": {"name": "f", "arguments": "x"}}]}]},
             "tool call",
         ),
-        ({"messages": [ASK, {**SAID, "content": None}]}, "a text as its 'content'"),
+        ({"messages": [ASK, {**SAID, "content": None}]}, "a text as 'content'"),
     ],
 )
 def test_what_would_be_lost_is_refused(row: dict, said: str) -> None:
@@ -265,7 +265,7 @@ def test_unknown_parts_of_a_message_are_written_or_refused() -> None:
 
 def test_a_text_with_tools_needs_a_conversation() -> None:
     row = {"prompt": "Does it snow?", "completion": "It does.", "tools": [TOOL]}
-    with pytest.raises(DataError, match="give messages, or chat=True"):
+    with pytest.raises(DataError, match="give messages, or set chat=True"):
         encoded(row, with_template("qwen2.5"))
     found = encode_replies(load_conversations([row]), with_template("qwen2.5"), chat=True)
     assert "fetch_weather" in with_template("qwen2.5").decode(found.rows[0][0].prompt)
@@ -275,7 +275,7 @@ def test_nulls_that_arrow_fills_in_are_not_learnt() -> None:
     """Rows with calls of different arguments: a column of one type gives each row the names of all."""
     calls = [{"name": "f", "arguments": {"town": "a"}}, {"name": "f", "arguments": {"day": "b"}}]
     rows = [{"messages": [ASK, {**CALLED, "tool_calls": [{"function": call}]}]} for call in calls]
-    with pytest.raises(DataError, match=r"null as '(town|day)'"):
+    with pytest.raises(DataError, match=r"null for '(town|day)'"):
         load_conversations(datasets.Dataset.from_list(rows))
     texts = [[ASK, {**CALLED, "tool_calls": json.dumps([{"function": call}])}] for call in calls]
     found = load_conversations(datasets.Dataset.from_list([{"messages": messages} for messages in texts]))

@@ -53,7 +53,7 @@ def test_classes_fix_the_order_and_catch_a_typing_error(tmp_path):
     assert load_task(path, classes=["good", "bad"]).labels == ("good", "bad")
     path = lines(tmp_path / "r.jsonl", [*reviews(60), {"question": "q", "answer": "goood"}])
     with pytest.raises(
-        DataError, match=r"r\.jsonl, row 61: its answer 'goood' is none of the labels good, bad"
+        DataError, match=r"r\.jsonl, row 61: its answer 'goood' is not one of the labels good, bad"
     ):
         load_task(path, classes=["good", "bad"])
 
@@ -71,7 +71,7 @@ def test_the_fewest_rows_that_are_named_are_enough(tmp_path):
         task = load_task(path, test_fraction=fraction)
         assert task.train
         assert task.test
-        with pytest.raises(DataError, match=f"at least {rows} are needed"):
+        with pytest.raises(DataError, match=f"give at least {rows}, "):
             load_task(lines(tmp_path / "f.jsonl", reviews(rows - 1)), test_fraction=fraction)
         replies = [{"prompt": f"p{i}", "completion": "c"} for i in range(rows)]
         assert load_replies(lines(tmp_path / "c.jsonl", replies), test_fraction=fraction).test
@@ -84,7 +84,7 @@ def test_most_rows_keep_their_side_when_rows_are_added_and_seeds_change(tmp_path
     large = load_task(lines(tmp_path / "r.jsonl", reviews(140)), seed=9)
     assert len(set(small.test) & set(large.test)) >= 14
     assert len(small.test) == 20
-    assert any(note.startswith("20 of 100 rows tested on") for note in small.notes)
+    assert any(note.startswith("20 of 100 rows held out") for note in small.notes)
 
 
 PLAIN = {"question": "q", "answer": "a"}
@@ -95,31 +95,31 @@ BAD = {
         r"r\.jsonl, row 2: it has no answer in 'answer'",
     ),
     "nan": ([PLAIN, PLAIN | {"answer": float("nan")}, PLAIN | {"answer": "b"}], "row 2: it has no answer"),
-    "one answer": ([PLAIN], r"one answer only, 'a', in 'answer': at least two are needed"),
-    "some choices": ([TWO, PLAIN], "row 2 has no 'choices', unlike row 1: give them to all or to none"),
-    "option": ([TWO | {"answer": "C"}], "row 1: its answer 'C' is no letter from A to B"),
-    "index": ([TWO | {"answer": 2}], "no index from 0 to 1"),
-    "bool": ([TWO | {"answer": True}], "answer True is no letter"),
-    "double": ([TWO | {"choices": ["B", "A"]}], "'A' fits more than one option: give the option's index"),
+    "one answer": ([PLAIN], r"only one answer, 'a', in 'answer': give at least two"),
+    "some choices": ([TWO, PLAIN], "row 2 has no 'choices', unlike row 1: give them in all rows or in none"),
+    "option": ([TWO | {"answer": "C"}], "row 1: its answer 'C' is not an option: give a letter from A to B"),
+    "index": ([TWO | {"answer": 2}], "an index from 0 to 1"),
+    "bool": ([TWO | {"answer": True}], "answer True is not an option"),
+    "double": ([TWO | {"choices": ["B", "A"]}], "'A' fits several options: give the option's index"),
     "number": (
         [TWO | {"choices": ["1", "2", "3"], "answer": 2}],
-        "answer 2 fits more than one option: give the option's letter",
+        "answer 2 fits several options: give the option's letter",
     ),
     "digits": (
         [TWO | {"choices": ["1", "2", "3"], "answer": "2"}],
-        "answer '2' fits more than one option: give the option's letter",
+        "answer '2' fits several options: give the option's letter",
     ),
-    "null": ([TWO | {"choices": ["air", None]}], "have an option without a text"),
+    "null": ([TWO | {"choices": ["air", None]}], "have an empty option"),
     "repeated": (
         [TWO | {"choices": ["air", "ice", "air"], "answer": "air"}],
-        "the option 'air' stands there 2 times: give each option once",
+        "the option 'air' is listed 2 times: list each option once",
     ),
-    "no list": ([TWO | {"choices": "a, b"}], "'choices' are no list: 'a, b'"),
+    "no list": ([TWO | {"choices": "a, b"}], "'choices' are not a list: 'a, b'"),
     "few": (
         [TWO],
-        r"too few rows \(1\) to set some aside to test on: at least 3 are needed, or .*\(--test-file\)",
+        r"too few rows \(1\) to hold some out for testing: give at least 3, or .*\(--test-file\)",
     ),
-    "few classes": ([PLAIN | {"answer": a} for a in "abcd"], r"too few rows \(4\) .*: at least 5 are needed"),
+    "few classes": ([PLAIN | {"answer": a} for a in "abcd"], r"too few rows \(4\) .*: give at least 5"),
 }
 
 
@@ -133,17 +133,17 @@ def test_bad_files(tmp_path, case):
 BROKEN = {
     "t.csv: wide": (
         "question,answer\nq,a\nq,a,b\n",
-        r"t\.csv, row 2 has not as many cells as the header \(3 and not 2, separated by a comma\): separate",
+        r"t\.csv, row 2 has 3 cells and the header has 2 \(separated by a comma\): use a comma",
     ),
     "t.csv: another separator": (
         "question;answer\nq, r;a\nq,b\n",
-        r"row 2 has .* \(1 and not 2, separated by a semicolon, but this row by a comma\?\): separate all",
+        r"row 2 has 1 cells .* \(separated by a semicolon, but this row by a comma\?\): use a semicolon",
     ),
     "t.csv: a column without a name": (
         "question,answer,,\nq,a,,\nq,b,and more,\n",
         r"t\.csv, row 2 has 'and more' in column 3, which has no name",
     ),
-    "t.csv: short": ("question,answer,,\nq\n", r"row 1 has not as many cells as the header \(1 and not 2"),
+    "t.csv: short": ("question,answer,,\nq\n", r"row 1 has 1 cells and the header has 2"),
     "t.json: object": ("{}", "must hold a list of objects"),
     "t.json: numbers": ("[1]", "row 1 is not a JSON object: 1"),
     "t.jsonl: long number": ("1" * 5000, "number is too long"),
@@ -164,12 +164,12 @@ def test_test_rows_that_all_stand_in_train_are_refused(tmp_path):
     path = lines(tmp_path / "r.jsonl", reviews(6))
     some = lines(tmp_path / "e.jsonl", reviews(6)[2:4])
     for test_file, count in ((path, 6), (some, 2)):
-        with pytest.raises(DataError, match=f"All {count} test rows of r are training rows") as refused:
+        with pytest.raises(DataError, match=f"All {count} test rows of r are also training rows") as refused:
             load_task(path, test_file=test_file)
         assert "(--test-file)" in str(refused.value)
     more = lines(tmp_path / "m.jsonl", [*reviews(2), {"question": "new", "answer": "bad"}])
-    assert "2 test rows also stand in train" in load_task(path, test_file=more).notes
-    with pytest.raises(DataError, match="are training rows"):
+    assert "2 test rows are also in train" in load_task(path, test_file=more).notes
+    with pytest.raises(DataError, match="also training rows"):
         load_replies(path, test_file=path)
 
 
@@ -178,13 +178,13 @@ def test_a_text_is_no_context(tmp_path):
     rows = [{"text": f"film {i}", "label": ("bad", "good")[i % 2]} for i in range(6)]
     tested = [*rows[:2], rows[3] | {"label": "bad"}, {"text": "new", "label": "good"}]
     notes = load_task(lines(tmp_path / "r.jsonl", rows), test_file=lines(tmp_path / "e.jsonl", tested)).notes
-    assert "2 test rows also stand in train" in notes
-    assert "1 test rows have a text that stands in train with another answer" in notes
+    assert "2 test rows are also in train" in notes
+    assert "1 test rows have a text that is in train with another answer" in notes
     assert not any("context" in note for note in notes)
     asked = [{"question": f"q{i}", "context": "c", "answer": ("a", "b")[i % 2]} for i in range(6)]
     path = lines(tmp_path / "q.jsonl", asked[:4])
     notes = load_task(path, test_file=lines(tmp_path / "p.jsonl", asked[4:])).notes
-    assert "2 test rows ask about a context that also stands in train" in notes
+    assert "2 test rows have a context that is also in train" in notes
 
 
 def test_train_and_test_file_must_agree(tmp_path):
@@ -192,7 +192,7 @@ def test_train_and_test_file_must_agree(tmp_path):
     with pytest.raises(DataError, match=r"Only one of .* has 'choices'"):
         load_task(lines(tmp_path / "r.jsonl", reviews(4)), test_file=with_choices)
     unseen = lines(tmp_path / "u.jsonl", reviews(1, answers=("odd",)))
-    with pytest.raises(DataError, match=r"u\.jsonl, row 1: its answer 'odd' is none of the labels bad, good"):
+    with pytest.raises(DataError, match=r"u\.jsonl, row 1: its answer 'odd' is not one of the labels bad"):
         load_task(lines(tmp_path / "r.jsonl", reviews(4)), test_file=unseen)
 
 
@@ -217,7 +217,7 @@ def test_a_class_that_is_set_aside_whole_is_refused(tmp_path: Path) -> None:
     rows = [{"text": f"t{i}", "label": "b" if i % 14 == 0 else "a"} for i in range(42)]
     path = lines(tmp_path / "rows.jsonl", rows)
     aside = len(load_task(path).train) - 1  # of one row that is left only one class is
-    with pytest.raises(DataError, match=r"set aside for validation no row with the answer '[ab]' is left"):
+    with pytest.raises(DataError, match=r"set aside for validation, no training row has the answer '[ab]'"):
         load_task(path, validation_rows=aside)
     kept = load_task(path, validation_rows=2)
     assert {row.label for row in kept.train} == {0, 1}
@@ -229,7 +229,7 @@ def test_the_fewest_rows_of_which_some_are_tested_on_are_counted(fraction: float
     fewest = kept + 1
     while round(fraction * fewest) < 1:
         fewest += 1
-    assert f" {fewest} are needed" in str(too_few("rows.csv", "rows", kept, fraction, kept))
+    assert f"at least {fewest}, " in str(too_few("rows.csv", "rows", kept, fraction, kept))
 
 
 @pytest.mark.parametrize("fraction", [1e-9, 1e-300, 5e-324])

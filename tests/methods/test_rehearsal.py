@@ -1,4 +1,4 @@
-"""A temperature without validation rows: of a rehearsal on half of the rows, by its answers to the others."""
+"""Split-half calibration: a temperature from a second fit on half of the training rows."""
 
 import json
 import math
@@ -83,12 +83,12 @@ def test_so_few_rows_could_be_asked_that_there_is_no_rehearsal(tmp_path: Path, a
     task = replace(task, train=rows, notes=())
     system = build_system(default, task=task)
     assert bool(system.config.adapter.calibrated) is on
-    said = [note for note in system.task.notes if "rehearsal" in note]
-    assert [f"could be asked {alone}" in note for note in said] == [not on]
+    said = [note for note in system.task.notes if "split-half" in note]
+    assert [f"only {alone} can be held out" in note for note in said] == [not on]
     train(system, tmp_path / "default")
     assert (tmp_path / "default" / "rehearsal.json").exists() is on
     asked_for = build_system(calibrated(tmp_path), task=task)
-    with nullcontext() if on else pytest.raises(DataError, match=r"calibrated=True .* needs 10 .* ask 9"):
+    with nullcontext() if on else pytest.raises(DataError, match=r"only 9 of 32 .* needs 10"):
         train(asked_for, tmp_path / "run")
     assert (tmp_path / "run").exists() is on
 
@@ -169,7 +169,7 @@ def test_a_signal_in_the_rehearsal_names_the_run(tmp_path: Path) -> None:
         if step == 2:
             signal.raise_signal(signal.SIGINT)
 
-    with pytest.raises(Stopped, match=r"Stopped in the rehearsal: .*run keeps all of it, go on with") as told:
+    with pytest.raises(Stopped, match=r"Stopped during split-half calibration .*run: continue with") as told:
         train(build_system(calibrated(tmp_path)), tmp_path / "run", on_rehearsal=stop)
     assert ".rehearsal" not in str(told.value)
     assert ". " not in str(told.value)
@@ -184,7 +184,7 @@ def test_a_loss_that_breaks_in_the_rehearsal_says_so(tmp_path: Path, monkeypatch
     config, out = calibrated(tmp_path), tmp_path / "run"
     with monkeypatch.context() as patch:
         patch.setattr(SVI, "step", broken)
-        with pytest.raises(TrainingError, match=r"The rehearsal stopped at step 1, .*: the loss") as told:
+        with pytest.raises(TrainingError, match=r"calibration stopped at step 1, .*: the loss") as told:
             train(build_system(config), out)
     assert ". " not in str(told.value)
     assert not (out / "adapter_model.safetensors").exists()
@@ -301,10 +301,10 @@ def too_few(folder: Path) -> System:
 @pytest.mark.parametrize(
     ("made", "says"),
     [
-        (too_few, "19 training rows are too few for calibrated=True .* give at least 20"),
+        (too_few, "19 training rows are too few for split-half calibration .* give at least 20"),
         (
             lambda folder: build_system(calibrated(folder, "temperature", **{"task.validation_rows": 8})),
-            "a method that is about temperatures fits one of its own",
+            "fits its own",
         ),
     ],
 )

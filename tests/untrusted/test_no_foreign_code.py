@@ -139,6 +139,6 @@ def test_no_answer_lets_it_run(finished: Path, tmp_path: Path, answer: str | Non
         check=False,
     )
     assert done.returncode == 2
-    assert "code of its own" in done.stderr
+    assert "needs its own code" in done.stderr
     assert "[y/N]" not in done.stdout + done.stderr
     assert not (folder / "RAN").exists()

@@ -89,7 +89,7 @@ def test_only_its_own_files_are_replaced(run: Path, rows: Path, bara: Bara, tmp_
         ("{backbone} --tasks boolq --data-dir {rows} --law mean", "give --law base, or the folder of a run"),
         (
             "{rows} --tasks boolq --data-dir {rows}",
-            "is missing or was not written by bara_pyro: train one with",
+            "is missing or was not written by bara_pyro): train one with",
         ),
         ("{backbone} --tasks boolq --data-dir {rows} --law base --model microworld", "one too many"),
         ("{rows} --tasks boolq --data-dir {rows} --law base", "Cannot load the backbone"),

@@ -128,7 +128,7 @@ def test_what_is_refused(bert: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(
         json.dumps({"model_type": "mine", "auto_map": {"AutoConfig": "a.B", "AutoModel": "a.C"}})
     )
-    with pytest.raises(BackboneError, match="code of its own"):
+    with pytest.raises(BackboneError, match="needs its own code"):
         embed(TEXTS, tmp_path)
     pair = tmp_path / "t5"
     T5Model(T5Config(vocab_size=30, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)).save_pretrained(

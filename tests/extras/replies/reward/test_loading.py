@@ -80,7 +80,7 @@ def test_code_of_the_model_is_never_run(tmp_path: Path) -> None:
     config["model_type"] = "mine"
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "mine.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass MyConfig: pass\n")
-    with pytest.raises(BackboneError, match="code of its own"):
+    with pytest.raises(BackboneError, match="needs its own code"):
         load_reward_model(folder)
     assert not (tmp_path / "ran").exists()
 
