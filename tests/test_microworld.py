@@ -369,9 +369,11 @@ def test_a_backbone_knows_its_world(tmp_path):
 
 
 def test_worlds_are_of_the_microworld_alone():
-    with pytest.raises(ConfigError, match="world=2 is of the microworld's tasks, and 'boolq' is none"):
+    with pytest.raises(
+        ConfigError, match="world=2 only applies to tasks of the microworld, and 'boolq' is not one"
+    ):
         load_by_name("boolq", world=2)
-    with pytest.raises(ConfigError, match="and 'micro-chat' is none"):
+    with pytest.raises(ConfigError, match="and 'micro-chat' is not one"):
         load_reply_data(
             load_config(
                 overrides={"task.name": "micro-chat", "task.likelihood": "completion", "task.world": 2}

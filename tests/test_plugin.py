@@ -121,7 +121,7 @@ def test_a_module_that_is_not_installed(bara: Bara, tmp_path: Path) -> None:
     assert trained.returncode == 0, trained.stderr
     without = bara("evaluate", "run", cwd=tmp_path)
     assert without.returncode == 2
-    assert "give --plugin mine" in without.stderr
+    assert "add --plugin mine" in without.stderr
     assert bara("evaluate", "run", "--limit", "8", "--plugin", "mine", cwd=tmp_path).returncode == 0
 
 

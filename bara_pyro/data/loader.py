@@ -62,7 +62,7 @@ def load_task(
 
     Raises:
         ConfigError: an option is unknown, out of range, or has no effect on this task.
-        DataError: the name is unknown, a file is missing or empty, or a row is invalid (the error names it).
+        DataError: the name is unknown, a file is missing or empty, or a row is invalid (named in the error).
 
     Examples:
         >>> import bara_pyro as bp

@@ -166,12 +166,12 @@ def _reading(path: Path) -> Iterator[BinaryIO]:
     """Open a regular file of rows; errors now or later become a `DataError` that names the file."""
     check_name(path, DataError)
     if not path.is_file():
-        raise DataError(f"There is no file {path}.")
+        raise DataError(f"There is no file {path}: check the path.")
     try:
         with path.open("rb") as file:
             yield file
     except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}).") from error
+        raise DataError(f"{path} cannot be read ({error.strerror}): check its permissions.") from error
 
 
 def _decoded(data: bytes, encoding: str, path: Path, start: int = 0) -> str:

@@ -126,7 +126,7 @@ def load_replies(
 
     Raises:
         ConfigError: an option is out of range.
-        DataError: the name is unknown, a file is missing or empty, or a row is invalid (the error names it).
+        DataError: the name is unknown, a file is missing or empty, or a row is invalid (named in the error).
 
     Examples:
         >>> import bara_pyro as bp

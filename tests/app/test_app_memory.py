@@ -108,5 +108,5 @@ def test_what_cannot_fit_is_refused_with_the_estimate(
     monkeypatch.setattr("bara_pyro.runs.memory.memory", lambda device: needed)
     build_system(config)
     monkeypatch.setattr("bara_pyro.runs.memory.memory", lambda device: needed - 1)
-    with pytest.raises(ConfigError, match=r"rank 8 and 8 rows at a time needs at least .* GiB, cpu has"):
+    with pytest.raises(ConfigError, match=r"rank 8 and 8 rows at a time needs at least .* GiB, but cpu has"):
         build_system(config)

@@ -105,7 +105,7 @@ def test_a_method_that_is_not_installed_is_no_choice(run: Path) -> None:
     stored["config"]["method"] = {"name": "vera"}
     (run / "bara_config.json").write_text(json.dumps(stored))
     (run / "manifest.json").unlink()
-    with pytest.raises(CheckpointError, match="'vera', which nothing installed here offers"):
+    with pytest.raises(CheckpointError, match="'vera', which is not installed"):
         stored_config(run)
 
 

@@ -63,7 +63,7 @@ def test_a_run_remembers_its_classes_and_columns(lettered: tuple[Path, Path]) ->
     labels = [row["label"] for row in told]
     share = 100 * labels.count(stored["names"].index(metrics["majority_class"]["label"])) / len(labels)
     assert metrics["majority_class"]["acc"] == pytest.approx(share)
-    assert "labels asked for as letters: A = not at all, B = very likely" in metrics["notes"]
+    assert "letters stand for the labels: A = not at all, B = very likely" in metrics["notes"]
 
 
 def test_predictions_speak_the_users_labels(lettered: tuple[Path, Path], tmp_path: Path, bara: Bara) -> None:

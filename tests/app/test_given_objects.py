@@ -121,9 +121,9 @@ def test_a_task_that_has_been_read_takes_fewer_rows_and_no_columns(tmp_path: Pat
     run = bp.train(task=task, limit=12, train_rows=8, steps=1, out=tmp_path / "few")
     assert (len(run.task.train), len(run.task.test), run.config.task.limit) == (8, 12, 12)
     for name, value in {"text_column": "question", "validation_rows": 4, "data_dir": tmp_path}.items():
-        with pytest.raises(ConfigError, match=f"{name}=.* a Task is given"):
+        with pytest.raises(ConfigError, match=f"{name}=.* no effect on a Task"):
             bp.train(task=task, steps=1, out=tmp_path / "read", **{name: value})
-    with pytest.raises(ConfigError, match=r"revision=.* a list is given"):
+    with pytest.raises(ConfigError, match=r"revision=.* no effect on a list"):
         bp.train(task=[{"text": "a", "label": "b"}], revision="main", steps=1, out=tmp_path / "read")
     assert not (tmp_path / "read").exists()
 

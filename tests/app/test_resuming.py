@@ -89,7 +89,7 @@ def test_a_run_goes_on_where_its_model_and_rows_have_moved(
     write_rows(rows, [{**questions()[0], "question": "fox ?"}, *questions()[1:]])
     assert_one_sentence(bara(*resume, "--task", rows, "--model", lm), "has changed since")
     assert_one_sentence(bara(*resume, "--task", "boolq"), "another task.name")
-    assert_one_sentence(bara(*resume, "--method", "lora"), "another method, 'bara-gate'")
+    assert_one_sentence(bara(*resume, "--method", "lora"), "the method 'bara-gate'")
     assert {name: (out / name).read_bytes() for name in before} == before
 
 
@@ -144,7 +144,7 @@ def test_a_run_goes_on_with_its_own_settings_alone(place: Place, tmp_path: Path)
     assert bp.train(out=out, resume=True).config == first.config
     for given, named in (
         ({"lr": 0.5}, r"another train\.lr:"),
-        ({"method": "lora"}, "another method, 'bara-gate'"),
+        ({"method": "lora"}, "the method 'bara-gate'"),
         ({"method": {"name": "bara-gate", "beta_phi": 0.5}}, r"another method\.beta_phi:"),
         ({"steps": 9, "r": 2}, r"another adapter\.r, train\.steps:"),
         ({"task": "micro-wgs"}, r"another task\.name:"),

@@ -166,8 +166,8 @@ def rows(**changes: Any) -> Batch:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: collate_ids([[]], [0], ["e"], ANSWERS, 0), "row 'e' is empty"),
-        (lambda: collate_ids([[4, 5], []], [0, 0], ["a", "e"], ANSWERS, 0), "row 'e' is empty"),
+        (lambda: collate_ids([[]], [0], ["e"], ANSWERS, 0), "row 'e' has no tokens"),
+        (lambda: collate_ids([[4, 5], []], [0, 0], ["a", "e"], ANSWERS, 0), "row 'e' has no tokens"),
         (lambda: rows(labels=make_batch().labels + 7), "3 classes and a label"),
         (lambda: rows(labels=make_batch().labels * 0 - 1), "3 classes and a label -1"),
         (lambda: rows(labels=make_batch().labels[:1]), "rows and 1 labels"),

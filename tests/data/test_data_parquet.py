@@ -74,7 +74,7 @@ def test_what_stands_for_too_much_is_refused(
         assert len(rows_of(path)) == 10_000 * rows  # a few of them at a time
         return
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(DataError, match=r"rows\.parquet stands for more than .* once decoded") as refused:
+    with pytest.raises(DataError, match=r"rows\.parquet takes more than .* once decoded") as refused:
         read(path)
     assert len(str(refused.value)) <= 200 + len(str(path))
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**16  # KiB
@@ -87,7 +87,7 @@ def test_a_page_that_decompresses_to_more_is_refused(tmp_path: Path, monkeypatch
     assert path.stat().st_size < MIB
     monkeypatch.setattr(parquet, "MEMORY", 2**24)
     monkeypatch.setattr(parquet, "MOST", 2**40)
-    with pytest.raises(DataError, match=r"rows\.parquet stands for more than"):
+    with pytest.raises(DataError, match=r"rows\.parquet takes more than"):
         list(rows_in(path))
 
 

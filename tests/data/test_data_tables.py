@@ -148,7 +148,7 @@ def test_the_division_is_stratified(counts):
 def test_a_stray_label_is_told_and_an_untrained_one_is_refused():
     stray = [*ROWS, {"text": "film", "label": "supreb"}]
     assert any("only 1 row of 31 has the answer 'supreb'" in note for note in task_from_rows(stray).notes)
-    assert not any("row only" in note for note in task_from_rows(ROWS).notes)
+    assert not any("only 1 row" in note for note in task_from_rows(ROWS).notes)
     twice = [{"text": f"cafe {i}", "label": ["caf\u00e9", "cafe\u0301", "bar"][i % 3]} for i in range(30)]
     assert any("'cafe\\u0301' and 'caf\\xe9' look the same" in note for note in task_from_rows(twice).notes)
     cased = [{"text": f"word {i}", "label": ["Да", "да", "нет"][i % 3]} for i in range(30)]

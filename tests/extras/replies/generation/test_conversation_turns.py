@@ -71,7 +71,7 @@ def test_every_turn_is_read_once(row: dict, whole: list) -> None:
         ({"prompt": [Q1], "completion": [CALL, TOOL]}, "The last of 2 messages .* is the tool's"),
         ({"prompt": "is the fox red ?", "chosen": [NEW, A1]}, "begin with the user's 'is the owl grey"),
         ({"prompt": Q2["content"], "chosen": TALK}, "begin with the user's 'is the fox red"),
-        ({"question": Q2["content"], "chosen": [BE, *TALK]}, "not what 'question' says: leave 'question'"),
+        ({"question": Q2["content"], "chosen": [BE, *TALK]}, "differs from 'question': leave 'question'"),
         ({"prompt": [said("system", "red"), Q1], "completion": [BE, *TALK]}, "begin with the system's 'no"),
     ],
 )
