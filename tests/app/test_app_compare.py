@@ -109,7 +109,7 @@ def test_other_rows_and_draws_are_refused(groups: Path, place: Place, tmp_path: 
     assert_one_sentence(bara("compare", a, b, "--samples", 7), "S = 0, 3 and not 7")
     assert_one_sentence(bara("compare", a, tmp_path / "none"), "There is no folder")
     (tmp_path / "rows.csv").write_text("text")
-    assert_one_sentence(bara("compare", a, tmp_path / "rows.csv"), "rows.csv is a file: give the folder")
+    assert_one_sentence(bara("compare", a, tmp_path / "rows.csv"), "rows.csv is a file, not the folder")
     assert_one_sentence(bara("compare", a, place.backbone), "There is no evaluated run")
 
 

@@ -74,6 +74,6 @@ def test_what_cannot_be_put_in_order_is_refused():
     printed = as_letters(task_of("no", "yes"))
     assert as_asked(printed, printed.labels, printed.names) is printed
     with pytest.raises(
-        DataError, match=r"prints its answers as A = no, B = yes, and the run .* A = yes, B = no"
+        DataError, match=r"lists its answers as A = no, B = yes, but the run .* A = yes, B = no"
     ):
         as_asked(printed, ("A", "B"), ("yes", "no"))
