@@ -1,1 +1,1 @@
-"""Runs behind HTTP."""
+"""Serve runs over HTTP."""

@@ -1,4 +1,4 @@
-"""`bara serve`: a run behind HTTP."""
+"""`bara serve`: serve a run over HTTP."""
 
 import sys
 from typing import Annotated
@@ -16,62 +16,64 @@ LIMITS = "Limits of requests and connections"
 @listed(SHARE, "host", "port", "samples", "seed", "max_batch", "max_wait_ms", "model", "device")
 def serve(
     run: Run,
-    host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 for all of this machine.")] = (
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all interfaces.")] = (
         "127.0.0.1"
     ),
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port; 0 for any that is free.")] = 8000,
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port; 0 for any free port.")] = 8000,
     samples: Annotated[
         int, typer.Option(min=0, max=MOST_DRAWS, help="Posterior draws S; 0 for the posterior mean.")
     ] = 10,
     seed: Seed = 0,
     max_batch: Annotated[
         int,
-        typer.Option(min=1, max=MOST_ROWS, help="Rows computed together.", rich_help_panel=BATCHES),
+        typer.Option(min=1, max=MOST_ROWS, help="Most rows in a batch.", rich_help_panel=BATCHES),
     ] = 64,
     max_wait_ms: Annotated[
         float,
         typer.Option(
-            min=0, max=60_000, help="Milliseconds that a row waits for others.", rich_help_panel=BATCHES
+            min=0, max=60_000, help="Milliseconds to wait for a batch to fill.", rich_help_panel=BATCHES
         ),
     ] = 5.0,
     queue_size: Annotated[
         int,
         typer.Option(
-            min=1, max=10**6, help="Rows that may wait; what comes then is refused.", rich_help_panel=BATCHES
+            min=1, max=10**6, help="Rows held at once; more are refused with 503.", rich_help_panel=BATCHES
         ),
     ] = 4096,
     memory_budget: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Bytes of a forward, roughly; the run's own by default.", rich_help_panel=BATCHES
+            min=1,
+            help="Approximate bytes for the activations of one forward pass. (default: the run's setting)",
+            rich_help_panel=BATCHES,
         ),
     ] = None,
     allowed_host: Annotated[
         list[str] | None,
         typer.Option(
-            help="Name that requests may use beside the address listened at; can be repeated, * for any.",
+            help="Another host name that requests may use; repeat for several, * for any.",
             rich_help_panel=LIMITS,
         ),
     ] = None,
     max_bytes: Annotated[
-        int, typer.Option(min=1, max=2**31, help="Bytes of a request.", rich_help_panel=LIMITS)
+        int, typer.Option(min=1, max=2**31, help="Largest request body, in bytes.", rich_help_panel=LIMITS)
     ] = 8 * 2**20,
     header_seconds: Annotated[
         float,
         typer.Option(
-            min=0.1, max=86_400, help="Seconds for a client to send a header.", rich_help_panel=LIMITS
+            min=0.1, max=86_400, help="Seconds a client has to send its header.", rich_help_panel=LIMITS
         ),
     ] = 10.0,
     body_seconds: Annotated[
         float,
         typer.Option(
-            min=0.1, max=86_400, help="Seconds for a client to send a body.", rich_help_panel=LIMITS
+            min=0.1, max=86_400, help="Seconds a client has to send its body.", rich_help_panel=LIMITS
         ),
     ] = 30.0,
     idle_seconds: Annotated[
         float,
         typer.Option(
-            min=0.1, max=86_400, help="Seconds that an idle connection is kept.", rich_help_panel=LIMITS
+            min=0.1, max=86_400, help="Seconds before an idle connection is closed.", rich_help_panel=LIMITS
         ),
     ] = 5.0,
     max_connections: Annotated[
@@ -79,17 +81,17 @@ def serve(
         typer.Option(
             min=1,
             max=10**6,
-            help="Connections at once. (default: 512, or fewer where the system allows fewer open files)",
+            help="Most open connections. (default: 512, or fewer if the system limits open files)",
             rich_help_panel=LIMITS,
         ),
     ] = None,
     model: Moved = None,
     device: RunDevice = None,
 ) -> None:
-    """Answer questions over HTTP: POST rows to /probabilities, /uncertainty or /draws.
+    """Serve a run over HTTP: POST rows to /probabilities, /uncertainty or /draws.
 
-    Requests that come together are computed together; no answer depends on that. There is no
-    authentication: whoever reaches the port can ask.
+    Requests that arrive together are computed in one batch, which does not change their answers. There is
+    no authentication: anyone who can reach the port can send requests.
     """
     from bara_pyro.runs.manifest import check_run
 
@@ -114,8 +116,8 @@ def serve(
         limits = ServerLimits(max_batch, max_wait_ms / 1000, queue_size, max_bytes)
         app = create_app(engine, limits, hosts=hosts_of(host, allowed_host or ()))
         if host not in LOOPBACK:
-            remark(f"Whoever can reach {host} can ask: there is no authentication.")
-        say(f"{run} is served at {url_of(listening)} until Ctrl-C")
+            remark(f"There is no authentication: anyone who can reach {host} can send requests.")
+        say(f"Serving {run} at {url_of(listening)}; press Ctrl-C to stop")
         result({"url": url_of(listening), **engine.about})
-        sys.stdout.flush()  # whoever started this waits for the address
+        sys.stdout.flush()  # the process that started the server may be waiting for the address
         answer(app, listening, patience)

@@ -150,7 +150,7 @@ BAD = {
     '{"rows": [{"question": "is"}, "is the fox red ?"]}': (422, 'Row 2 is "is the fox red ?"'),
     '{"questions": []}': (422, "no 'rows'"),
     '{"rows": [{"question": "is"}], "samples": 3}': (422, "'samples'"),
-    "[]": (422, 'The request is [] and no object: send {"rows": [{"question": "..."}]}.'),
+    "[]": (422, 'The request is [], not an object: send {"rows": [{"question": "..."}]}.'),
     "null": (422, f"The request is empty (no body, or null): {FORM} with Content-Type: application/json."),
     "": (422, f"The request is empty (no body, or null): {FORM} with Content-Type: application/json."),
     '{"rows": null}': (422, "The rows are null"),
@@ -162,8 +162,8 @@ BAD = {
     '{"rows": [{"question": "is", "id": "\\ud800"}]}': (422, "row 1: its text in 'id' is not valid Unicode"),
     '{"rows": [{"question": "is", "choices": ["\\ud800", "b"]}]}': (422, "its choices \\ud800, b are not"),
     '{"rows": [{"question": null}]}': (422, "no text in 'question' (found None): give one, or leave the row"),
-    '{"rows": [{"query_text": "is"}]}': (422, "'query_text'): call it 'question'"),
-    '{"rows": [{}]}': (422, "call it 'question'"),
+    '{"rows": [{"query_text": "is"}]}': (422, "'query_text'): name it 'question'"),
+    '{"rows": [{}]}': (422, "name it 'question'"),
     '{"rows": [{"question": ""}]}': (422, "row 1"),
     '{"rows": [{"question": "is", "id": 1}, {"question": "the", "id": "1"}]}': (422, "share the id '1'"),
     '{"rows": [{"question": "is", "answer": "maybe"}]}': (422, "'maybe'"),
@@ -222,7 +222,7 @@ def test_paths_and_ways_that_there_are_not(client: TestClient) -> None:
     assert client.post("/predict", json={}).status_code == 404
     assert "/uncertainty" in client.post("/predict", json={}).json()["error"]
     assert client.get("/draws").status_code == 405
-    assert client.get("/draws").json()["error"] == "/draws does not take GET: POST it."
+    assert client.get("/draws").json()["error"] == "/draws does not accept GET: use POST."
     form = client.post("/draws", content='{"rows": []}', headers={"Content-Type": "text/plain"})
     assert (form.status_code, "Content-Type" in form.json()["error"]) == (422, True)
     assert client.get("/docs").status_code == 404
@@ -288,7 +288,7 @@ def test_a_full_queue_refuses_and_says_when_to_come_again() -> None:
         refused = client.post("/draws", json={"rows": [{"id": "4"}]})
         assert refused.status_code == 503
         assert int(refused.headers["Retry-After"]) >= 1
-        assert "no room" in refused.json()["error"]
+        assert "is full" in refused.json()["error"]
         more = client.post("/draws", json={"rows": [{"id": str(i)} for i in range(4)]})
         assert (more.status_code, "at most 3" in more.json()["error"]) == (413, True)
         engine.go.set()

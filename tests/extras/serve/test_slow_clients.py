@@ -101,7 +101,7 @@ def test_what_is_said_of_them_is_short(served: Served) -> None:
     with opened(served, HALF["a body"]) as connection:
         all_of(connection)
     said = served.errors.read_text()
-    assert "sent no whole body in 1 s" in said
+    assert "sent no complete body within 1 s" in said
     assert "Traceback" not in said
     assert max(map(len, said.splitlines())) < 500
 
@@ -111,7 +111,7 @@ def test_connections_are_no_more_than_files(monkeypatch: pytest.MonkeyPatch) -> 
     resource = pytest.importorskip("resource")
     monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 256))
     assert check_connections(None) == check_connections(128) == 128
-    with pytest.raises(ConfigError, match="129 connections are more than the 128"):
+    with pytest.raises(ConfigError, match="129 connections exceed the 128"):
         check_connections(129)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
     assert check_connections(None) == 512

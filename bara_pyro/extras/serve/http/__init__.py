@@ -1,4 +1,4 @@
-"""A run behind HTTP: probabilities, uncertainty and draws of questions that come at any time."""
+"""An HTTP server that returns a run's probabilities, uncertainty and draws."""
 
 from bara_pyro.errors import ConfigError
 
@@ -7,4 +7,6 @@ try:
     import prometheus_client as _prometheus_client  # noqa: F401
     import uvicorn as _uvicorn  # noqa: F401
 except ImportError as error:
-    raise ConfigError(f"A server needs more packages ({error}): pip install 'bara-pyro[serve]'.") from error
+    raise ConfigError(
+        f"`bara serve` needs more packages ({error}): pip install 'bara-pyro[serve]'."
+    ) from error

@@ -1,4 +1,4 @@
-"""The paths of a server: what is asked of each, and how it refuses."""
+"""Define the HTTP application: its endpoints and its error responses."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine
@@ -23,9 +23,9 @@ from bara_pyro.moved import old_names
 from bara_pyro.types import Fields, Json
 
 READERS = 8
-"""Requests that are read at once."""
+"""Threads that parse and tokenize requests."""
 MOST_SAID = 360
-"""Characters of a refusal; a request can have far longer names in it."""
+"""Most characters of an error message; a request can contain far longer names."""
 
 QUESTIONS = ("/probabilities", "/uncertainty", "/draws")
 PATHS = frozenset({*QUESTIONS, "/health", "/metrics", "/openapi.json"})
@@ -43,13 +43,13 @@ ASKED: dict[str, Any] = {"responses": REFUSALS, "openapi_extra": {"requestBody":
 
 @dataclass(frozen=True)
 class ServerLimits:
-    """How much is computed together, and how much may wait.
+    """Sizes of batches, of the queue and of requests.
 
     Attributes:
-        max_batch: rows a batch.
-        max_wait: seconds that a row waits for others while nothing is computed.
-        queue_size: rows that may wait or be computed at once; a request that finds no room is refused.
-        max_bytes: of the body of a request; a longer one is refused before it is in memory.
+        max_batch: most rows in a batch.
+        max_wait: seconds to wait for a batch to fill while nothing is computed.
+        queue_size: most rows that wait or are computed at once; requests beyond that get a 503.
+        max_bytes: most bytes in a request body; a longer one is refused before it is read into memory.
     """
 
     max_batch: int = 64
@@ -61,13 +61,13 @@ class ServerLimits:
 def create_app(
     engine: Engine, limits: ServerLimits | None = None, *, hosts: Collection[str] = (ANY,)
 ) -> FastAPI:
-    """Return an ASGI application that answers questions.
+    """Return an ASGI application that serves an engine.
 
     Args:
-        engine: what answers, for example a `RunEngine`.
-        limits: of batches, queue and requests.
-        hosts: names and addresses that requests may have in their header Host (`server.hosts_of` returns
-            those of a socket); by default any, for a server of your own that looks after that.
+        engine: computes the answers, for example a `RunEngine`.
+        limits: sizes of batches, of the queue and of requests.
+        hosts: names and addresses accepted in the Host header; `server.hosts_of` returns those of a socket.
+            By default any host is accepted, so a server of your own has to check it.
     """
     limits = limits or ServerLimits()
     meters = Meters(lambda: batcher.held)
@@ -91,8 +91,8 @@ def create_app(
     async def asked_rows(request: Request) -> list[Fields]:
         body = await request.body()
         if body and not schema.is_json(request.headers.get("content-type", "")):
-            raise HTTPException(422, f"The request does not say that it is JSON: {form} {schema.JSON_TYPE}.")
-        # JSON, too, is read beside the event loop, which all requests share.
+            raise HTTPException(422, f"The request is not declared as JSON: {form} {schema.JSON_TYPE}.")
+        # Parse in a thread: all requests share the event loop.
         rows = await asyncio.get_running_loop().run_in_executor(readers, schema.request_rows, body, form)
         if len(rows) > limits.queue_size:
             raise HTTPException(
@@ -113,7 +113,7 @@ def create_app(
         said = [say(answer) for answer in answers]
         return JSONResponse({"samples": engine.about["samples"], "rows": said, "notes": notes})
 
-    # No pages of documentation: they load scripts from elsewhere. /openapi.json says the same.
+    # No documentation pages: they load scripts from other hosts. /openapi.json has the same content.
     app = FastAPI(title="bara serve", version=__version__, lifespan=running, docs_url=None, redoc_url=None)
     app.add_middleware(Limited, most=limits.max_bytes)
     app.add_middleware(Trusted, hosts=hosts)
@@ -123,14 +123,14 @@ def create_app(
 
     @app.get("/health")
     async def health() -> JSONResponse:
-        """Whether questions are being answered, by what, and how many wait."""
+        """Return the server's status, what it serves and how many rows it holds."""
         alive = batcher.running
         found = {"status": "ok" if alive else "stopped", **engine.about, "rows_held": batcher.held}
         return JSONResponse(found, 200 if alive else 503)
 
     @app.get("/metrics")
     async def metrics() -> Response:
-        """Counts and times, in Prometheus' text format."""
+        """Return counts and timings in Prometheus' text format."""
         return Response(meters.text(), media_type=CONTENT_TYPE)
 
     _add_refusals(app)
@@ -138,10 +138,12 @@ def create_app(
 
 
 async def while_there(request: Request, answers: Coroutine[Any, Any, list[Answer]]) -> list[Answer]:
-    """Return answers to a request whose body has been read; they are cancelled once its client is gone.
+    """Return the answers to a request, or cancel them if its client disconnects.
+
+    Call this after the request's body has been read.
 
     Raises:
-        ClientDisconnect: it is gone.
+        ClientDisconnect: the client disconnected first.
     """
     work, gone = asyncio.create_task(answers), asyncio.create_task(_departure(request))
     try:
@@ -162,26 +164,26 @@ async def _departure(request: Request) -> None:
 def _add_questions(app: FastAPI, ask: Ask) -> None:
     @app.post("/probabilities", response_model=schema.Probabilities, **ASKED)
     async def probabilities(request: Request) -> Response:
-        """The posterior predictive: each class's probability, averaged over the draws."""
+        """Return the posterior predictive: the probability of each class, averaged over draws."""
         return await ask(request, schema.probability_row)
 
     @app.post("/uncertainty", response_model=schema.Uncertainties, **ASKED)
     async def uncertainty(request: Request) -> Response:
-        """Total, aleatoric and epistemic uncertainty, in nats."""
+        """Return total, aleatoric and epistemic uncertainty, in nats."""
         return await ask(request, schema.uncertainty_row)
 
     @app.post("/draws", response_model=schema.DrawsReply, **ASKED)
     async def draws(request: Request) -> Response:
-        """Each class's probability under each draw of the posterior."""
+        """Return the probability of each class under each posterior draw."""
         return await ask(request, schema.draw_row)
 
 
 def _add_refusals(app: FastAPI) -> None:
-    """Let every refusal be one sentence, `{"error": ...}`."""
+    """Return every error as `{"error": MESSAGE}`."""
 
     @app.exception_handler(FullError)
     async def full(_: Request, error: FullError) -> JSONResponse:
-        sentence = f"There is no room for more rows now: try again in {error.retry_after} s."
+        sentence = f"The queue is full: try again in {error.retry_after} s."
         return _refusal(503, sentence, {"Retry-After": str(error.retry_after)})
 
     @app.exception_handler(AnyHTTPException)
@@ -193,12 +195,12 @@ def _add_refusals(app: FastAPI) -> None:
             )
         elif error.status_code == 405:
             way = "POST" if path in QUESTIONS else "GET"
-            sentence = f"{path} does not take {request.method}: {way} it."
+            sentence = f"{path} does not accept {request.method}: use {way}."
         return _refusal(error.status_code, sentence, dict(error.headers or {}))
 
     @app.exception_handler(ClientDisconnect)
     async def gone(_: Request, __: ClientDisconnect) -> JSONResponse:
-        return _refusal(400, "The request ended before its body did: send it again.")
+        return _refusal(400, "The client disconnected before the whole body arrived: send it again.")
 
     @app.exception_handler(Exception)
     async def failed(_: Request, error: Exception) -> JSONResponse:
@@ -207,7 +209,7 @@ def _add_refusals(app: FastAPI) -> None:
 
 
 def _refusal(status: int, sentence: str, headers: dict[str, str] | None = None) -> JSONResponse:
-    # What is quoted of a request may hold half a character, which UTF-8 lacks.
+    # Text quoted from a request may contain a lone surrogate, which UTF-8 cannot encode.
     said = sentence.encode(errors="backslashreplace").decode()
     if len(said) > MOST_SAID:
         half = MOST_SAID // 2

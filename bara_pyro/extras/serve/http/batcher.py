@@ -1,4 +1,4 @@
-"""Questions of many requests computed together: a bounded queue, and one thread that empties it."""
+"""Batch questions of many requests: a bounded queue and one thread that computes."""
 
 import asyncio
 import math
@@ -13,14 +13,14 @@ from typing import Generic, TypeVar
 Q = TypeVar("Q")
 A = TypeVar("A")
 LONGEST_RETRY = 60
-"""Seconds after which a client is asked to come again, at most."""
+"""Longest Retry-After, in seconds."""
 
 
 class FullError(Exception):
-    """There is no room for the questions now.
+    """The queue has no room for the questions.
 
     Attributes:
-        retry_after: seconds after which there may be.
+        retry_after: seconds after which to try again.
     """
 
     def __init__(self, retry_after: int) -> None:
@@ -30,7 +30,7 @@ class FullError(Exception):
 
 @dataclass
 class _Request(Generic[Q, A]):
-    """Questions that wait for their answers, when they came, and how many were taken in this turn."""
+    """Waiting questions of a request, its time of arrival and the questions taken in this turn."""
 
     waiting: deque[tuple[Q, "asyncio.Future[A]"]]
     came: float
@@ -38,18 +38,18 @@ class _Request(Generic[Q, A]):
 
 
 class Batcher(Generic[Q, A]):
-    """Answers questions in batches, in the order in which they come.
+    """Answer questions in batches, first come, first served.
 
-    A batch is computed when it is full or its first question has waited long enough; while one is computed
-    the next gathers. A request with more questions than a batch holds goes behind all others after each
-    batchful. Where a batch fails each of its questions is computed alone, so that none fails for another.
+    A batch is computed once it is full or its oldest question has waited `max_wait` seconds; the next batch
+    fills meanwhile. After each batchful of questions, a large request moves to the end of the queue. If a
+    batch fails, its questions are computed one by one, so that one bad question does not fail the others.
 
     Args:
-        compute: answers some questions, in their order; called in a thread of its own, one call at a time.
-        max_rows: questions a batch.
-        max_wait: seconds that a question waits for others while nothing is computed.
-        capacity: questions that may wait or be computed at once.
-        on_batch: told the size of each batch and the seconds that it took.
+        compute: answers questions, in their order; it is called in one separate thread.
+        max_rows: most questions in a batch.
+        max_wait: seconds to wait for a batch to fill while nothing is computed.
+        capacity: most questions that wait or are computed at once.
+        on_batch: called after each batch with its size and its seconds.
     """
 
     def __init__(
@@ -72,15 +72,15 @@ class Batcher(Generic[Q, A]):
 
     @property
     def running(self) -> bool:
-        """Whether questions are being answered."""
+        """Whether the batcher is answering questions."""
         return self._task is not None and not self._task.done()
 
     def start(self) -> None:
-        """Begin, within the event loop that questions come from."""
+        """Start answering; call this in the event loop of the requests."""
         self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
-        """End; questions that still wait are cancelled."""
+        """Stop, and cancel the questions that are still waiting."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -91,10 +91,10 @@ class Batcher(Generic[Q, A]):
 
     @contextmanager
     def room(self, questions: int) -> Iterator[None]:
-        """Hold room for so many questions while a request is read and answered.
+        """Reserve room for the questions of a request until it has been answered.
 
         Raises:
-            FullError: there is none.
+            FullError: the queue has no room for them.
         """
         if self.held + questions > self.capacity:
             wait = math.ceil(self.held * self._seconds_a_row)
@@ -106,9 +106,9 @@ class Batcher(Generic[Q, A]):
             self.held -= questions
 
     async def answer(self, questions: Sequence[Q]) -> list[A]:
-        """Return the answers to the questions of a request, in their order, when all are there.
+        """Return the answers to the questions of a request, in their order.
 
-        Those that wait when this is cancelled are not computed.
+        Cancelling this drops the questions that are still waiting.
         """
         loop = asyncio.get_running_loop()
         futures: list[asyncio.Future[A]] = [loop.create_future() for _ in questions]
@@ -129,7 +129,7 @@ class Batcher(Generic[Q, A]):
         while self._queue and len(batch) < self.max_rows:
             first = self._queue[0]
             question, future = first.waiting.popleft()
-            if not future.done():  # whoever asked may be gone
+            if not future.done():  # the client may have disconnected
                 batch.append((question, future))
                 first.taken += 1
             if not first.waiting:
@@ -140,7 +140,7 @@ class Batcher(Generic[Q, A]):
         return batch
 
     async def _gathered(self) -> None:
-        """Return when there is a batch to compute."""
+        """Wait until there is a batch to compute."""
         loop = asyncio.get_running_loop()
         while sum(len(request.waiting) for request in self._queue) < self.max_rows:
             oldest = min((request.came for request in self._queue), default=None)
@@ -158,7 +158,7 @@ class Batcher(Generic[Q, A]):
         try:
             answers = await loop.run_in_executor(self._thread, self.compute, [q for q, _ in batch])
             answered = list(zip(batch, answers, strict=True))
-        except Exception as error:  # noqa: BLE001 - whatever it is, whoever asked is told
+        except Exception as error:  # noqa: BLE001 - every error is returned to the client
             if len(batch) > 1:
                 for one in batch:
                     await self._answer([one])

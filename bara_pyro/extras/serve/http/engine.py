@@ -1,4 +1,4 @@
-"""A run as what answers questions: they are read one request at a time, and computed in any batch."""
+"""Answer the questions of a server with a run."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,16 +17,16 @@ from bara_pyro.runs.system import System, require_answers
 from bara_pyro.types import Fields, Json
 
 PART = 2**16
-"""Characters that are made tokens at a time, some 0.05 s."""
+"""Characters tokenized at a time, which takes about 0.05 s."""
 
 
 @dataclass(frozen=True)
 class QueuedQuestion:
-    """A row that was read.
+    """A row that has been read.
 
     Attributes:
-        example: what is asked.
-        encoded: the same as tokens, a split of one row.
+        example: the question.
+        encoded: its tokens, as a split of one row.
     """
 
     example: Example
@@ -35,11 +35,11 @@ class QueuedQuestion:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a run says of a question.
+    """A run's answer to a question.
 
     Attributes:
         said: `id`, `label`, `probs`, `total`, `aleatoric` and `epistemic`, as `bara predict` writes them.
-        classes: C names, those of `probs`.
+        classes: names of the C classes, the keys of `probs`.
         draws: probabilities of the classes under each draw, S lists of C numbers.
     """
 
@@ -49,37 +49,36 @@ class Answer:
 
 
 class Engine(Protocol):
-    """What a server asks: `compute` from one thread, `read` from several at once."""
+    """Interface of a served model; `compute` is called in one thread, `read` in several at once."""
 
     @property
     def about(self) -> Json:
-        """What answers: facts for `/health`; `text_column` of them is what hints call the text of a row."""
+        """Facts for `/health`; error messages use `text_column` as the name of a row's text."""
         ...
 
     def read(self, rows: Sequence[Fields]) -> tuple[list[QueuedQuestion], list[str]]:
-        """Return the questions of a request and notes on them; a `BaraError` refuses it."""
+        """Return the questions of a request and notes on them; raise a `BaraError` to refuse it."""
         ...
 
     def compute(self, questions: Sequence[QueuedQuestion]) -> list[Answer]:
-        """Answer questions of one or several requests, each as if it were alone, in their order."""
+        """Return answers in order; a question's answer must not depend on the others."""
         ...
 
 
 class RunEngine:
-    """A fitted system as an engine.
+    """Serve a fitted system.
 
-    The noise behind an answer is a function of seed, site, row id, position and draw
-    (`bara_pyro.core.noise`): neither the batch that a question is computed in nor what else is asked changes
-    it, but for rounding.
+    The noise of an answer is a function of seed, site, row id, position and draw (`bara_pyro.core.noise`),
+    so an answer does not depend on the other questions of its batch, apart from rounding.
 
     Args:
-        system: fitted; `load_system(folder, with_rows=False)` is enough.
+        system: a fitted system; `load_system(folder, with_rows=False)` is enough.
         samples: posterior draws S of each answer; 0 for the posterior mean.
-        seed: of the draws.
-        memory_budget: bytes that the activations of one forward may take, roughly; the run's own by default.
+        seed: seed of the draws.
+        memory_budget: approximate bytes for the activations of one forward pass; the run's own by default.
 
     Raises:
-        ConfigError: the model learnt replies.
+        ConfigError: the model was trained to write replies.
     """
 
     def __init__(
@@ -88,32 +87,32 @@ class RunEngine:
         require_answers(system.config)
         self.system, self.samples, self.seed = system, samples, seed
         self.memory_budget = memory_budget or system.config.predict.memory_budget
-        # A row that is too long is refused by itself, with the request that holds it.
+        # A row that is too long is dropped here; `read` then refuses its request.
         reading = system.config.task.model_copy(update={"too_long": "drop"})
         self._reading = system.config.model_copy(update={"task": reading})
         self._text_column = text_column(system.task)
-        # One thread, because tokenizers are not made for several, and each request in turn.
+        # One thread: tokenizers are not thread-safe.
         self._tokenizing = ThreadPoolExecutor(1, "tokenize")
-        read_table([{"": ""}])  # imports what reading rows needs, which takes seconds, before any request
+        read_table([{"": ""}])  # import slow modules now, not during the first request
 
     @property
     def about(self) -> Json:
-        """Method, task, classes, where the text of a row is, and what the draws are."""
+        """Return the method, task, classes, name of the text's column, draws and seed."""
         task = self.system.task
         return {
             "method": self.system.config.method.name,
             "task": task.name,
             "classes": list(task.names or task.labels),
             "text_column": self._text_column,
-            "samples": self.system.model.members or self.samples,  # an ensemble has as many as members
+            "samples": self.system.model.members or self.samples,  # an ensemble's draws are its members
             "seed": self.seed,
         }
 
     def read(self, rows: Sequence[Fields]) -> tuple[list[QueuedQuestion], list[str]]:
-        """Read rows as `bara predict` reads those of a file.
+        """Read rows as `bara predict` reads a file.
 
         Raises:
-            DataError: a row cannot be read, is longer than `task.max_length`, or shares its id with another.
+            DataError: a row cannot be read, is longer than `task.max_length`, or repeats an id.
         """
         self._check_text(rows)
         examples = load_questions(rows, self.system.task)
@@ -121,14 +120,14 @@ class RunEngine:
         if split.dropped:
             most = longest(self.system.config, self.system.backbone)
             raise DataError(
-                f"The question of row {split.dropped[0]!r} is longer than {most} tokens, the most that "
-                "this run reads: give a shorter one."
+                f"The question of row {split.dropped[0]!r} is longer than {most} tokens, this run's limit: "
+                "shorten it."
             )
         questions = [QueuedQuestion(example, split.take([i])) for i, example in enumerate(examples)]
         return questions, reading_notes(self._reading, self.system.backbone, split, "given")
 
     def _encoded(self, examples: Sequence[Example]) -> Iterator[EncodedSplit]:
-        """Yield the rows as tokens, few at a time: what others ask is read in between."""
+        """Yield tokenized rows, a few at a time, so that other requests are read in between."""
         system = self.system
         for part in parts(examples):
             yield self._tokenizing.submit(
@@ -136,7 +135,7 @@ class RunEngine:
             ).result()
 
     def _check_text(self, rows: Sequence[Fields]) -> None:
-        """Say in the words of a request that no key holds the text, where that is so."""
+        """Raise a `DataError` in terms of a request if no key holds the text."""
         keys = list(dict.fromkeys(key for row in rows for key in row))
         if self._text_column in keys:
             return
@@ -145,13 +144,13 @@ class RunEngine:
         except DataError as error:
             there = ", ".join(map(repr, keys)) or "none"
             raise DataError(
-                f"No key of the rows holds their text ({there}): call it {self._text_column!r}."
+                f"No key of the rows is known as their text (keys: {there}): name it {self._text_column!r}."
             ) from error
 
     def compute(self, questions: Sequence[QueuedQuestion]) -> list[Answer]:
-        """Answer questions, in their order."""
+        """Return answers in the order of the questions."""
         c = self.system.config.predict
-        # By length, so that the pieces that a batch is cut into hold little padding.
+        # Sorted by length, so that the parts of a batch have little padding.
         order = sorted(range(len(questions)), key=lambda i: questions[i].encoded.lengths[0])
         asked = [questions[i] for i in order]
         batch = joined_questions(asked).batch(range(len(asked)), self.system.answer_ids)
@@ -176,7 +175,7 @@ class RunEngine:
 
 
 def parts(examples: Sequence[Example]) -> Iterator[list[Example]]:
-    """Yield the examples in parts of about `PART` characters."""
+    """Yield consecutive examples in lists of about `PART` characters."""
     part: list[Example] = []
     size = 0
     for example in examples:
@@ -190,7 +189,7 @@ def parts(examples: Sequence[Example]) -> Iterator[list[Example]]:
 
 
 def united(splits: Sequence[EncodedSplit]) -> EncodedSplit:
-    """Return the rows of several splits as one."""
+    """Return several splits as one."""
     tokens = [sum(map(len, split.token_ids)) for split in splits]
     unknown = sum(size * split.unknown for size, split in zip(tokens, splits, strict=True))
     return EncodedSplit(
@@ -207,7 +206,7 @@ def united(splits: Sequence[EncodedSplit]) -> EncodedSplit:
 
 
 def joined_questions(questions: Sequence[QueuedQuestion]) -> EncodedSplit:
-    """Return questions as one split; two of different requests may have the same id."""
+    """Return questions as one split; ids may repeat across requests."""
     rows = [question.encoded for question in questions]
     return EncodedSplit(
         token_ids=tuple(row.token_ids[0] for row in rows),

@@ -1,4 +1,4 @@
-"""What a server loads: files that are on this machine, and of weights safetensors alone."""
+"""Find the language model to serve: local files only, weights in safetensors only."""
 
 from pathlib import Path
 
@@ -10,13 +10,13 @@ from bara_pyro.lm.loading import resolve
 
 
 def local_backbone(name: str) -> str:
-    """Return the folder of a language model without asking the network.
+    """Return the folder of a language model without using the network.
 
     Args:
-        name: as of `bara_pyro.load_backbone`; a hub name stands for what was downloaded of it before.
+        name: a name that `bara_pyro.load_backbone` accepts; a hub name must have been downloaded before.
 
     Raises:
-        BackboneError: it is not on this machine, or its weights are not in safetensors.
+        BackboneError: the model is not on this machine, or its weights are not in safetensors.
     """
     folder = Path(resolve(name))
     if not folder.is_dir():
@@ -24,12 +24,12 @@ def local_backbone(name: str) -> str:
             folder = Path(snapshot_download(name, local_files_only=True))
         except (LocalEntryNotFoundError, HFValidationError, OSError) as error:
             raise BackboneError(
-                f"The language model {name!r} is not on this machine, and a server downloads nothing: "
-                "download it before, or give its folder with --model."
+                f"The language model {name!r} is not on this machine, and `bara serve` downloads nothing: "
+                "download it first, or give its folder with --model."
             ) from error
     if not any(folder.glob("model*.safetensors")):
         raise BackboneError(
-            f"{folder} has no model.safetensors, and a server reads weights of no other kind: save the "
-            "language model as safetensors."
+            f"{folder} has no model.safetensors, the only format of weights that `bara serve` reads: save "
+            "the language model as safetensors."
         )
     return str(folder)

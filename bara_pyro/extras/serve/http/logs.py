@@ -1,4 +1,4 @@
-"""What a server says on its terminal: one line, whatever went wrong."""
+"""Log a server's warnings and errors as single lines."""
 
 import logging
 from pathlib import Path
@@ -6,14 +6,14 @@ from traceback import extract_tb
 from typing import Any
 
 MOST = 400
-"""Characters of a line."""
+"""Most characters of a line."""
 
 
 class OneLine(logging.Formatter):
-    """Writes a record as one line: of an exception its type, its message and where it was raised."""
+    """Format a record as one line; an exception as its type, message and location."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
+        """Return a record as one line."""
         line = record.getMessage()
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:
@@ -25,7 +25,7 @@ class OneLine(logging.Formatter):
 
 
 def log_config() -> dict[str, Any]:
-    """Return how uvicorn is to log: warnings and errors of the server and of asyncio, a line each."""
+    """Return uvicorn's logging configuration: warnings and errors of uvicorn and asyncio."""
     own = {"handlers": ["terminal"], "level": "WARNING", "propagate": False}
     return {
         "version": 1,

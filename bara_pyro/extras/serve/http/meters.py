@@ -1,4 +1,4 @@
-"""What a server counts and times, in Prometheus' text format."""
+"""Count and time requests and batches for Prometheus."""
 
 from collections.abc import Callable
 
@@ -11,35 +11,35 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 
 class Meters:
-    """Counts of one server, in a registry of its own.
+    """Metrics of one server, in a separate registry.
 
     Args:
-        held: number of rows that wait or are computed now.
+        held: returns the number of rows that wait or are being computed.
     """
 
     def __init__(self, held: Callable[[], int]) -> None:
         self.registry = own = CollectorRegistry()
-        times = "Seconds from a request to its answer."
+        times = "Seconds from request to answer."
         self.requests = Counter("bara_requests", "Requests answered.", ("path", "status"), registry=own)
         self.seconds = Histogram("bara_request_seconds", times, ("path",), buckets=SECONDS, registry=own)
         self.rows = Counter("bara_rows", "Rows computed.", registry=own)
-        self.batch_rows = Histogram("bara_batch_rows", "Rows of a batch.", buckets=ROWS, registry=own)
+        self.batch_rows = Histogram("bara_batch_rows", "Rows per batch.", buckets=ROWS, registry=own)
         self.batch_seconds = Histogram(
-            "bara_batch_seconds", "Seconds of a batch.", buckets=SECONDS, registry=own
+            "bara_batch_seconds", "Seconds per batch.", buckets=SECONDS, registry=own
         )
-        Gauge("bara_rows_held", "Rows that wait or are computed.", registry=own).set_function(held)
+        Gauge("bara_rows_held", "Rows waiting or being computed.", registry=own).set_function(held)
 
     def request(self, path: str, status: int, seconds: float) -> None:
-        """Count a request that was answered."""
+        """Record an answered request."""
         self.requests.labels(path, str(status)).inc()
         self.seconds.labels(path).observe(seconds)
 
     def batch(self, rows: int, seconds: float) -> None:
-        """Count a batch that was computed."""
+        """Record a computed batch."""
         self.rows.inc(rows)
         self.batch_rows.observe(rows)
         self.batch_seconds.observe(seconds)
 
     def text(self) -> bytes:
-        """Return all of it as text."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self.registry)

@@ -1,4 +1,4 @@
-"""Around every request: its host is checked, it is counted and timed, its body and its end are bounded."""
+"""Middleware: check the host, count and time requests, limit their size, refuse them at shutdown."""
 
 from asyncio import CancelledError
 from collections.abc import Collection
@@ -14,19 +14,19 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from bara_pyro.extras.serve.http.meters import Meters
 
 MOST_BYTES = 8 * 2**20
-"""Of the body of a request, where nobody says."""
+"""Default limit of a request body, in bytes."""
 ANY = "*"
 ADDRESSES = "addresses"
-"""In place of a host: any address in numbers, which no other site can have for a name."""
+"""Stands for every numeric IP address; no other site can have one as its name."""
 
 
 class Counted:
-    """Counts and times requests to paths that there are.
+    """Count and time requests.
 
     Args:
-        app: what answers.
-        meters: where to count.
-        paths: those counted by their names, all others as "other".
+        app: the wrapped application.
+        meters: metrics to update.
+        paths: paths counted by name; all other paths count as "other".
     """
 
     def __init__(self, app: ASGIApp, meters: Meters, paths: frozenset[str]) -> None:
@@ -53,10 +53,10 @@ class Counted:
 
 
 class Stoppable:
-    """Refuses requests that are given up because the server stops, where no reply has begun.
+    """Answer requests that are cancelled by a shutdown with a 503.
 
     Args:
-        app: what answers.
+        app: the wrapped application.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -77,19 +77,20 @@ class Stoppable:
             if begun or scope["type"] != "http":
                 raise
             sentence = (
-                "The server stops before it has an answer: ask another one, or this one once it is back."
+                "The server is shutting down before it has an answer: use another one, or try again later."
             )
             await JSONResponse({"error": sentence}, 503)(scope, receive, send)
 
 
 class Trusted:
-    """Refuses requests to a host of another name: a page whose own name leads here (DNS rebinding).
+    """Refuse requests with an unknown Host header, against DNS rebinding.
 
-    Starlette's `TrustedHostMiddleware` does the same, in plain text and for names that are listed one by one.
+    Starlette's `TrustedHostMiddleware` answers in plain text and cannot allow all numeric addresses.
 
     Args:
-        app: what answers.
-        hosts: names and addresses without ports; `ADDRESSES`, and `ANY` for every host.
+        app: the wrapped application.
+        hosts: accepted names and addresses, without ports; `ADDRESSES` accepts every numeric address, `ANY`
+            every host.
     """
 
     def __init__(self, app: ASGIApp, hosts: Collection[str]) -> None:
@@ -105,13 +106,13 @@ class Trusted:
             await self.app(scope, receive, send)
             return
         shown = ascii(", ".join(asked)[:60])
-        sentence = f"This server does not go by the host {shown}: start it with --allowed-host to allow it."
+        sentence = f"The host {shown} is not allowed: start the server with --allowed-host to allow it."
         await JSONResponse({"error": sentence}, 400)(scope, receive, send)
 
     def _is_ours(self, asked: str) -> bool:
         try:
             host = urlsplit(f"//{asked}").hostname or ""
-        except ValueError:  # an address in brackets that is none
+        except ValueError:  # no valid address in the brackets
             return False
         return host in self.hosts or (ADDRESSES in self.hosts and _is_address(host))
 
@@ -125,11 +126,11 @@ def _is_address(host: str) -> bool:
 
 
 class Limited:
-    """Refuses a request whose body is longer than a limit, before it is in memory.
+    """Refuse request bodies above a limit before they are read into memory.
 
     Args:
-        app: what answers.
-        most: bytes.
+        app: the wrapped application.
+        most: limit in bytes.
     """
 
     def __init__(self, app: ASGIApp, most: int = MOST_BYTES) -> None:

@@ -1,7 +1,7 @@
-"""HTTP/1.1 for clients that do not send what they began, or do not take their reply.
+"""Time out slow clients and limit the number of connections.
 
-uvicorn limits the time of an idle connection and the size of headers. It waits for ever for the rest of a
-header or a body and for a client to take its reply, and it keeps any number of such connections.
+uvicorn limits the idle time of a connection and the size of headers. It waits forever for the rest of a
+header or body and for a client to read its reply, and it keeps any number of such connections.
 """
 
 import asyncio
@@ -15,20 +15,21 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 GONE = 5.0
-"""Seconds after which a connection that was closed is dropped, whether its last bytes were taken or not."""
+"""Seconds until a closed connection is dropped, even if its last bytes were not read."""
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a server waits for its clients, and for how many.
+    """Time limits for clients and the number of connections.
 
     Attributes:
-        header_seconds: from a connection, or from the first byte of its next request, to the end of a header.
-        body_seconds: from the end of a header to the end of the body; as long a client may take nothing of a
-            reply.
-        idle_seconds: between two requests of a connection.
-        connections: at once. A new one takes the place of whichever keeps the server waiting longest; where
-            all are being answered, the new one is refused.
+        header_seconds: most seconds from connecting, or from the first byte of the next request, to the end
+            of the header.
+        body_seconds: most seconds from the end of the header to the end of the body; also most seconds that a
+            client may pause while reading its reply.
+        idle_seconds: most seconds between two requests of a connection.
+        connections: most connections. A further one replaces the connection that has kept the server waiting
+            longest; it is refused if all are being answered.
     """
 
     header_seconds: float = 10.0
@@ -38,21 +39,27 @@ class Patience:
 
 
 class GuardedProtocol(H11Protocol):
-    """A connection. Arguments are those of uvicorn's protocol, and `patience`."""
+    """A connection with time limits.
+
+    Args:
+        *given: arguments of uvicorn's protocol.
+        patience: time limits and number of connections.
+        **named: keyword arguments of uvicorn's protocol.
+    """
 
     def __init__(self, *given: Any, patience: Patience, **named: Any) -> None:
         super().__init__(*given, **named)
         self.patience = patience
         self.waiting = ""
-        """What of its client the server waits for: "header", "body", "next request", "reply" or nothing."""
+        """What the server waits for: "header", "body", "next request", "reply" (to be read) or ""."""
         self.since = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take a connection, if need be in place of one that only waits."""
+        """Accept a connection, replacing a waiting one if the limit is reached."""
         super().connection_made(transport)
         if len(self.connections) > self.patience.connections and not self._make_room():
-            self._refuse(503, "There are too many connections now: try again in 1 s.")
+            self._refuse(503, "The server has too many connections: try again in 1 s.")
             return
         self._watch()
 
@@ -67,12 +74,12 @@ class GuardedProtocol(H11Protocol):
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget a connection."""
+        """Clean up after a lost connection."""
         super().connection_lost(exc)
         self._wait_for("")
 
     def data_received(self, data: bytes) -> None:
-        """Read what a client sent."""
+        """Process received bytes."""
         super().data_received(data)
         self._watch()
 
@@ -82,27 +89,27 @@ class GuardedProtocol(H11Protocol):
         self._watch()
 
     def pause_writing(self) -> None:
-        """Wait until a client takes what was sent."""
+        """Pause until the client reads its reply."""
         super().pause_writing()
         self._wait_for("reply")
 
     def resume_writing(self) -> None:
-        """Go on sending."""
+        """Resume sending."""
         super().resume_writing()
         self._wait_for("")
         self._watch()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close a connection without a next request."""
+        """Close an idle connection."""
         super().timeout_keep_alive_handler()
         self._drop_later()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP."""
-        self._refuse(400, f"{msg.rstrip('.')}: send HTTP/1.1, with a header of at most 16 KiB.")
+        """Refuse a request that is not valid HTTP."""
+        self._refuse(400, f"{msg.rstrip('.')}: send HTTP/1.1 with a header of at most 16 KiB.")
 
     def _watch(self) -> None:
-        """Wait for what a client has to send now, as long as that is the same thing."""
+        """Restart the timer if the client now has something else to send."""
         if self.waiting != "reply":
             self._wait_for(self._wanted())
 
@@ -128,13 +135,13 @@ class GuardedProtocol(H11Protocol):
 
     def _too_slow(self, what: str, seconds: float) -> None:
         host = self.client[0] if self.client else "a client"
-        self.logger.warning("%s sent no whole %s in %g s: closed.", host, what, seconds)
-        self._refuse(408, f"The request's {what} was not there in {seconds:g} s: send it faster.")
+        self.logger.warning("%s sent no complete %s within %g s: closed.", host, what, seconds)
+        self._refuse(408, f"The request's {what} did not arrive within {seconds:g} s: send it faster.")
 
     def _refuse(self, status: int, sentence: str) -> None:
-        """Send a refusal where no reply has begun, and close."""
+        """Send an error, unless a reply has begun, and close the connection."""
         if self.cycle is not None and not self.cycle.response_complete:
-            self.cycle.disconnected = True  # whoever reads the body is told
+            self.cycle.disconnected = True  # wakes the code that reads the body
             self.cycle.message_event.set()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             body = json.dumps({"error": sentence}).encode()
@@ -158,6 +165,6 @@ class GuardedProtocol(H11Protocol):
 
 
 def guarded(patience: Patience) -> type[asyncio.Protocol]:
-    """Return the protocol as uvicorn takes one."""
+    """Return the protocol class to pass to uvicorn."""
     make: Callable[..., GuardedProtocol] = partial(GuardedProtocol, patience=patience)
     return cast(type[asyncio.Protocol], make)

@@ -1,4 +1,4 @@
-"""What is sent to a server and what it sends back, as JSON; what is wrong with a request, in a sentence."""
+"""Define the JSON of requests and replies, and parse requests."""
 
 import json
 from typing import Any
@@ -11,26 +11,26 @@ from bara_pyro.types import Fields, Json
 
 
 class RowRequest(BaseModel):
-    """A request: rows with the columns that the run was trained on, or others of a usual name."""
+    """A request: rows with the run's training columns, or with other usual column names."""
 
     model_config = ConfigDict(extra="forbid")
 
     rows: list[dict[str, Any]] = Field(
         min_length=1,
-        description="one object a question, as a line of the file of `bara predict`; `id` is optional",
+        description="one object per question, as in a file for `bara predict`; `id` is optional",
         examples=[[{"id": "1", "question": "is the fox red ?"}]],
     )
 
 
 class RowsResponse(BaseModel):
-    """What every reply has beside its rows."""
+    """Fields of every reply other than its rows."""
 
-    samples: int = Field(description="posterior draws S; 0: the posterior mean")
-    notes: list[str] = Field(description="what is worth knowing about the rows, such as a text that was cut")
+    samples: int = Field(description="posterior draws S; 0 for the posterior mean")
+    notes: list[str] = Field(description="notes on the rows, for example on a text that was shortened")
 
 
 class Row(BaseModel):
-    """What every row of a reply has."""
+    """Fields of every row of a reply."""
 
     id: str
 
@@ -55,7 +55,7 @@ class DrawRow(Row):
     """The probabilities of a question under each draw of the posterior."""
 
     classes: list[str]
-    draws: list[list[float]] = Field(description="S lists of a number a class")
+    draws: list[list[float]] = Field(description="S lists with one probability per class")
 
 
 class Probabilities(RowsResponse):
@@ -77,56 +77,63 @@ class DrawsReply(RowsResponse):
 
 
 class Refusal(BaseModel):
-    """Reply to a request that is refused."""
+    """Reply to a refused request."""
 
-    error: str = Field(description="one sentence: what is wrong, and how to mend it")
+    error: str = Field(description="what is wrong with the request and how to fix it")
 
 
 def probability_row(answer: Answer) -> Json:
-    """Return what `/probabilities` says of a question."""
+    """Return a row of the reply of `/probabilities`."""
     return {key: answer.said[key] for key in ("id", "label", "probs")}
 
 
 def uncertainty_row(answer: Answer) -> Json:
-    """Return what `/uncertainty` says of a question."""
+    """Return a row of the reply of `/uncertainty`."""
     return {key: answer.said[key] for key in ("id", "label", "total", "aleatoric", "epistemic")}
 
 
 def draw_row(answer: Answer) -> Json:
-    """Return what `/draws` says of a question."""
+    """Return a row of the reply of `/draws`."""
     return {"id": answer.said["id"], "classes": list(answer.classes), "draws": answer.draws}
 
 
 JSON_TYPE = "with Content-Type: application/json"
-SHOWN = 60  # characters of what is wrong
+SHOWN = 60  # most characters quoted from a request
 MOST_KEYS = 1000
-"""Different keys of the rows of a request."""
+"""Most distinct keys in the rows of a request."""
 
 
 def is_json(content_type: str) -> bool:
-    """Return whether a request says that it is JSON, and nothing beside (`application/problem+json`)."""
+    """Return whether a content type is exactly JSON, not for example `application/problem+json`."""
     return content_type.partition(";")[0].strip().lower() == "application/json"
 
 
 def right_form(column: str) -> str:
-    """Return what to send where the text of a row is in `column`, as the end of a sentence."""
+    """Return advice on what to send, for the end of an error message.
+
+    Args:
+        column: key of a row's text.
+    """
     return f'send {{"rows": [{{{json.dumps(column)}: "..."}}]}}'
 
 
 def request_rows(body: bytes, form: str) -> list[Fields]:
-    """Return the rows of a request; `form` says what one looks like.
+    """Return the rows of a request.
 
-    Written out, and not pydantic's: that looks at all that is wrong, and a request of eight megabytes may
-    hold four million mistakes.
+    Pydantic is not used here because it collects every mistake, and an 8 MiB request may hold four million.
+
+    Args:
+        body: the body of the request.
+        form: advice on what to send (`right_form`).
 
     Raises:
-        HTTPException: 400 where the body is not JSON, 422 where it is something else than rows.
+        HTTPException: 400 if the body is not JSON, 422 if it does not contain rows.
     """
     asked = _parsed(body, form)
     if asked is None:
         raise HTTPException(422, f"The request is empty (no body, or null): {form} {JSON_TYPE}.")
     if not isinstance(asked, dict):
-        raise HTTPException(422, f"The request is {_shown(asked)} and no object: {form}.")
+        raise HTTPException(422, f"The request is {_shown(asked)}, not an object: {form}.")
     if "rows" not in asked:
         raise HTTPException(422, f"The request has no 'rows': {form}.")
     for key in asked:
@@ -140,17 +147,15 @@ def request_rows(body: bytes, form: str) -> list[Fields]:
     keys: set[str] = set()
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, dict):
-            raise HTTPException(422, f"Row {number} is {_shown(row)} and no object: {form}.")
+            raise HTTPException(422, f"Row {number} is {_shown(row)}, not an object: {form}.")
         keys.update(row)
         if len(keys) > MOST_KEYS:
-            raise HTTPException(
-                422, f"The rows up to row {number} have more than {MOST_KEYS} different keys: {form}."
-            )
+            raise HTTPException(422, f"Rows 1 to {number} have more than {MOST_KEYS} different keys: {form}.")
     return rows
 
 
 def _parsed(body: bytes, form: str) -> object:
-    """Return a body as JSON; None where there is none."""
+    """Return a body as parsed JSON, or None if it is empty."""
     try:
         return json.loads(body) if body else None
     except json.JSONDecodeError as error:
@@ -163,12 +168,12 @@ def _parsed(body: bytes, form: str) -> object:
         ) from error
     except RecursionError as error:
         raise HTTPException(400, f"The request is nested too deeply: {form}.") from error
-    except ValueError as error:  # of Python's limit on the digits of an integer
+    except ValueError as error:  # Python limits the digits of an integer
         raise HTTPException(400, f"The request holds a number that is too long: {form}.") from error
 
 
 def _shown(value: object) -> str:
-    """Return the beginning of a value as JSON."""
+    """Return the first characters of a value as JSON."""
     if isinstance(value, str):
         value = value[:SHOWN]
     parts, size = [], 0

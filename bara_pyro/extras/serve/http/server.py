@@ -1,4 +1,4 @@
-"""An application on a port, until it is stopped; what was asked before that is still answered."""
+"""Run the application on a port until it is stopped, and finish pending requests."""
 
 import gc
 import socket
@@ -13,21 +13,25 @@ from bara_pyro.extras.serve.http.middleware import ADDRESSES
 from bara_pyro.extras.serve.http.protocol import Patience, guarded
 
 GRACE = 30
-"""Seconds that requests have to be answered after the server was told to stop."""
+"""Seconds to finish pending requests after a signal to stop."""
 BACKLOG = 2048
-"""Connections that may wait to be accepted."""
+"""Most connections that wait to be accepted."""
 AT_A_TIME = 16
-"""Connections accepted in one turn of the event loop; those of a few turns are open before any is closed."""
+"""Connections accepted per turn of the event loop; several turns may pass before one is closed."""
 OTHER_FILES = 64 + 4 * AT_A_TIME
-"""Files that a server has open beside its connections, at most."""
+"""Most files that the server opens in addition to its connections."""
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that connections wait at; port 0 stands for any that is free.
+    """Return a listening socket.
+
+    Args:
+        host: name or address to listen on.
+        port: port, or 0 for any free port.
 
     Raises:
-        ConfigError: the address is not one of this machine, or the port is taken or not allowed.
+        ConfigError: the address does not belong to this machine, or the port is taken or not permitted.
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
@@ -35,22 +39,22 @@ def listen(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(
-            f"Cannot listen at {host}, port {port} ({reason}): choose another with --host and --port."
+            f"Cannot listen on {host}, port {port} ({reason}): choose another with --host or --port."
         ) from error
 
 
 def url_of(listening: socket.socket) -> str:
-    """Return where a socket is reached."""
+    """Return the URL of a listening socket."""
     host, port = listening.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def hosts_of(host: str, more: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the hosts that requests may name at an address.
+    """Return the hosts that a server accepts in the Host header.
 
     Args:
-        host: the address or name listened at.
-        more: that are allowed, too; "*" for any.
+        host: the name or address that the server listens on.
+        more: further hosts to accept; "*" for any.
     """
     if host in LOOPBACK:
         return (*LOOPBACK, *more)
@@ -58,24 +62,28 @@ def hosts_of(host: str, more: Sequence[str] = ()) -> tuple[str, ...]:
 
 
 def check_connections(connections: int | None) -> int:
-    """Return how many connections there may be at once; None for `Patience.connections`, or fewer.
+    """Return the limit on connections.
+
+    Args:
+        connections: the wanted limit; None for `Patience.connections`, or fewer if the system's limit on open
+            files requires it.
 
     Raises:
-        ConfigError: the system does not allow so many open files.
+        ConfigError: the system does not allow that many open files.
     """
     usual, room = Patience.connections, _files() - OTHER_FILES
     if connections is None:
         return max(1, min(usual, room))
     if connections > room:
         raise ConfigError(
-            f"{connections} connections are more than the {max(room, 0)} that this system's limit of open "
-            "files leaves: lower --max-connections, or raise the limit with ulimit -n."
+            f"{connections} connections exceed the {max(room, 0)} that the system's limit on open files "
+            "allows: lower --max-connections, or raise the limit with ulimit -n."
         )
     return connections
 
 
 def _files() -> int:
-    """Return how many files this process may have open."""
+    """Return the process's limit on open files."""
     try:
         import resource
     except ImportError:  # Windows has no such limit
@@ -85,15 +93,15 @@ def _files() -> int:
 
 
 def serve(app: FastAPI, listening: socket.socket, patience: Patience | None = None) -> None:
-    """Answer requests until SIGINT or SIGTERM.
+    """Serve requests until SIGINT or SIGTERM.
 
-    What is being answered then has `GRACE` seconds to be, and is refused afterwards; a second signal ends it
-    at once. The signal is raised again afterwards.
+    Pending requests have `GRACE` seconds to finish and are then refused; a second signal stops at once. The
+    signal is raised again after the server has stopped.
 
     Args:
-        app: of `create_app`.
-        listening: of `listen`.
-        patience: with clients.
+        app: the application, from `create_app`.
+        listening: the socket, from `listen`.
+        patience: time limits for clients.
     """
     patience = patience or Patience(connections=check_connections(None))
     config = uvicorn.Config(
@@ -108,8 +116,8 @@ def serve(app: FastAPI, listening: socket.socket, patience: Patience | None = No
         timeout_keep_alive=patience.idle_seconds,  # type: ignore[arg-type]  # whole seconds or not
         timeout_graceful_shutdown=GRACE,
     )
-    # The language model and its packages are here to stay: looked through at each collection, they make
-    # reading a request of a million small lists take ten seconds instead of two.
+    # Exclude the language model and imported packages from garbage collection: scanning them at each
+    # collection makes a request of a million small lists take ten seconds to read instead of two.
     gc.collect()
     gc.freeze()
     _Server(config).run(sockets=[listening])
@@ -119,4 +127,4 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         for listening in sockets or []:
-            listening.listen(BACKLOG)  # asyncio has one number for those that wait and those taken at a time
+            listening.listen(BACKLOG)  # asyncio uses one number for the backlog and the accepts per turn
