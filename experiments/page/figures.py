@@ -8,11 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
-from matplotlib.ticker import MultipleLocator
 
 from bara_pyro.errors import DataError
 from bara_pyro.report.style import (
@@ -20,7 +17,6 @@ from bara_pyro.report.style import (
     INK,
     NORMAL,
     PALETTE,
-    SMALL,
     dress,
     legend_of,
     line_style,
@@ -31,15 +27,12 @@ from bara_pyro.runs.atomic import write_text
 from experiments.engine.differences import AVERAGE
 from experiments.engine.methods import in_order, tagged
 from experiments.engine.results import Study
-from experiments.page.values import display, draws_of, over_tasks, score
+from experiments.page.values import display, largest_draws, over_tasks, score
 
-COLUMNS = 3
 PAGE = 5.0
 """Inches: of a figure whose letters can be read on a phone, where it is as wide as the screen."""
 
 FILL = PALETTE[0]
-Bins = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Of each bin of confidence the number of rows, their accuracy and their confidence, NaN without rows."""
 
 
 def save(figure: Figure, path: Path, alt: str) -> Path:
@@ -57,19 +50,6 @@ def save(figure: Figure, path: Path, alt: str) -> Path:
     return path
 
 
-def panels(number: int, height: float) -> tuple[Figure, list[Axes]]:
-    """Return a figure and its first `number` small panels of one scale: `COLUMNS` a row, of four two."""
-    columns = 2 if number == 4 else min(COLUMNS, number)
-    rows = -(-number // columns)
-    figure = new_figure((PAGE - 0.5) / COLUMNS * columns + 0.5, height * rows + 0.5)
-    grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
-    for spare in grid.flatten()[number:]:
-        spare.remove()
-    for above in grid.flatten()[number - columns : columns * (rows - 1)]:
-        above.tick_params(labelbottom=True)  # nothing below it
-    return figure, list(grid.flatten()[:number])
-
-
 def legend_below(figure: Figure, ncols: int = 3, loc: str = "outside lower center") -> None:
     """Write what stands in the first panel once for all of them."""
     handles, labels = figure.axes[0].get_legend_handles_labels()
@@ -81,57 +61,6 @@ def marked(index: int, size: float = 4.0) -> dict[str, Any]:
     return {"marker": "osDv^"[index % 5], "markersize": size, **line_style(index)}
 
 
-def reliability_panels(found: Mapping[str, Bins]) -> Figure:
-    """Draw accuracy against confidence: title -> what `pooled_bins` returns, a panel each."""
-    figure, axes = panels(len(found), 1.85)
-    for panel, (title, bins) in zip(axes, found.items(), strict=True):
-        _draw_reliability(panel, *bins)
-        _title(panel, title)
-    axes[0].set(xlim=(0, 1), ylim=(0, 1))
-    figure.supxlabel("confidence of the answer", fontsize=NORMAL, color=INK)
-    figure.supylabel("share", fontsize=NORMAL, color=INK)
-    handles = [
-        Line2D([], [], color=INK, linewidth=1.0, linestyle="--", label="perfect"),
-        Patch(facecolor=FILL, label="right answers in the bin"),
-        Patch(facecolor="none", edgecolor=GREY, hatch="////", label="gap to confidence"),
-        Patch(facecolor="white", edgecolor=INK, linewidth=0.6, label="share of rows"),
-    ]
-    legend_of(figure, handles=handles, loc="outside upper center", ncols=2)
-    return figure
-
-
-def pooled_bins(bins: Sequence[Mapping[str, Sequence[float | None]]]) -> Bins:
-    """Return counts, accuracy and confidence of several runs' bins together; NaN where there is no row."""
-    counts = np.array([b["counts"] for b in bins], dtype=float)
-    total = counts.sum(axis=0)
-
-    def merged(key: str) -> np.ndarray:
-        means = np.nan_to_num(np.array([b[key] for b in bins], dtype=float))
-        sums = (means * counts).sum(axis=0)
-        return np.divide(sums, total, out=np.full(len(total), np.nan), where=total > 0)
-
-    return total, merged("accuracy"), merged("confidence")
-
-
-def _draw_reliability(axes: Axes, counts: np.ndarray, accuracy: np.ndarray, confidence: np.ndarray) -> None:
-    width = 1 / len(counts)
-    left = np.arange(len(counts)) * width
-    right = "right answers in the bin"
-    axes.bar(left, accuracy, width, align="edge", color=FILL, edgecolor="white", linewidth=0.4, label=right)
-    gap: dict[str, Any] = {"facecolor": "none", "edgecolor": GREY, "linewidth": 0.5, "hatch": "/////"}
-    axes.bar(left, confidence - accuracy, width, bottom=accuracy, align="edge", **gap)
-    share: dict[str, Any] = {"color": "white", "edgecolor": INK, "linewidth": 0.6}
-    axes.bar(left + width / 2, counts / counts.sum(), 0.4 * width, **share)
-    axes.plot([0, 1], [0, 1], color=INK, linewidth=0.8, linestyle="--")
-    axes.xaxis.set_major_locator(MultipleLocator(0.5))
-    axes.yaxis.set_major_locator(MultipleLocator(0.5))
-
-
-def _title(axes: Axes, text: str) -> None:
-    dress(axes)
-    axes.set_title(text, fontsize=SMALL, color=INK, loc="left", y=1.0, parse_math=False)
-
-
 def score_figure(study: Study) -> Figure:
     """Draw the NLL of each arm under the largest S: the mean over tasks, with its spread over seeds.
 
@@ -140,7 +69,7 @@ def score_figure(study: Study) -> Figure:
     found = {}
     for arm in in_order(study.arms):
         tasks = study.arms[arm]
-        value = over_tasks(tasks, study.tasks, score((draws_of(tasks) or [""])[-1], "nll"))
+        value = over_tasks(tasks, study.tasks, score(largest_draws(tasks), "nll"))
         if value is not None and not isinstance(value, str):
             found[arm] = value if isinstance(value, tuple) else (value, 0.0)
     if not found:

@@ -155,11 +155,6 @@ def taxes_of(entries: Sequence[Entry], method: str) -> dict[str, list[float]]:
     return by_task | {"mean": [tax_of(entry, "acc") for entry in own]}
 
 
-def drawn_arms(entries: Sequence[Entry]) -> list[tuple[str, str, str]]:
-    """Return each method once, by draws where it has any."""
-    return [(method, kind, name) for method, kind, name in arms(entries) if kind == kinds(entries, method)[0]]
-
-
 _weights = cache(prompt_weights)
 
 

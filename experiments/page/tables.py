@@ -11,9 +11,9 @@ from experiments.engine.results import Entry, Seeds, Study
 from experiments.page.values import (
     Value,
     display,
-    draws_of,
     finished,
     fixed,
+    largest_draws,
     over_seeds,
     over_tasks,
     parameters_of,
@@ -47,7 +47,7 @@ def arms_table(study: Study) -> Table:
     rows = []
     for arm in in_order(study.arms):
         runs = {task: study.arms[arm].get(task, {}) for task in study.tasks}
-        samples = _largest(runs)
+        samples = largest_draws(runs)
         row: dict[str, Any] = {"arm": arm, "name": display(arm), "parameters": parameters_of(runs)}
         row |= {metric: over_tasks(runs, study.tasks, score(samples, metric)) for metric in METRICS}
         row |= {gate: _gate(runs, study.tasks, gate) for gate in GATES}
@@ -92,17 +92,13 @@ def task_table(study: Study, metric: str) -> Table:
     rows = []
     for arm in in_order(study.arms):
         runs = study.arms[arm]
-        read = score(_largest(runs), metric)
+        read = score(largest_draws(runs), metric)
         rows.append(
             {"name": display(arm), **{task: over_seeds(runs.get(task, {}), read) for task in study.tasks}}
         )
     c = SCORES[metric]
     columns = [replace(c, key=task, heading=task, unit="") for task in study.tasks]
     return Table([ABOUT[0], *columns], rows, f"{c.title} {ARROWS[str(c.best)]} by task")
-
-
-def _largest(runs: Mapping[str, Seeds]) -> str:
-    return (draws_of(runs) or [""])[-1]
 
 
 def spread_table(
@@ -136,7 +132,7 @@ def shift_table(study: Study) -> Table:
     rows = []
     for arm in in_order(study.arms):
         runs = study.arms[arm]
-        samples = _largest(runs)
+        samples = largest_draws(runs)
         row: dict[str, Any] = {"name": display(arm), "difference": found.get(arm)}
         row |= {task: over_seeds(runs.get(task, {}), score(samples, "nll")) for task in own}
         for (task, name), label in labels.items():

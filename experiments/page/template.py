@@ -30,7 +30,7 @@ from experiments.engine.results import Results, Study, having
 from experiments.engine.search import CHOICES, CHOICES_SMOLLM2, load_choices
 from experiments.page.parts import Part, tables_of
 from experiments.page.spec import StudySpec, stored_studies
-from experiments.page.values import display, draws_of, fixed, over_tasks, score
+from experiments.page.values import display, fixed, largest_draws, over_tasks, score
 
 
 def spread(value: tuple[float, float], digits: int = 1) -> str:
@@ -183,7 +183,7 @@ class Arms(View):
         if arm not in study.arms:
             raise DataError(f"{study.name} has no arm {arm!r}, only {', '.join(study.arms)}.")
         runs = {task: study.arms[arm][task]} if task else study.arms[arm]
-        samples = str(S) if S is not None else draws_of(runs)[-1]
+        samples = str(S) if S is not None else largest_draws(runs)
         read = score(samples, metric)
         if "/" in metric:
             path = metric.strip("/").replace("/S/", f"/{samples}/")
@@ -205,7 +205,7 @@ class Arms(View):
     def differences(self, metric: str, arm: str, reference: str) -> dict[tuple[str, int], float]:
         """Return arm minus reference for each task and seed, largest S."""
         ours, theirs = self._stored.arms[arm], self._stored.arms[reference]
-        reads = [score(draws_of(runs)[-1], metric) for runs in (ours, theirs)]
+        reads = [score(largest_draws(runs), metric) for runs in (ours, theirs)]
         return {
             (task, seed): finite(reads[0](seeds[seed])) - finite(reads[1](theirs[task][seed]))
             for task, seeds in ours.items()

@@ -12,7 +12,6 @@ from typing import Any
 
 from scipy.special import stdtrit
 
-from experiments.engine.differences import METRICS
 from experiments.engine.methods import display as name_of
 from experiments.engine.methods import in_order
 from experiments.engine.record import Record, number
@@ -21,9 +20,6 @@ from experiments.engine.results import Seeds, Study
 Value = float | tuple[float, float] | str | None
 Read = Callable[[Record], float | None]
 """Takes a number out of a record; None stands for infinity, which JSON cannot hold."""
-
-# Scores of two numbers of draws that are closer than this belong to the same predictions.
-SAME = 1e-6
 
 
 def display(arm: str) -> str:
@@ -122,20 +118,10 @@ def finished(tasks: Mapping[str, Seeds]) -> list[Record]:
     return [record for seeds in tasks.values() for record in seeds.values() if "failed" not in record]
 
 
-def draws_of(tasks: Mapping[str, Seeds]) -> list[str]:
-    """Return the numbers of draws S of an arm, rising; only the largest where the draws change nothing."""
+def largest_draws(tasks: Mapping[str, Seeds]) -> str:
+    """Return the largest number of draws S that all finished runs of an arm have, "" if none finished."""
     records = finished(tasks)
-    if not records:
-        return []
-    numbers = sorted(set.intersection(*(set(record["metrics"]) for record in records)), key=int)
-    return numbers if any(_draws_matter(record, numbers) for record in records) else numbers[-1:]
-
-
-def _draws_matter(record: Record, numbers: Sequence[str]) -> bool:
-    first, *others = ([number(record["metrics"][s][m]) for m in METRICS] for s in numbers)
-    return any(
-        a != b and not abs(a - b) <= SAME for other in others for a, b in zip(first, other, strict=True)
-    )
+    return max(set.intersection(*(set(record["metrics"]) for record in records)), key=int) if records else ""
 
 
 def parameters_of(tasks: Mapping[str, Seeds]) -> int | str | None:

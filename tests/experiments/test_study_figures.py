@@ -4,17 +4,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from study_cases import invent, predictions, rows_of
+from study_cases import invent, rows_of
 
 from bara_pyro.errors import DataError
-from bara_pyro.metrics import reliability_bins
 from bara_pyro.report.style import INK
 from experiments.engine.differences import AVERAGE, compare
 from experiments.engine.results import Study, load_study
 from experiments.page.figures import (
     difference_figure,
-    pooled_bins,
     score_figure,
 )
 
@@ -32,18 +29,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def study(place: Path) -> Study:
     return load_study("some", place)
-
-
-def test_pooled_bins_are_those_of_all_rows_together(study: Study) -> None:
-    runs = [predictions("bara", "micro-wgs", seed, 120) for seed in range(3)]
-    records = study.arms["bara"]["micro-wgs"].values()
-    counts, accuracy, confidence = pooled_bins([record["reliability"]["10"] for record in records])
-    together = reliability_bins(
-        torch.cat([p[10] for _, p in runs]), torch.cat([labels for labels, _ in runs])
-    )
-    assert counts.tolist() == together.counts.tolist()
-    np.testing.assert_allclose(accuracy, together.accuracy, atol=2e-5)
-    np.testing.assert_allclose(confidence, together.confidence, atol=2e-5)
 
 
 def test_scores_have_their_spread_and_an_arm_that_failed_has_no_point(study: Study) -> None:

@@ -10,7 +10,7 @@ from bara_pyro.report import Table, markdown
 from experiments.engine.differences import METRICS
 from experiments.engine.results import Study, load_study
 from experiments.page.tables import arms_table, compared, shift_table, task_table
-from experiments.page.values import draws_of, gaps
+from experiments.page.values import gaps, largest_draws
 
 DIGITS = {"acc": 1, "ece": 1, "nll": 3, "brier": 3}
 
@@ -128,12 +128,9 @@ def test_a_failed_run_is_shown_and_never_ranked() -> None:
     ]
 
 
-def test_draws_have_rows_of_their_own_only_where_they_change_something() -> None:
-    assert draws_of({"t": {0: record()}}) == ["10"]
-    assert draws_of({"t": {0: record(draws=1e-9)}}) == ["10"]
-    assert draws_of({"t": {0: record()}, "u": {0: record(draws=0.1)}}) == ["0", "10"]
-    assert draws_of({"t": {0: record(nll=None)}}) == ["10"]
-    assert draws_of({"t": {0: {"failed": "x"}}}) == []
+def test_scores_are_those_of_the_largest_number_of_draws() -> None:
+    assert largest_draws({"t": {0: record()}, "u": {0: record(draws=0.1)}}) == "10"
+    assert largest_draws({"t": {0: {"failed": "x"}}}) == ""
     study = by_hand({"lora": {"t": [record(50.0)]}, "bara": {"t": [record(60.0, draws=2.0)]}})
     assert parse(task_table(study, "acc")) == (
         ["method", "t"],

@@ -28,7 +28,7 @@ from experiments.page.figures import marked
 from experiments.page.parts import Part, Picture
 from experiments.page.spec import arm_study
 from experiments.page.tables import arms_table, interval_cell
-from experiments.page.values import Value, display, draws_of, over_seeds, score
+from experiments.page.values import Value, display, largest_draws, over_seeds, score
 
 ROWS = (20, 80, 320, 1280, 4800)
 METHODS = ("bara-gate", "lora", "temperature", "blob", "ensemble")
@@ -75,8 +75,8 @@ def curve_figure(study: Study, task: str) -> Figure:
     lines: dict[str, dict[int, Value]] = {}
     for arm, tasks in study.arms.items():
         method, rows = split(arm)
-        if draws := draws_of(tasks):
-            lines.setdefault(method, {})[rows] = over_seeds(tasks[task], score(draws[-1], "nll"))
+        if draws := largest_draws(tasks):
+            lines.setdefault(method, {})[rows] = over_seeds(tasks[task], score(draws, "nll"))
     for index, (method, found) in enumerate(lines.items()):
         points = [
             (rows, value if isinstance(value, tuple) else (value, 0.0))

@@ -29,7 +29,7 @@ from experiments.engine.run import Arms
 from experiments.page.figures import PAGE
 from experiments.page.parts import Part, Picture
 from experiments.page.spec import arm_study
-from experiments.page.values import display, draws_of
+from experiments.page.values import display, largest_draws
 
 RATES = (3e-4, 1e-3, 3e-3)
 STEPS = (300, 1000, 3000)
@@ -91,10 +91,10 @@ def losses(study: Study) -> dict[Place, float]:
     found = {}
     for arm, tasks in study.arms.items():
         method, rows, setting = arm.split(", ", 2)
-        draws = draws_of(tasks)
+        draws = largest_draws(tasks)
         for task, seeds in tasks.items():
             for seed, record in seeds.items():
-                nll = math.inf if "failed" in record else number(record["metrics"][draws[-1]]["nll"])
+                nll = math.inf if "failed" in record else number(record["metrics"][draws]["nll"])
                 found[Place(method, rows, setting, task, seed)] = nll
     return found
 
