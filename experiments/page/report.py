@@ -195,16 +195,19 @@ def problems(root: Path = ROOT) -> list[str]:
         setup = re.sub(r"\{[^{}]*\}", "", find_study(name).setup)
         lines += typed_numerals(setup, Path(f"the setup of {name}"))
     texts = documents(draw=False)
-    drawn = {
-        root / "docs" / "figures" / "".join(name) for text in texts.values() for name in FIGURE.findall(text)
-    }
-    written = {*(root / "docs" / "results").glob("*.md"), *(root / "docs" / "figures").glob("*.svg")}
+    docs = root / "docs"
+    drawn = {docs / "figures" / "".join(name) for text in texts.values() for name in FIGURE.findall(text)}
+    by_hand = " ".join(path.read_text() for path in docs.glob("*.md"))
+    figures = {path for path in (docs / "figures").glob("*.svg") if path.name not in by_hand}
+    written = {*(docs / "results").glob("*.md"), *figures}
     for path, text in texts.items():
         if not path.exists() or path.read_text() != text:
             lines.append(f"{path.relative_to(root)} is not that of the stored results: "
                          "python -m experiments report")  # fmt: skip
     lines += [
-        f"{path.relative_to(root)} is missing: python -m experiments report" for path in drawn - written
+        f"{path.relative_to(root)} is missing: python -m experiments report"
+        for path in drawn
+        if not path.exists()
     ]
     return lines + [
         f"{path.relative_to(root)} has no results behind it." for path in written - drawn - set(texts)
