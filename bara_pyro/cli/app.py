@@ -45,9 +45,9 @@ for command in (
 ):
     add_command(app, command, panel=group_of(command))
 app.add_typer(microworld.app, name="microworld", rich_help_panel=STUDY)
-# What typer says of a value of a list of one: that it is not one of 'lora'.
+# Typer's message on a wrong value of a list of one: it is not one of 'lora'.
 ONE_VALUE = re.compile(r"('[^']*') is not one of ('[^',]*')\.?$")
-# How other programs call an option.
+# The names of options in other programs -> in this one.
 SYNONYMS = {
     **dict.fromkeys(("--rank", "--lora-r", "--lora-rank"), "--r"),
     **dict.fromkeys(("--learning-rate", "--rate"), "--lr"),
@@ -87,10 +87,10 @@ def bare(
 
 
 def main() -> None:
-    """Run the command line; whatever goes wrong is one sentence on stderr.
+    """Run the command line; print an error as one sentence on stderr.
 
-    Exit codes: 0; 1 for an error that is not the user's; 2 for one that the user can mend; 130, 143 and
-    129 where Ctrl-C, SIGTERM or SIGHUP stopped it. None of them depends on whether anybody reads the output.
+    Exit codes: 0 for success; 1 for an error in bara; 2 for a mistake that the user can mend; 130, 143 and
+    129 after Ctrl-C, SIGTERM and SIGHUP. They do not depend on whether anybody reads the output.
     """
     outlast_readers()
     terminal.mode = terminal.Mode(debug="--debug" in sys.argv)
@@ -104,18 +104,18 @@ def main() -> None:
     except BaraError as error:
         code = _fail(str(error), 2)
     except MemoryError:
-        code = _fail("There is not enough memory: lower the rank, the batch size or the draws.", 2)
+        code = _fail("There is not enough memory: lower the rank, the batch size or the number of draws.", 2)
     except OSError as error:
-        long = error.errno == errno.ENAMETOOLONG  # of any option that names a file
-        name = f"{str(error.filename)[:60]!r} is no name of a file ({error.strerror}): give a shorter one."
+        long = error.errno == errno.ENAMETOOLONG  # a name that any option gave
+        name = f"{str(error.filename)[:60]!r} is not a file name ({error.strerror}): give a shorter one."
         code = _fail(name, 2) if long else _fail(_unforeseen(error), 1)
-    except Exception as error:  # noqa: BLE001 - the outermost place: what nobody foresaw ends here
+    except Exception as error:  # noqa: BLE001 - the outermost place: unforeseen errors end here
         code = _fail(_unforeseen(error), 1)
     sys.exit(code)
 
 
 def _fail(sentence: str, code: int) -> int:
-    """Print an error, and its traceback where --debug asks for it; return the exit code."""
+    """Print an error, and with --debug its traceback; return the exit code."""
     if terminal.mode.debug:
         traceback.print_exc()
     typer.secho(f"Error: {abbreviated(sentence)}", fg=typer.colors.RED, err=True)
@@ -123,7 +123,7 @@ def _fail(sentence: str, code: int) -> int:
 
 
 def _usage(error: Exception) -> str:
-    """Return one sentence on wrong arguments, with where to read about the right ones."""
+    """Return one sentence on wrong arguments that names the help to read."""
     message = str(getattr(error, "format_message", error.__str__)())
     message = ONE_VALUE.sub(r"\1 is not \2, the only value", message.replace("Value error, ", ""))
     context = getattr(error, "ctx", None)
@@ -134,7 +134,7 @@ def _usage(error: Exception) -> str:
 
 
 def _named_here(error: Exception) -> str:
-    """Return the option that is meant by a name that other programs have for it; "" where none is known."""
+    """Return our option for a name that other programs use; "" if we know none."""
     context, name = getattr(error, "ctx", None), str(getattr(error, "option_name", ""))
     meant = SYNONYMS.get(name.replace("_", "-").lower(), "")
     known = [option for param in context.command.params for option in param.opts] if context else []
@@ -142,17 +142,17 @@ def _named_here(error: Exception) -> str:
 
 
 def _unforeseen(error: Exception) -> str:
-    """Return the sentence for an error that nobody foresaw, its traceback kept in a file."""
+    """Return the sentence for an unforeseen error, and keep its traceback in a file."""
     text = " ".join(str(error).split())[:200].rstrip(".").replace(". ", "; ")
     if "allocate memory" in text or "out of memory" in text:
-        return f"There is not enough memory ({text}): lower the rank, the batch size or the draws."
+        return f"There is not enough memory ({text}): lower the rank, the batch size or the number of draws."
     with tempfile.NamedTemporaryFile(
         "w", prefix="bara-traceback-", suffix=".txt", delete=False, encoding="utf-8"
     ) as file:
         traceback.print_exc(file=file)
     return (
-        f"Something went wrong that should not ({type(error).__name__}: {text}): please report it with "
-        f"{file.name}, which holds the traceback."
+        f"Something went wrong that should not ({type(error).__name__}: {text}): please report it and attach "
+        f"{file.name}, the traceback."
     )
 
 

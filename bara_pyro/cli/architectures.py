@@ -1,4 +1,4 @@
-"""Published architectures without their weights, for counting parameters and for benchmarks."""
+"""Build published architectures without weights, to count parameters and for benchmarks."""
 
 from typing import Any
 
@@ -15,11 +15,11 @@ SHAPE = (
 
 
 def shaped(kind: type[PreTrainedConfig], *sizes: int, **more: Any) -> Any:
-    """Return a configuration with the sizes of `SHAPE`, its embeddings not tied unless `more` says so."""
+    """Return a configuration with the sizes of `SHAPE`; embeddings are untied unless `more` ties them."""
     return kind(**dict(zip(SHAPE, sizes, strict=True)), **{"tie_word_embeddings": False, **more})
 
 
-# Sizes as printed in the models' own configuration files.
+# Sizes from the models' own configuration files.
 ARCHITECTURES: dict[str, PreTrainedConfig] = {
     "qwen2.5-0.5b": shaped(Qwen2Config, 151936, 896, 4864, 24, 14, 2, tie_word_embeddings=True),
     "qwen2.5-7b": shaped(Qwen2Config, 152064, 3584, 18944, 28, 28, 4),
@@ -40,7 +40,7 @@ def architecture(name: str) -> PreTrainedConfig:
 
 
 def empty_backbone(name: str) -> Backbone:
-    """Return a published architecture on the meta device: shapes, no memory, no weights."""
+    """Return a published architecture on the meta device, which has shapes but no weights."""
     config = architecture(name)
     with torch.device("meta"):
         lm = AutoModelForCausalLM.from_config(config, trust_remote_code=False)

@@ -1,7 +1,7 @@
-"""The names of methods and tasks without importing them, which takes seconds: for lists and for slips.
+"""List methods and tasks, and refuse unknown names, without importing them, which takes seconds.
 
 `catalogue.json` is written from the registries by `python -m bara_pyro.cli.catalogue`; a test compares both.
-The registries themselves are asked where there are plug-ins: installed (entry points) or given (--plugin).
+If plug-ins are installed (entry points) or given (--plugin), the lists come from the registries.
 """
 
 import json
@@ -19,7 +19,7 @@ GROUPS = ("bara_pyro.methods", "bara_pyro.tasks", "bara_pyro.reply_tasks")
 
 
 class Entry(TypedDict):
-    """One line of a list: a method and what it is, or a task, its name in papers and where it comes from."""
+    """One line of a list: a method and its summary, or a task, its name in papers and its source."""
 
     name: str
     summary: str
@@ -31,7 +31,7 @@ Item = TypeVar("Item")
 
 
 def catalogue() -> Catalogue:
-    """Return what there is: the lists `methods` and `tasks`."""
+    """Return the lists `methods` and `tasks`."""
     if PLUGINS or any(entry_points(group=group) for group in GROUPS):
         return registered()
     shipped: Catalogue = json.loads(FILE.read_text(encoding="utf-8"))
@@ -39,10 +39,10 @@ def catalogue() -> Catalogue:
 
 
 def check_method(value: object) -> None:
-    """Refuse the name of a method that there is not, before the methods are imported.
+    """Refuse an unknown method before the methods are imported.
 
     Args:
-        value: of the setting `method`: a name, or settings with a `name`.
+        value: the setting `method`: a name, or settings with a `name`.
 
     Raises:
         ConfigError: the name is unknown.
@@ -54,7 +54,7 @@ def check_method(value: object) -> None:
 
 
 def registered() -> Catalogue:
-    """Return the same from the registries themselves, which takes seconds."""
+    """Return the same lists from the registries, which takes seconds."""
     from bara_pyro.data.registry import SOURCES, TASKS
     from bara_pyro.data.reply_tasks import REPLY_SOURCES, REPLY_TASKS
     from bara_pyro.methods import METHODS
@@ -71,7 +71,7 @@ def registered() -> Catalogue:
 
 
 def _entries(registry: Registry[Item], made: Callable[[Item], Entry]) -> list[Entry]:
-    """Return a line a thing; of one whose package fails the sentence that says so, which stops no other."""
+    """Return a line for each name; if its package cannot be imported, the line says why."""
     lines = []
     for name in registry:
         try:

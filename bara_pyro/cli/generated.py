@@ -1,4 +1,4 @@
-"""Options made from the classes of settings: one a field, with its description and its default."""
+"""Make an option from each field of the settings, with its description and its default."""
 
 import inspect
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from bara_pyro.cli.wrap import Command, with_parameters
 from bara_pyro.runs.assignments import parse_assignment
 from bara_pyro.runs.named import setting_fields, setting_names
 
-# Shown first, among the command's own options; the others follow in a panel a section.
+# Listed first, among the command's own options; the others follow, a panel per section.
 COMMON = (
     *("backbone.name", "backbone.device", "task.name", "train.steps", "train.batch_size", "train.lr"),
     *("predict.samples", "seed"),
@@ -30,11 +30,11 @@ PANELS = {
 
 @dataclass(frozen=True)
 class Setting:
-    """One field of the settings as an option.
+    """A field of the settings as an option.
 
     Attributes:
-        key: dotted, `train.lr`.
-        name: of the option, `batch_size` for `--batch-size`.
+        key: the dotted key, `train.lr`.
+        name: the option's name, `batch_size` for `--batch-size`.
         field: its type, default and description.
     """
 
@@ -44,19 +44,19 @@ class Setting:
 
     @property
     def section(self) -> str:
-        """The section that it is in; empty for those of the whole run."""
+        """The section of the settings; "" for a setting of the whole run."""
         return self.key.rpartition(".")[0]
 
     @property
     def panel(self) -> str | None:
-        """The panel of the help that it stands in."""
+        """The panel of the help; None for the command's own."""
         if self.key in COMMON:
             return None
         return PANELS.get(self.section, self.section.capitalize() or None)
 
     @property
     def help(self) -> str:
-        """The description, the known values, and the default where that is a value."""
+        """The description, the known values and the default."""
         text, default = self.field.description or "", self.field.default
         if isinstance(default, list):
             default = " and ".join(map(str, default))
@@ -66,21 +66,21 @@ class Setting:
         return f"{text[:1].upper()}{text[1:].rstrip('.')}{known}.{stated}"
 
     def parameter(self) -> Parameter:
-        """Return the parameter of a function that typer makes the option of."""
+        """Return the function parameter that typer makes the option from."""
         metavar = "YAML" if _is_yaml(self.field.annotation) else None
         option = typer.Option(help=self.help, metavar=metavar, rich_help_panel=self.panel)
         annotation = Annotated[_kind(self.field.annotation) | None, option]  # type: ignore[valid-type]
         return Parameter(self.name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
     def value(self, given: object) -> object:
-        """Return what was given on the command line as a value of the field."""
+        """Return the value of the field for what was typed."""
         if isinstance(given, str) and _is_yaml(self.field.annotation):
             return parse_assignment(f"{self.key}={given}")[1]
         return given
 
 
 def option_settings() -> list[Setting]:
-    """Return every setting of a run but those of its method, in the order of the help."""
+    """Return every setting of a run except those of its method, in the order of the help."""
     fields = setting_fields()
     found = [Setting(key, name, fields[key]) for name, key in setting_names().items()]
     order = [*COMMON, *(key for key in fields if key not in COMMON)]
@@ -90,7 +90,7 @@ def option_settings() -> list[Setting]:
 
 
 def takes_settings(command: Command) -> Command:
-    """Give a command an option a setting; it receives those given as `given`, dotted key to value."""
+    """Give a command an option for each setting; `given` receives those typed, dotted key to value."""
     known = {setting.name: setting for setting in option_settings()}
     own = inspect.signature(command, eval_str=True).parameters
 
@@ -110,7 +110,7 @@ def takes_settings(command: Command) -> Command:
 
 
 def _members(annotation: object) -> list[object]:
-    """Return the types that a field may have, None left out and limits taken off."""
+    """Return the types that a field may have, without None and without limits."""
     if get_origin(annotation) is Annotated:
         return _members(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):
@@ -124,12 +124,12 @@ def _choices(annotation: object) -> tuple[object, ...]:
 
 
 def _is_yaml(annotation: object) -> bool:
-    """Whether a field has several types, so that only YAML can say which one is meant."""
+    """Return whether a field has several types, which YAML distinguishes."""
     return len(_members(annotation)) > 1
 
 
 def _kind(annotation: object) -> Any:
-    """Return the type that typer is to read; what it does not read is text, checked with the settings."""
+    """Return the type for typer: text for types it cannot read, which the settings check later."""
     if _is_yaml(annotation):
         return str
     kind = _members(annotation)[0]

@@ -9,7 +9,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from bara_pyro.cli import terminal
 
-# How click stores an option that takes one value, and one that is a flag.
+# How click stores an option with one value, and a flag.
 PLAIN = {"store", "store_const"}
 HELP_ALL_ASKED = "bara.help_all"
 """The key of a context's `meta` that is true while `--help-all` prints."""
@@ -53,7 +53,7 @@ class Once(TyperCommand):
         super(Once, short).format_help(ctx, formatter)
 
     def make_parser(self, ctx: Any) -> Any:
-        """Return the parser, whose options compare what comes with what came."""
+        """Return the parser, whose options refuse a second, different value."""
         parser: Any = super().make_parser(ctx)
         for option in {*parser._long_opt.values(), *parser._short_opt.values()}:
             if option.action in PLAIN:
@@ -61,7 +61,7 @@ class Once(TyperCommand):
         return parser
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command, with the names of what was typed at hand."""
+        """Run the command, and keep the names of the options that were typed."""
         sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
         terminal.mode.typed = frozenset(
             name for name, source in sources.items() if source.name == "COMMANDLINE"
@@ -103,7 +103,7 @@ def _store(option: Any, store: Any, ctx: Any, value: Any, state: Any) -> None:
 
 
 def _typed(option: Any, value: Any) -> str:
-    """Return an option and its value as they are typed."""
+    """Return an option and its value as the user types them."""
     if option.is_flag:
         return str((option.opts if value else option.secondary_opts)[0])
     return f"{option.opts[0]} {value}"

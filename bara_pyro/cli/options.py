@@ -1,4 +1,4 @@
-"""Options that several commands share; those of `train` are made from the settings, see `generated`."""
+"""The options that several commands share; `generated` makes those of `train` from the settings."""
 
 import inspect
 import os
@@ -19,15 +19,15 @@ of_data, of_model = (partial(typer.Option, rich_help_panel=panel) for panel in (
 
 
 def path(value: str | Path) -> Path:
-    """Return a path; refuse a name that no file can have, and an empty one, which would mean the folder here.
+    """Return a path; refuse an empty name, and a name that no file can have.
 
-    A script's unset variable is empty.
+    An empty name would mean the current folder, and is what an unset variable of a script expands to.
     """
     text = str(value)
     if not text.strip():
         raise typer.BadParameter("it is empty")
     try:
-        text.encode()  # what is no UTF-8 could be neither shown nor kept in a file of settings
+        text.encode()  # a name that is not UTF-8 can be neither printed nor stored with the settings
         os.lstat(text)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         pass
@@ -45,9 +45,9 @@ Model = Annotated[
 ]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 or mps. (default: cpu)")]
 TaskName = Annotated[
-    str | None, of_data(help="A task (`bara tasks` lists them), or a file of your own. (default: micro-wgs)")
+    str | None, of_data(help="A task (`bara tasks` lists them), or your own file. (default: micro-wgs)")
 ]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what bara wrote there before.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace earlier output of bara.")]
 Verbose = Annotated[
     bool,
     typer.Option(
@@ -59,25 +59,21 @@ Verbose = Annotated[
 Moved = Annotated[
     str | None, of_model("--model", help="Where the run's language model is now, if it has moved.")
 ]
-RunDevice = Annotated[
-    str | None, of_model("--device", help="cpu, cuda, cuda:1 or mps; the run's own by default.")
-]
+RunDevice = Annotated[str | None, of_model("--device", help="cpu, cuda, cuda:1 or mps. (default: the run's)")]
 OtherTask = Annotated[
-    str | None, of_data("--task", help="Another task or file, for shifted data; the run's own by default.")
+    str | None, of_data("--task", help="Another task or file, for shifted data. (default: the run's)")
 ]
 DataDir = Annotated[
-    Path | None, of_data(parser=path, help="Folder that holds <task>/<split>.jsonl, read instead of the hub.")
+    Path | None, of_data(parser=path, help="Folder with <task>/<split>.jsonl, to read instead of the hub.")
 ]
-TestFile = Annotated[
-    Path | None, of_data(parser=path, help="Rows to test on, for a task that is your own file.")
-]
-Limit = Annotated[int | None, of_data(min=1, help="Use at most so many rows of each split, to try out.")]
+TestFile = Annotated[Path | None, of_data(parser=path, help="Test rows, if the task is your own file.")]
+Limit = Annotated[int | None, of_data(min=1, help="Use at most this many rows of each split, for a trial.")]
 Samples = Annotated[
     list[int] | None,
     typer.Option(
         min=0,
         max=MOST_DRAWS,
-        help="Posterior draws S, 0 for the posterior mean; can be repeated. (default: the run's own)",
+        help="Posterior draws S; 0: the posterior mean. Can be repeated. (default: the run's)",
     ),
 ]
 Seed = Annotated[int, typer.Option(min=0, max=MOST_SEED, help="Seed of the draws.")]
@@ -85,23 +81,27 @@ SAMPLING = "Sampling"
 of_sampling = partial(typer.Option, rich_help_panel=SAMPLING)
 Draws = Annotated[
     str,
-    typer.Option(help="each: a draw of the posterior for every reply; a number of draws to share; mean."),
+    typer.Option(
+        help="each: one posterior draw per reply; a number: draws to share; mean: the posterior mean."
+    ),
 ]
-Temperature = Annotated[float, of_sampling(min=0, help="Of the tokens' distribution; 0: the likeliest.")]
-TopP = Annotated[float, of_sampling(help="Keep the likeliest tokens of this probability.")]
-TopK = Annotated[int, of_sampling(min=0, help="Keep so many tokens; 0: all.")]
+Temperature = Annotated[
+    float, of_sampling(min=0, help="Temperature of the token distribution; 0: the likeliest token.")
+]
+TopP = Annotated[float, of_sampling(help="Draw from the likeliest tokens of this total probability.")]
+TopK = Annotated[int, of_sampling(min=0, help="Draw from this many likeliest tokens; 0: all.")]
 MaxNewTokens = Annotated[
     int | None,
-    of_sampling(min=1, help="Where a reply is cut. (default: 256, or half of a context of less than 512)"),
+    of_sampling(min=1, help="Most tokens of a reply. (default: 256, or half of a context shorter than 512)"),
 ]
 MemoryBudget = Annotated[
     int | None,
-    of_sampling(min=1, help="Bytes of a batch, roughly; by default 256 MiB on a CPU, else 4 GiB."),
+    of_sampling(min=1, help="Approximate bytes of a batch. (default: 256 MiB on a CPU, else 4 GiB)"),
 ]
 Set = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="KEY=VALUE", help="Any setting, for example method.guide=gamma; can be repeated."
+        "--set", metavar="KEY=VALUE", help="Any setting, for example method.guide=gamma. Can be repeated."
     ),
 ]
 
@@ -112,7 +112,7 @@ def draws_of(given: str) -> int | str:
 
 
 def takes_columns(*kinds: str) -> Callable[[Command], Command]:
-    """Give a command an option for each of these kinds of columns; it receives their names as `columns`."""
+    """Return a decorator that adds an option for each kind of column; `columns` receives the names."""
     options = {f"{kind}_column": _column(kind) for kind in kinds}
 
     def taking(command: Command) -> Command:

@@ -1,4 +1,4 @@
-"""Standard output and error of a command, whose terminal or reader may be gone before it ends."""
+"""Keep a command running if its terminal or the reader of its output goes away."""
 
 import errno
 import io
@@ -10,19 +10,19 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 GONE = (errno.EIO, errno.EPIPE)
-"""What writing ends with where the terminal was closed, and where a pipe has no reader left."""
+"""The errors of writing to a closed terminal, and to a pipe without a reader."""
 
 
 class Outlet(io.FileIO):
-    """What is written to a terminal or pipe; once nobody is there to read it, it is dropped."""
+    """A terminal or pipe that drops what is written once nobody reads it."""
 
     def write(self, data: "ReadableBuffer", /) -> int:
-        """Write bytes; return how many."""
+        """Write bytes; return their number."""
         try:
             return super().write(data)
         except OSError as error:
             null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, self.fileno())  # what is still buffered is not tried again
+            os.dup2(null, self.fileno())  # so that buffered text is not written again
             os.close(null)
             if error.errno not in GONE:
                 raise
@@ -30,12 +30,12 @@ class Outlet(io.FileIO):
 
 
 def outlast_readers() -> None:
-    """Let the command go on, and end with its own exit code, where nobody reads what it says any more."""
+    """Let the command continue, and end with its own exit code, if nobody reads its output."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # closed before the command began
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
-        elif stream is getattr(sys, f"__{name}__"):  # not a stand-in that somebody set up
+        elif stream is getattr(sys, f"__{name}__"):  # not replaced by a caller or a test
             stream.flush()
             raw = io.BufferedWriter(Outlet(stream.fileno(), "w", closefd=False))
             text = io.TextIOWrapper(

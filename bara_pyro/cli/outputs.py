@@ -1,4 +1,4 @@
-"""Where a command may write: never over its input, nor over what bara did not write."""
+"""Check where a command may write: never over its input, or over files that bara did not write."""
 
 import re
 import tempfile
@@ -13,12 +13,12 @@ from bara_pyro.runs.answers_file import KEYS, answers_in
 from bara_pyro.runs.manifest import check_run, is_run, run_below
 from bara_pyro.runs.ownership import foreign
 
-LONGEST = 80  # characters of a name that nobody gave
+LONGEST = 80  # characters of a name that the user did not choose
 SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet")
 
 
 def free_folder(name: str) -> Path:
-    """Return a folder in `runs` that is not there yet, called after a task or a file."""
+    """Return a new folder in `runs`, named after a task or a file."""
     stem = re.sub(r"[^\w.-]+", "-", Path(name).stem).strip("-.")[:LONGEST] or "run"
     numbered = (f"{stem}-{number}" for number in count(2))
     return next(Path("runs") / one for one in chain([stem], numbered) if not (Path("runs") / one).exists())
@@ -35,33 +35,33 @@ def check_folder(
 ) -> None:
     """Refuse a folder that a command must not write to, before anything slow.
 
-    It may be absent or empty; what bara wrote there before is replaced where `overwrite` says so.
+    It may be absent or empty. With `overwrite`, earlier output of bara in it is replaced.
 
     Args:
         out: the folder.
-        overwrite: what bara wrote there may be replaced; None for a command without such an option.
-        inputs: folders that are read, and never written to.
-        choice: what else can be done.
-        parts: folders in it that may be runs, because they are its own; others' are never touched.
-        resumes: the command can go on with a run.
+        overwrite: replace earlier output; None for a command without this option.
+        inputs: folders that the command reads, and never writes to.
+        choice: what the user can do instead, for the message.
+        parts: subfolders of a run that are runs themselves; no other run in the folder is touched.
+        resumes: the command can resume a run.
 
     Raises:
-        ConfigError: it is a file or an input, or holds an input, another run or anything else that is not its
-            own; it needs `overwrite`, or cannot be written.
+        ConfigError: the folder is a file or an input, or holds an input, another run or files that bara did
+            not write; it needs `overwrite`, or cannot be written.
     """
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out} is a file: {choice}.")
     for read in inputs:
         if read.resolve().is_relative_to(out.resolve()):
             held = "is" if out.resolve() == read.resolve() else "holds"
-            raise ConfigError(f"{out} {held} what is read: {choice}.")
+            raise ConfigError(f"{out} {held} the input: {choice}.")
     if (run := run_below(out, parts)) is not None:
         raise ConfigError(f"{out} holds another run, {run}: {choice}.")
     stranger = foreign(out)
     if stranger is not None:
         raise ConfigError(f"{stranger} was not written by bara, or was changed since: move it, or {choice}.")
     if not overwrite and out.exists() and any(out.iterdir()):
-        ways = ["--resume goes on with it"] if resumes and is_run(out) else []
+        ways = ["--resume continues it"] if resumes and is_run(out) else []
         ways += [] if overwrite is None else ["--overwrite replaces it"]
         held = "a run" if is_run(out) else "results"
         raise ConfigError(f"{out} already holds {held}: {', or '.join([*ways, choice])}.")
@@ -81,25 +81,25 @@ def check_file(
 
     Args:
         out: the file.
-        overwrite: a file that is there may be replaced.
-        inputs: files and folders that are read, and never written to.
-        option: that named it.
-        ours: whether a file that is there was written by bara.
-        resumes: the command can go on with such a file.
+        overwrite: replace an existing file.
+        inputs: files and folders that the command reads, and never writes to.
+        option: the option that named the file.
+        ours: returns whether bara wrote an existing file.
+        resumes: the command can continue such a file.
 
     Raises:
-        ConfigError: it is a folder or an input, is there already, was not written by bara, or cannot be
+        ConfigError: the file is a folder or an input, exists already, was not written by bara, or cannot be
             written.
     """
     if out.is_dir():
         raise ConfigError(f"{out} is a folder: give {option} a file.")
-    if out.exists() and not out.is_file():  # a pipe or a device, which cannot be looked into or replaced
-        raise ConfigError(f"{out} is no regular file: give {option} the name of one.")
+    if out.exists() and not out.is_file():  # a pipe or a device, which cannot be read or replaced
+        raise ConfigError(f"{out} is not a regular file: give {option} the name of one.")
     for read in inputs:
         if out.resolve() == read.resolve() or (
             read.is_dir() and out.resolve().is_relative_to(read.resolve())
         ):
-            raise ConfigError(f"{out} is what is read, or a part of it: give {option} another file.")
+            raise ConfigError(f"{out} is the input, or a part of it: give {option} another file.")
     if out.exists() and out.stat().st_size and not ours(out):  # an empty one holds nothing to lose
         raise ConfigError(f"{out} was not written by bara: give another {option}.")
     if out.exists() and not overwrite:
@@ -110,10 +110,10 @@ def check_file(
 
 
 def check_writable(folder: Path) -> None:
-    """Refuse a folder in which no file can be made; nothing is left behind.
+    """Refuse a folder in which no file can be written; nothing is left behind.
 
     Raises:
-        ConfigError: it cannot be made, or written to.
+        ConfigError: the folder cannot be made, or written to.
     """
     missing = [place for place in (folder, *folder.parents) if not place.exists()]
     try:
@@ -137,17 +137,17 @@ def check_rows(
     overwrite: bool,
     keys: Collection[str] = KEYS,
 ) -> None:
-    """Refuse what a command cannot ask a run or must not write, before anything slow.
+    """Refuse a missing run or file, or an output that must not be written, before anything slow.
 
     Args:
         run: folder of the run.
         read: files of rows.
-        output: file for a line a row, if any.
-        overwrite: a file that is there may be replaced.
-        keys: what every row of an output of this command has.
+        output: file for the rows of the result, if any.
+        overwrite: replace an existing output.
+        keys: the columns that every output of this command has.
 
     Raises:
-        BaraError: there is no such file, or no run; the output must not be written, or has another ending.
+        BaraError: a file or the run does not exist, or the output must not be written or has a wrong ending.
     """
     check_overwrite(output)
     for file in read:

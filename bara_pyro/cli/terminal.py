@@ -1,4 +1,4 @@
-"""What the commands show: lines, tables, progress; or JSON, or nothing but the result."""
+"""Print what the commands show: lines, tables and progress, or only the result as JSON."""
 
 import json
 import math
@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # tables of results come with pictures, and those with matplo
 
 console = Console()
 errors = Console(stderr=True)
-EVERY = 30.0  # seconds between lines of progress where there is no terminal to draw a bar on
+EVERY = 30.0  # seconds between lines of progress, if there is no terminal to draw a bar on
 ARROWS = {"max": ("↑", "^"), "min": ("↓", "v")}
 """Which scores are better, the highest or the lowest -> the mark, and the mark in ASCII."""
 
@@ -53,14 +53,16 @@ class Advance(Protocol):
     def __call__(
         self, count: int = 1, note: str = "", completed: int | None = None, total: int | None = None
     ) -> None:
-        """Add `count`, or go to `completed`, of now `total`, and show a note beside the bar."""
+        """Add `count` or go to `completed`, out of `total`, and show a note beside the bar."""
 
 
 @contextmanager
 def progress(description: str, total: int | None) -> Iterator[Advance]:
-    """Show on stderr how far something is: a bar on a terminal, else a line now and then.
+    """Show progress on stderr: a bar on a terminal, otherwise a line every `EVERY` seconds.
 
-    The end, `total`, may not be known yet.
+    Args:
+        description: the work.
+        total: its steps; None if they are not known yet.
     """
     if mode.quiet:
         yield lambda count=1, note="", completed=None, total=None: None
@@ -113,19 +115,19 @@ class _Lines:
 
 
 def remark(text: str) -> None:
-    """Print a line on stderr, as it is."""
+    """Print a line on stderr, without markup."""
     if not mode.quiet:
         errors.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def say(text: str) -> None:
-    """Print a line on stdout as it is: no markup, not cut at the terminal's width."""
+    """Print a line on stdout, without markup and not cut at the terminal's width."""
     if not mode.json and not mode.quiet:
         console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def say_notes(notes: Sequence[str]) -> None:
-    """Print what is worth knowing about the rows."""
+    """Print notes on the rows."""
     for note in notes:
         say(f"Note: {note}")
 
@@ -187,18 +189,18 @@ def listing(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def print_rows(rows: Sequence[object]) -> None:
-    """Print what was asked for as JSON Lines; nothing where one value of JSON is wanted."""
+    """Print rows as JSON Lines; with --json print nothing, because `result` prints them."""
     if mode.json:
         return
     encoding = sys.stdout.encoding or "utf-8"
     for row in rows:
         line = json.dumps(_plain(row), allow_nan=False, ensure_ascii=False)
         sys.stdout.write(line.encode(encoding, "backslashreplace").decode(encoding) + "\n")
-    sys.stdout.flush()  # a reader that is gone is noticed here
+    sys.stdout.flush()  # raises if the reader of a pipe is gone
 
 
 def result(value: object) -> None:
-    """Print what a command found as JSON, where that was asked for; not finite numbers are null."""
+    """Print the result of a command if --json was typed; infinite numbers and NaN become null."""
     if mode.json:
         print(json.dumps(_plain(value), indent=2, allow_nan=False))  # noqa: T201 - a result, not a remark
 

@@ -24,9 +24,9 @@ PLUG_INS = "Plug-ins"
 """The group of a command whose package does not choose one."""
 PANEL = "Output"
 SHARED = {
-    "json": typer.Option("--json", help="Print the result as JSON and nothing else.", rich_help_panel=PANEL),
-    "quiet": typer.Option("--quiet", "-q", help="No progress and no remarks.", rich_help_panel=PANEL),
-    "debug": typer.Option("--debug", help="Show the traceback of an error.", rich_help_panel=PANEL),
+    "json": typer.Option("--json", help="Print only the result, as JSON.", rich_help_panel=PANEL),
+    "quiet": typer.Option("--quiet", "-q", help="Print no progress and no remarks.", rich_help_panel=PANEL),
+    "debug": typer.Option("--debug", help="Print the traceback of an error.", rich_help_panel=PANEL),
 }
 
 
@@ -35,7 +35,7 @@ Plugins = Annotated[
     typer.Option(
         "--plugin",
         metavar="MODULE",
-        help="Import a module that registers methods, guides, priors or tasks of your own; can be repeated.",
+        help="Import your module that registers methods, guides, priors or tasks. Can be repeated.",
         rich_help_panel="Extensions",
     ),
 ]
@@ -146,7 +146,7 @@ def group(help_text: str, listed_in: str = PLUG_INS) -> typer.Typer:
 
 
 def with_parameters(function: Command, parameters: Iterable[Parameter]) -> Command:
-    """Give a function a signature of its own, which typer reads."""
+    """Give a function the signature that typer reads."""
     signature = inspect.Signature([p.replace(kind=Parameter.KEYWORD_ONLY) for p in parameters])
     function.__signature__ = signature  # type: ignore[attr-defined]
     function.__annotations__ = {name: p.annotation for name, p in signature.parameters.items()}
@@ -155,9 +155,9 @@ def with_parameters(function: Command, parameters: Iterable[Parameter]) -> Comma
 
 @contextmanager
 def terminated_as_interrupted() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end what is running as Ctrl-C does, so that it can say what is kept.
+    """Let SIGTERM and SIGHUP stop a command as Ctrl-C does, so that it can print what is kept.
 
-    What is ignored (under nohup) still is.
+    A signal that is ignored, as under nohup, stays ignored.
     """
 
     def stop(number: int, _: FrameType | None) -> None:

@@ -143,7 +143,7 @@ CASES: dict[str, list[str]] = {
     "evaluate {run} --text-column nope --task {renamed.jsonl}": ["'nope'"],
     "predict {run}": ["--input"],
     "predict {run} --output {new}.jsonl": ["--input"],
-    "predict {run} --input {rows} --output {rows} --overwrite": ["what is read"],
+    "predict {run} --input {rows} --output {rows} --overwrite": ["the input"],
     "predict {run} --input {rows} --output {there.jsonl}": ["was not written by bara"],
     "predict {run} --input {rows} --output {empty}": ["is a folder"],
     "predict {run} --input {rows} --output {new}.txt": ["new.txt", ".jsonl"],

@@ -91,7 +91,7 @@ def test_the_page_is_written_once(groups: Path, tmp_path: Path, bara: Bara) -> N
     mine = tmp_path / "mine.html"
     mine.write_text("<p>mine</p>")
     assert_one_sentence(bara("compare", a, b, "--page", mine, "--overwrite"), "was not written by bara")
-    assert_one_sentence(bara("compare", a, b, "--page", a / "x.html"), "what is read")
+    assert_one_sentence(bara("compare", a, b, "--page", a / "x.html"), "the input")
     assert_one_sentence(bara("compare", a, b, "--page", tmp_path / "x.pdf"), ".html")
 
 

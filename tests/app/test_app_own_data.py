@@ -120,7 +120,7 @@ def test_a_link_to_what_is_read_is_not_written_over(
     link.symlink_to(rows)
     for output in (rows, link):
         result = bara("predict", run, "--input", rows, "--output", output, "--overwrite")
-        assert_one_sentence(result, str(output), "what is read")
+        assert_one_sentence(result, str(output), "the input")
     assert rows.read_bytes() == before
 
 

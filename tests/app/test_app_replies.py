@@ -223,7 +223,7 @@ def test_generating(run: Path, tmp_path: Path, bara: Bara) -> None:
     )
     assert_one_sentence(bara(*command), said)
     assert bara(*command, "--overwrite").code == 0
-    assert_one_sentence(bara(*command[:5], asked, "--overwrite"), "what is read")
+    assert_one_sentence(bara(*command[:5], asked, "--overwrite"), "the input")
     shown = bara("generate", run, "--prompt", "is the fox red ?", "--replies", 2, "--json")
     assert [row["number"] for row in json.loads(shown.out)] == [0, 1]
     unread = bara("generate", run, "--prompt", "xyzzy plugh", "--max-new-tokens", 2)

@@ -81,7 +81,7 @@ def test_only_its_own_files_are_replaced(run: Path, rows: Path, bara: Bara, tmp_
         ("{run} --tasks boolq --law median", "'--law': 'median' is not one of 'joint', 'token'"),
         ("{run} --tasks boolq --samples 0", "--samples"),
         ("{run} --tasks boolq --data-dir {rows} --dtype bfloat16", "a type of their own"),
-        ("{run} --tasks boolq --data-dir {rows} --out {rows}/boolq/x.json", "what is read"),
+        ("{run} --tasks boolq --data-dir {rows} --out {rows}/boolq/x.json", "the input"),
         (
             "{backbone} --tasks boolq --data-dir {rows}",
             "is a language model and no run, which law joint needs",

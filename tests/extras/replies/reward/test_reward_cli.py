@@ -117,7 +117,7 @@ def test_two_judges_of_one_name_are_two(classifier: Path, tmp_path: Path, bara: 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ("train --model {lm} --task {pairs} --out {lm}", "what is read"),
+        ("train --model {lm} --task {pairs} --out {lm}", "the input"),
         ("train --model {lm} --task {pairs} --out {full}", "was not written by bara"),
         ("train --model {lm} --task {absent}.jsonl --out {new}", "There is no file"),
         ("train --model {lm} --task {single} --out {new}", "no 'rejected' in row 1"),
@@ -127,7 +127,7 @@ def test_two_judges_of_one_name_are_two(classifier: Path, tmp_path: Path, bara: 
         ("train --model {lm} --out {new}", "--task"),
         ("score {lm} --input {single} --output {new}.jsonl", "which would be random"),
         ("score {classifier} --input {single} --output {new}.csv", "end the name in .jsonl"),
-        ("score {classifier} --input {single} --output {single}", "what is read"),
+        ("score {classifier} --input {single} --output {single}", "the input"),
         ("score {classifier} --input {single} --output {pairs} --overwrite", "was not written by bara"),
         ("score {classifier} --input {pairs} --output {new}.jsonl", "There is no 'reply' in row 1"),
         ("score {classifier} --input {unasked} --output {new}.jsonl", "There is no 'prompt' in row 1"),
