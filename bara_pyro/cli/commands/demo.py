@@ -19,22 +19,23 @@ def demo(
         int | None, typer.Option(min=1, help="Optimiser steps of each method. (default: 1500)")
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Few steps and rows: shows that everything works, not how well.")
+        bool,
+        typer.Option("--quick", help="Take few steps and rows: shows that everything works, not how well."),
     ] = False,
     model: Model = None,
     device: Device = None,
     task: TaskName = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Fine-tune LoRA and both forms of BaRA on a small task and compare how far each can be trusted.
+    """Fine-tune LoRA and BaRA on a small task, and show on one page how far to trust each.
 
-    A demonstration that was interrupted goes on where it was; one that is finished is shown again, unless it
-    is started anew with --overwrite.
+    Takes a few minutes and needs no download. An interrupted demonstration continues, and a finished one is
+    shown again; --overwrite starts it anew.
     """
     from bara_pyro.cli import demo as program
     from bara_pyro.cli.outputs import check_folder
 
-    # What it wrote itself is read back, or gone on with.
+    # A finished demonstration is read back; an interrupted one continues.
     check_folder(out, overwrite=True, parts=program.METHODS)
     program.demo(
         out,

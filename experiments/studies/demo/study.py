@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from matplotlib.figure import Figure
 
-from bara_pyro.cli.demo import METHODS, TRUTH
+from bara_pyro.cli.demo_page import METHODS, TRUTH
 from bara_pyro.cli.scores import score_table
 from bara_pyro.cli.terminal import say
 from bara_pyro.metrics import ReliabilityBins

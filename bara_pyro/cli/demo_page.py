@@ -1,0 +1,243 @@
+"""The page of the demonstration, for readers who know no statistics; details are folded below."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from bara_pyro.cli.scores import score_table
+from bara_pyro.metrics import ReliabilityBins, reliability_bins
+from bara_pyro.report import (
+    Column,
+    Paragraph,
+    Picture,
+    Section,
+    Table,
+    markdown,
+    reliability_diagram,
+    save,
+    training_curves,
+    write_index,
+)
+from bara_pyro.report.blocks import Block, Details, Points
+from bara_pyro.report.figures import PARTS, recorded_parts
+from bara_pyro.runs.atomic import write_json, write_text
+from bara_pyro.runs.evaluate import truth_predictions
+from bara_pyro.runs.evaluation_files import read_predictions
+from bara_pyro.runs.manifest import LOG
+from bara_pyro.runs.ownership import adding
+from bara_pyro.runs.system import System
+from bara_pyro.types import Json
+from bara_pyro.untrusted.files import read_jsonl
+from bara_pyro.untrusted.schemas import LogLine
+
+METHODS = {"lora": "LoRA", "bara": "BaRA", "bara-gate": "BaRA gate"}
+INDEX, TRUTH = "index.html", "truth"
+SURE = 0.9  # confidence from which the page counts an answer as sure
+ANSWERED = (100, 75, 50, 25)  # shares of the questions that a method answers, in percent
+
+Predictions = tuple[Tensor, Tensor]
+"""Log-probabilities (`n x C`) and labels (`n`)."""
+
+
+def write_page(out: Path, system: System, rows: list[Json], quick: bool) -> None:
+    """Write the table, the pictures and, last, the page that shows them."""
+    with adding(out) as place:
+        table = score_table(rows)
+        truth = truth_predictions(system)
+        predictions = {samples: _predicted(out, samples, truth) for samples in (10, 0)}
+        bins = {
+            samples: {name: reliability_bins(*found) for name, found in systems.items()}
+            for samples, systems in predictions.items()
+        }
+        curves = _histories(out, system.model.num_data)
+        write_json(place / "results.json", {"schema": 1, "task": system.task.name, "rows": rows})
+        write_text(place / "results.md", markdown(table))
+        for samples, systems in bins.items():
+            save(reliability_diagram(systems), place / f"reliability-s{samples}.png")
+        save(training_curves(curves), place / "elbo.png")
+        first = [Paragraph(_setting(system), "plain"), trust_table(predictions[10]), *_reading(bins[10])]
+        sections = [
+            Section("Accuracy against confidence", [_ABOUT_BARS, *_reliability(bins[10])]),
+            Section(
+                "Leave the unsure cases to a person", [_ABOUT_ABSTAINING, abstention_table(predictions[10])]
+            ),
+            Section("What this does not show", [Points(_limits(system, quick))]),
+            Section("Details", _details(system, table, bins[0], curves, has_truth=truth is not None)),
+        ]
+        write_index(place, "Can you trust its probabilities?", first, sections)
+
+
+def _predicted(out: Path, samples: int, truth: Predictions | None) -> dict[str, Predictions]:
+    found = {name: _predictions(out / method, samples) for method, name in METHODS.items()}
+    return found if truth is None else {**found, TRUTH: truth}
+
+
+def _predictions(folder: Path, samples: int) -> Predictions:
+    records = read_predictions(folder)
+    probs = torch.tensor([record["probs"][str(samples)] for record in records], dtype=torch.float64)
+    return probs.log(), torch.tensor([record["label"] for record in records])
+
+
+def _setting(system: System) -> str:
+    """Return what was done, in one paragraph."""
+    return (
+        f"Three methods fine-tuned the same language model on {system.model.num_data} examples. Each then "
+        f"answered {len(system.split('test'))} new questions, and said how sure it was of every answer. "
+        "Probabilities can be trusted if a method is as often correct as it says."
+    )
+
+
+def trust_table(systems: Mapping[str, Predictions]) -> Table:
+    """Return how often each method is correct, and how often it says that it is."""
+    columns = [
+        Column("method", "method"),
+        Column("correct", "correct", "%", ".0f"),
+        Column("says", "mean confidence", "%", ".0f"),
+        Column("sure", f"confident of at least {100 * SURE:.0f} %", "%", ".0f"),
+        Column("sure_correct", "correct among these", "%", ".0f"),
+    ]
+    rows: list[Json] = []
+    for name, (log_probs, labels) in systems.items():
+        confidence, correct = _answers(log_probs, labels)
+        sure = confidence >= SURE
+        shares = {"correct": correct, "says": confidence, "sure": sure, "sure_correct": correct[sure]}
+        rows.append({"method": name, **{key: _percent(values) for key, values in shares.items()}})
+    return Table(columns, rows, "S = 10: the average over ten posterior draws")
+
+
+def _answers(log_probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the confidence of each answer, and whether it is correct (1 or 0)."""
+    confidence, answers = log_probs.exp().max(dim=1)
+    return confidence, (answers == labels).double()
+
+
+def _percent(values: Tensor) -> float | None:
+    return 100 * float(values.double().mean()) if len(values) else None
+
+
+def _reading(systems: Mapping[str, ReliabilityBins]) -> list[Block]:
+    """Return a sentence on each method for readers who know no statistics."""
+    points = []
+    for name in METHODS.values():
+        bins = systems[name]
+        share = bins.counts / bins.counts.sum()
+        correct, says = (
+            100 * float((share * part.nan_to_num()).sum()) for part in (bins.accuracy, bins.confidence)
+        )
+        gap = round(says) - round(correct)
+        verdict = (
+            f"{abs(gap)} points too {'sure' if gap > 0 else 'unsure'}" if gap else "as sure as it should be"
+        )
+        points.append(f"{name} is correct in {correct:.0f} of 100 answers and says {says:.0f} %: {verdict}.")
+    return [Points(points)]
+
+
+_ABOUT_BARS = (
+    "Answers are grouped by confidence. A bar shows how many of a group are correct. A bar that ends below "
+    "the diagonal, by the hatched gap, means that the method was too sure."
+)
+_ABOUT_ABSTAINING = (
+    "Let a method answer only the questions that it is most sure of, and hand the others to a person. The "
+    "table shows the share of wrong answers. If it falls quickly, confidence finds the mistakes."
+)
+
+
+def abstention_table(systems: Mapping[str, Predictions]) -> Table:
+    """Return the error rate of each method if it answers only its most confident questions."""
+    columns = [Column("method", "answers, most confident first")]
+    columns += [Column(str(share), f"{share} %", "", ".0f") for share in ANSWERED]
+    rows: list[Json] = []
+    for name, found in systems.items():
+        confidence, correct = _answers(*found)
+        ranked = correct[confidence.argsort(descending=True, stable=True)]
+        kept = {share: ranked[: max(1, len(ranked) * share // 100)] for share in ANSWERED}
+        rows.append({"method": name, **{str(share): _percent(1 - part) for share, part in kept.items()}})
+    return Table(columns, rows, "wrong answers in %, by the share of questions that is answered")
+
+
+def _reliability(systems: Mapping[str, ReliabilityBins]) -> list[Picture]:
+    return [
+        Picture(
+            reliability_diagram({name: bins}),
+            f"Reliability diagram of {name}; expected calibration error: {bins.ece:.1f} %.",
+        )
+        for name, bins in systems.items()
+    ]
+
+
+def _limits(system: System, quick: bool) -> list[str]:
+    """Return what a reader must not conclude from the page."""
+    error = 50.0 / math.sqrt(len(system.split("test")))
+    points = [
+        f"One seed is a demonstration, not a measurement: chance alone moves accuracy by about {error:.1f} "
+        "points.",
+        "All methods had the same learning rate and length. A LoRA that is tuned on held-out rows does "
+        "about as well as BaRA.",
+        "No method here notices questions of an unfamiliar kind. For these, train with --distance-aware.",
+    ]
+    if quick:
+        points.insert(0, "This was a quick run of a few steps: it shows that everything works, not how well.")
+    return points
+
+
+def _details(
+    system: System,
+    table: Table,
+    mean: Mapping[str, ReliabilityBins],
+    curves: Mapping[str, list[Json]],
+    *,
+    has_truth: bool,
+) -> list[Block]:
+    """Return what a specialist asks for: all scores, the posterior mean, the course of training."""
+    return [
+        Details("All scores", [table, *_text(system, has_truth)]),
+        Details("Accuracy against confidence at the posterior mean, S = 0", _reliability(mean)),
+        Details("Training", [_ABOUT_TRAINING, *_curves(curves)]),
+    ]
+
+
+_ABOUT_TRAINING = (
+    "Training minimises the negative ELBO. The figures show it and its parts before they are weighted. LoRA "
+    "has no latent variables, so its negative ELBO is the negative log-likelihood."
+)
+
+
+def _histories(out: Path, num_data: int) -> dict[str, list[Json]]:
+    runs = {name: read_jsonl(out / method / LOG, LogLine) for method, name in METHODS.items()}
+    for record in (record for history in runs.values() for record in history if "kl_phi" in record):
+        record["kl_phi"] /= (
+            num_data  # the log has the KL of all rows in nats; the figure shows it per example
+        )
+    return runs
+
+
+def _curves(runs: Mapping[str, list[Json]]) -> list[Picture]:
+    return [
+        Picture(training_curves(runs, parts=[part]), f"{PARTS[part]} against the training step.")
+        for part in recorded_parts(runs)
+    ]
+
+
+def _text(system: System, has_truth: bool) -> list[str]:
+    """Return the paragraphs that explain the table of scores."""
+    parts = [
+        f"The frozen language model is {system.backbone.name}; each method trained for "
+        f"{system.config.train.total_steps} steps. 'No training' is the language model as it is.",
+        "LoRA learns one set of weights. BaRA learns a distribution over gates on the directions that LoRA "
+        "uses. S = 0 sets the gates to their mean; S = 10 averages the answers over ten draws of them. BaRA "
+        "is the additive form and BaRA gate the gate form: they differ in where the gate is applied.",
+        "acc is the share of correct answers. ECE is the gap between confidence and accuracy: 0 means that "
+        "80 % of the answers given with 80 % confidence are correct. NLL and Brier punish confident "
+        "mistakes. Φ, θ and Φθ are the shares of gates that are nearly closed. Lower is better, except for "
+        "acc and these shares.",
+    ]
+    if has_truth:
+        parts.append(
+            "In this small artificial world, the probability of every answer is known. The row 'truth' "
+            "scores these probabilities: no method can be expected to do better. Its ECE is not 0, because "
+            "test answers are drawn at random. KL is the distance of a method's probabilities from them."
+        )
+    return parts
