@@ -44,7 +44,6 @@ SHORT = {
     },
     "distance": {"1500": "6", "encode(task.train,": "encode(task.train[:40],"},
     "one_pass": {"1500": "6", "in (task.train, task.test)": "in (task.train[:40], task.test[:80])"},
-    "serve": {},
     "peft": {
         "import bara_pyro.peft ": "from bara_pyro.microworld import backbone_path\nimport bara_pyro.peft ",
         "MODEL, dtype": "backbone_path(), dtype",
@@ -139,13 +138,6 @@ def test_one_pass() -> None:
     found = run_page("one_pass")["probabilities"]
     assert found.shape == (64, 2)
     assert found.sum(1).tolist() == pytest.approx([1.0] * 64)
-
-
-@pytest.mark.usefixtures("in_a_folder")
-def test_serve(capsys: pytest.CaptureFixture[str]) -> None:
-    answer = run_page("serve")["answer"]
-    assert answer["id"] == "bimu"
-    assert capsys.readouterr().out.startswith(answer["label"])
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # raised by PEFT
