@@ -1,1 +1,1 @@
-"""The program and what runs it: likelihood, guide, bound, inference, prediction; knows no method."""
+"""Inference core shared by all methods: program, likelihood, guide, ELBO, SVI and prediction."""

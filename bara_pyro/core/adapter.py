@@ -1,4 +1,4 @@
-"""What is added to one frozen layer."""
+"""Base class of adapters: the trainable update that is added to the output of one frozen layer."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -14,22 +14,22 @@ from bara_pyro.lm.targets import Target
 from bara_pyro.moved import old_names
 
 LayerLatents: TypeAlias = Any
-"""What a program's `global_latents` gives one adapter: a type of the program's own."""
+"""Latents that a program's `global_latents` passes to one adapter; each program defines the type."""
 
 
 class Adapter(Module):
-    """What is added to one frozen linear layer, by way of its r rank units. Subclasses define `shrink`.
+    """Low-rank update of one frozen linear layer, computed from r rank units. Subclasses define `shrink`.
 
     Args:
-        target: the layer.
+        target: the adapted layer.
         r: rank.
         scaling: `lora_alpha / r`.
     """
 
-    lora_B: Tensor  # of those that end in LoRA's up-projection, `out x r`
-    # Where input and output of every forward are noted, under the layer's path (`tapped`).
+    lora_B: Tensor  # LoRA's up-projection, `out x r`, in adapters that have one
+    # If set, receives input and output of every forward under the layer's path (see `tapped`).
     tap: dict[str, tuple[Tensor, Tensor]] | None = None
-    home: torch.device | None = None  # where parameters and latents are; the layer may be on another GPU
+    home: torch.device | None = None  # device of parameters and latents; the layer may be on another GPU
 
     def __init__(self, target: Target, r: int, scaling: float) -> None:
         super().__init__()
@@ -38,50 +38,50 @@ class Adapter(Module):
         self.scaling = scaling
 
     def shrink(self, x: Tensor, latents: LayerLatents) -> Tensor:
-        """Return what the rank units pass on, `... x r`; the layer's local latents are sampled here.
+        """Return the values of the rank units; sample the layer's local latents, if it has any.
 
         Args:
-            x: float32, `[draws x] B x T x in_features`, the layer's input.
-            latents: what the program's `global_latents` returned for this layer.
+            x: the layer's input, float32, `[draws x] B x T x in_features`.
+            latents: this layer's entry of the program's `global_latents`.
 
         Returns:
-            Float32, `[draws x] B x T x r`; 1 in place of dimensions that it does not depend on.
+            Float32, `[draws x] B x T x r`; a dimension on which the values do not depend may be 1.
         """
         raise NotImplementedError
 
     def expand(self, units: Tensor, latents: LayerLatents, rows: Tensor | None = None) -> Tensor:
-        """Return the change of the layer's output, `... x out_features`, by default `s B units`.
+        """Return the update of the layer's output, `... x out_features`, by default `s B units`.
 
-        Nothing is sampled: it may be called for some positions at a time.
+        It must not sample, because it may be called for a few positions at a time.
 
         Args:
-            units: what `shrink` returned, or some positions of it.
-            latents: as of `shrink`.
+            units: the result of `shrink`, or some positions of it.
+            latents: as in `shrink`.
             rows: output features to compute, for the answer head; all if None.
         """
         return F.linear(units, chosen_rows(self.lora_B, rows) * self.scaling)
 
     def change(self, x: Tensor, latents: LayerLatents, rows: Tensor | None = None) -> Tensor:
-        """Return the change that an input makes, in float32, outside autocast, whatever its type."""
+        """Return the update for an input of any dtype, computed in float32 outside autocast."""
         x = x.to(device=self.home, dtype=torch.float32)
         with torch.autocast(x.device.type, enabled=False):
-            # Methods, not __call__: inside a running program Pyro's context is already active, and outside
-            # one (our SVI, prediction) parameters are read without a `pyro.param` statement each.
+            # Methods instead of calls: inside a running program Pyro's module context is already active, and
+            # outside one (our SVI, prediction) this reads parameters without `pyro.param` statements.
             out = self.expand(self.shrink(x, latents), latents, rows)
-            if out.shape[:-1] != x.shape[:-1]:  # units that know neither row nor token
+            if out.shape[:-1] != x.shape[:-1]:  # the units do not depend on row or token
                 out = out.expand(*x.shape[:-1], out.shape[-1])
         if self.tap is not None:
             self.tap[self.target.path] = (x.detach(), out)
         return out
 
     def units(self, x: Tensor, latents: LayerLatents) -> Tensor:
-        """Run `shrink` alone as `change` does, for `output` to go on from, some positions at a time."""
+        """Run only the first half of `change`; `output` continues from it, for some positions at a time."""
         x = x.to(device=self.home, dtype=torch.float32)
         with torch.autocast(x.device.type, enabled=False):
             return self.shrink(x, latents)
 
     def output(self, units: Tensor, latents: LayerLatents) -> Tensor:
-        """Run `expand` alone; see `units`."""
+        """Run only the second half of `change`; see `units`."""
         with torch.autocast(units.device.type, enabled=False):
             return self.expand(units, latents)
 
@@ -93,38 +93,41 @@ class Adapter(Module):
         args: tuple[Tensor],
         output: Tensor,
     ) -> Tensor:
-        """Return the change of a layer's output, of its shape and type.
+        """Return the update in the shape and dtype of the layer's output; called from a forward hook.
 
         Args:
-            latents: as of `shrink`.
-            lead: what the first dimension of the layer's input unfolds to, `[draws x] B`; None: it is rows.
-            layer: the layer, whose forward hook this is.
-            args: what it was given.
-            output: what it returned.
+            latents: as in `shrink`.
+            lead: shape `[draws x] B` into which the first dimension of the layer's input is unfolded; None if
+                that dimension is the rows.
+            layer: the layer.
+            args: the layer's arguments.
+            output: the layer's output.
 
         Raises:
-            BackboneError: the layer is not given rows of tokens, `B x T x in_features`, but single tokens, as
-                a mixture's experts may be.
+            BackboneError: the layer's input is not `B x T x in_features`. Experts of a mixture, for example,
+                may receive single tokens.
         """
         if args[0].dim() != 3:
             raise BackboneError(
-                f"{self.target.path} is given {tuple(args[0].shape)} numbers, not rows of tokens: leave it "
-                "out of target_modules."
+                f"{self.target.path} receives an input of shape {tuple(args[0].shape)}, not rows x tokens x "
+                "features: leave it out of target_modules."
             )
         x = args[0] if lead is None else args[0].reshape(*lead, *args[0].shape[1:])
         return self.change(x, latents).reshape(output.shape).to(output)
 
 
 def chosen_rows(weight: Tensor, rows: Tensor | None) -> Tensor:
-    """Return the rows of a weight, `... out x in`, that an adapter is asked to compute; all if None."""
+    """Return the given rows of a weight, `... out x in`; all rows if None."""
     return weight if rows is None else weight[..., rows, :]
 
 
 @contextmanager
 def tapped(adapters: Iterable[Adapter]) -> Iterator[dict[str, tuple[Tensor, Tensor]]]:
-    """Note what adapters see and give while the block runs: path -> input and output of the last forward.
+    """Record inputs and outputs of adapters while the block runs.
 
-    Inputs are float32, `[draws x] B x T x in_features` (T = 1 at the answer head), and carry no gradient.
+    Yields:
+        Module path -> input and output of the last forward. Inputs are float32, `[draws x] B x T x
+        in_features` (T = 1 at the answer head), without gradient.
     """
     seen: dict[str, tuple[Tensor, Tensor]] = {}
     adapters = tuple(adapters)

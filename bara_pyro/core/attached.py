@@ -1,4 +1,4 @@
-"""A fitted program as an ordinary language model: `forward`, `generate`, pipelines with gates in place."""
+"""Use a fitted program as an ordinary language model, with `forward`, `generate` and pipelines."""
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,13 +23,13 @@ from bara_pyro.lm.backbone import HOLDING
 from bara_pyro.lm.inputs import given_cache
 from bara_pyro.types import is_whole
 
-# A program that changes one of these is more than adapters in one language model.
+# A program that overrides one of these does more than add adapters to one language model.
 LOGITS = ("logits", "finished")
 MORE = ("forward", "outside")
 
 
 class Fitted(Protocol):
-    """What has a program and its fitted guide: a `System`."""
+    """Protocol of objects that hold a program and its fitted guide, such as a `System`."""
 
     @property
     def model(self) -> AdaptedLM: ...  # noqa: D102
@@ -38,10 +38,10 @@ class Fitted(Protocol):
 
 
 def pair_of(run: Fitted | tuple[AdaptedLM, SiteGuide]) -> tuple[AdaptedLM, SiteGuide]:
-    """Return program and guide.
+    """Return program and guide of a run, or the given pair itself.
 
     Raises:
-        ConfigError: it is neither a run nor a pair, or the guide belongs to another model.
+        ConfigError: `run` is neither a run nor a pair, or the guide belongs to another model.
     """
     given: Any = run
     pair = (
@@ -49,8 +49,8 @@ def pair_of(run: Fitted | tuple[AdaptedLM, SiteGuide]) -> tuple[AdaptedLM, SiteG
     )
     if len(pair) != 2 or not isinstance(pair[0], AdaptedLM):
         raise ConfigError(
-            f"A {type(run).__name__} is neither a run nor (model, guide): give what bp.train or "
-            "bp.load_system returns, or a model of bp.models with its guide."
+            f"A {type(run).__name__} is neither a run nor (model, guide): pass the result of bp.train or "
+            "bp.load_system, or a model of bp.models with its guide."
         )
     model, guide = pair
     check_guide(guide, model)
@@ -58,7 +58,7 @@ def pair_of(run: Fitted | tuple[AdaptedLM, SiteGuide]) -> tuple[AdaptedLM, SiteG
 
 
 def changes_logits(model: AdaptedLM) -> bool:
-    """Return whether a program does something to its logits that no adapter does."""
+    """Return whether a program changes its logits other than by adapters."""
     return _has_own(model, LOGITS)
 
 
@@ -67,59 +67,59 @@ def _has_own(model: AdaptedLM, names: Sequence[str]) -> bool:
 
 
 def check_attachable(model: AdaptedLM, guide: SiteGuide, *, drawn: bool) -> None:
-    """Refuse what is more than adapters in a language model, and a language model that something hangs on.
+    """Check that `attached` can represent a program and that its language model is free.
 
     Args:
         model: the program.
         guide: its guide.
-        drawn: whether draws are to be shown, not the mean.
+        drawn: whether a draw is attached, not the posterior mean.
 
     Raises:
         ConfigError, BackboneError: see `attached`.
     """
     if changes_logits(model) or _has_own(model, MORE):
         raise ConfigError(
-            f"{type(model).__name__} is more than adapters in one language model, which `attached` cannot "
-            "show: use bara_pyro.core.prediction.predict."
+            f"`attached` supports only adapters in one language model, and {type(model).__name__} does more: "
+            "use bara_pyro.core.prediction.predict."
         )
     own = type(guide).predictive is not SiteGuide.predictive
     if drawn and own and not guide.stochastic:
         raise ConfigError(
-            f"The draws of a {type(guide).__name__} are of answers, not of adapters, which `attached` cannot "
-            "show: ask for the posterior mean, or use bara_pyro.core.prediction.predict."
+            f"A {type(guide).__name__} draws answers, not adapters, so a draw cannot be attached: attach "
+            "without a seed, or use bara_pyro.core.prediction.predict."
         )
     model.backbone.check_free()
 
 
 @contextmanager
 def attached(run: Fitted | tuple[AdaptedLM, SiteGuide], seed: int | None = None) -> Iterator[PreTrainedModel]:
-    """Hang a fitted program on its language model while the block runs.
+    """Attach a fitted program to its language model while the block runs.
 
-    Inside, `lm.forward`, `lm.generate` and `transformers.pipeline("text-generation", model=lm, ...)` work as
-    ever, with the adapters in place; afterwards, after an exception too, the language model is bit for bit
-    what it was. The output embedding's adapter acts on every token that is asked for, and its layer gives
-    float32 then. Gradients flow as outside: `torch.no_grad()` where none are wanted.
+    Inside the block `lm.forward`, `lm.generate` and `transformers.pipeline("text-generation", model=lm, ...)`
+    work as usual, with the adapters in place. Afterwards, even after an exception, the language model is bit
+    for bit the same as before. The adapter of the output embedding acts on every position whose logits are
+    computed, and that layer then returns float32. Gradients flow; use `torch.no_grad()` if you need none.
 
         with bp.attached(bp.load_system("runs/mine")) as lm:
             lm.generate(**tokens, max_new_tokens=20)
 
     Args:
-        run: what `load_system` or `build_system` gave, or `(model, guide)`.
-        seed: by default every latent is at its posterior mean, as `predict(samples=0)`. With one: one draw
-            of the posterior, as `predict(samples=1, seed=...)` of rows without identifiers: one draw of the
-            global latents, and of the local ones a draw for every row of the batch and every position of its
-            text (padding on the left is not counted), with or without a key-value cache. Beams are rows: a
-            beam search carries the cache of one to another, and so mixes their draws.
+        run: the result of `load_system` or `build_system`, or `(model, guide)`.
+        seed: None sets every latent to its posterior mean, as `predict(samples=0)` does. A whole number takes
+            one draw of the posterior, as `predict(samples=1, seed=...)` does for rows without identifiers:
+            one draw of the global latents, and one draw of the local latents per row and text position. Left
+            padding does not count, and a key-value cache does not change the draws. Beams are rows: beam
+            search copies caches between beams and so mixes their draws.
 
     Yields:
-        The language model. Its logits are those before any temperature that is fitted after training
-        (`bara_pyro.posthoc`).
+        The language model. Its logits do not include corrections fitted after training, such as a
+        temperature (`bara_pyro.posthoc`).
 
     Raises:
-        ConfigError: `seed` is no whole number, the guide belongs to another model, the program is more than
-            adapters in a language model (an ensemble's members, a temperature of the answers), or a seed is
-            given where draws are of the answers (Laplace, or `distance_aware`).
-        BackboneError: a program hangs on this language model already.
+        ConfigError: `seed` is not a whole number; the guide belongs to another model; the program does more
+            than add adapters (ensembles, a temperature of the answers); or a seed is given for a method that
+            draws answers (Laplace, `distance_aware`).
+        BackboneError: another program is attached to this language model.
 
     Examples:
         >>> import bara_pyro as bp
@@ -129,19 +129,19 @@ def attached(run: Fitted | tuple[AdaptedLM, SiteGuide], seed: int | None = None)
         >>> tokens = backbone.tokenizer("the guest lives in", return_tensors="pt")
         >>> with bp.attached((model, guide), seed=7) as lm:  # one draw of the posterior
         ...     text = lm.generate(**tokens, max_new_tokens=3, do_sample=False)
-        >>> text.shape  # four tokens and three more
+        >>> text.shape  # four tokens and three new ones
         torch.Size([1, 7])
     """
     model, guide = pair_of(run)
     if seed is not None and not is_whole(seed):
-        raise ConfigError(f"seed={seed!r}: give the seed of one draw, or None for the posterior mean.")
+        raise ConfigError(f"seed={seed!r} must be a whole number, or None for the posterior mean.")
     check_attachable(model, guide, drawn=seed is not None)
     if seed is not None and getattr(getattr(run, "corrections", None), "distance", None) is not None:
         raise ConfigError(
-            "The draws of a distance-aware program hold noise of its answers, which `attached` cannot show: "
-            "leave the seed out, or use bara_pyro.core.prediction.predict."
+            "A distance-aware program adds noise to its answers, which cannot be attached: leave the seed "
+            "out, or use bara_pyro.core.prediction.predict."
         )
-    # A guide whose draws do not differ stands for its mean, as in `predict`.
+    # If the guide's draws do not differ, use its mean, as `predict` does.
     distribution = PosteriorMean(guide) if seed is None or not guide.stochastic else OneDraw(guide, int(seed))
     with hung(model, distribution, latents_under(model, distribution)) as lm:
         yield lm
@@ -149,7 +149,7 @@ def attached(run: Fitted | tuple[AdaptedLM, SiteGuide], seed: int | None = None)
 
 @torch.no_grad()
 def latents_under(model: AdaptedLM, distribution: Posterior) -> Sequence[LayerLatents]:
-    """Return what each adapter is given where global latents come from a posterior, whatever the rows."""
+    """Return each adapter's latents, with the global latents taken from a posterior."""
     nothing = torch.zeros(1, 1, dtype=torch.long, device=model.backbone.device)
     with PROGRAM, distribution:
         return model.global_latents(Batch(nothing, nothing == 0, nothing[0]))
@@ -162,13 +162,14 @@ def hung(
     latents: Sequence[LayerLatents],
     lead: tuple[int, ...] | None = None,
 ) -> Iterator[PreTrainedModel]:
-    """Hang a program's adapters on its language model while the block runs; see `attached`.
+    """Attach a program's adapters to its language model while the block runs; see `attached`.
 
     Args:
         model: the program.
-        distribution: what local latents are taken from; one that has a `place` is told where tokens stand.
-        latents: what each adapter is given.
-        lead: what the first dimension of a layer's input unfolds to, `draws x rows`; None: it is rows.
+        distribution: posterior of the local latents; a `Placed` one receives the positions of the tokens.
+        latents: the latents of each adapter.
+        lead: shape `draws x rows` into which the first dimension of a layer's input is unfolded; None if that
+            dimension is the rows.
     """
     lm = model.backbone.lm
     with ExitStack() as stack:
@@ -185,7 +186,7 @@ def hung(
 
 
 class _Hook:
-    """Adds an adapter's change to its layer's output, its local latents taken from a posterior."""
+    """Forward hook that adds an adapter's update, with local latents from a posterior."""
 
     def __init__(
         self,
@@ -205,31 +206,31 @@ class _Hook:
 
 
 class Placed(Posterior):
-    """A posterior whose draws depend on where a token stands, which it is told before every forward."""
+    """Posterior whose draws depend on token positions, which it receives before every forward."""
 
     def check(self, lm: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Refuse to give the output embedding tokens by their places, which it is not told."""
+        """Refuse a tensor of positions in `logits_to_keep`: draws exist for the last positions only."""
         if isinstance(kwargs.get("logits_to_keep"), Tensor):
             raise ConfigError(
-                "logits_to_keep is a tensor of places, and a draw's noise is of the last tokens: give their "
-                "number, or attach without a seed."
+                "logits_to_keep is a tensor of positions, but draws are available for the last tokens only: "
+                "give a number of last tokens, or attach without a seed."
             )
 
     def place(self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Note where the tokens of a forward stand in their texts; called before it."""
+        """Record the text positions of the tokens of the next forward pass."""
         self.see(going_on(positions_of(*args[:1], **kwargs), kwargs))
 
     def see(self, positions: Tensor) -> None:
-        """Note the positions of the tokens of a forward, long, `B x T`."""
+        """Record the positions of the tokens of the next forward pass, long, `B x T`."""
         raise NotImplementedError
 
 
 class OneDraw(Placed):
-    """One draw of the posterior, whose noise is a function of seed, site, row and position alone.
+    """One draw of the posterior; its noise depends only on seed, site, row and position.
 
     Args:
         guide: the fitted guide.
-        seed: of the draw.
+        seed: seed of the draw.
     """
 
     def __init__(self, guide: SiteGuide, seed: int) -> None:
@@ -239,28 +240,28 @@ class OneDraw(Placed):
         self.see(torch.zeros(1, 1, dtype=torch.long, device=guide.model.backbone.device))
 
     def see(self, positions: Tensor) -> None:
-        """Make the addresses of a forward's tokens."""
+        """Set the noise addresses of the tokens of the next forward pass."""
         first = torch.zeros(1, dtype=torch.long, device=positions.device)
         ids = tuple(map(str, range(len(positions))))
         sites = self.guide.model.latents.local_shapes
         self._own.addresses = CounterNoise(self.seed, first, ids, positions, sites=sites)
 
     def value(self, name: str, fn: TorchDistribution) -> Tensor:
-        """Return the draw of a site, of the distribution's batch and event shape."""
+        """Return the draw of a site, in the distribution's batch and event shape."""
         if name in self.guide.model.latents.local_sites:
             return cast(CounterNoise, self._own.addresses).draw_local(name, fn)[0]
         return cast(CounterNoise, self._own.addresses).draw_global(name, fn)[0]
 
 
-# Last position of each row that a state was made of, which does not know how many tokens it has read.
+# State -> last position of each row: a recurrent state does not know how many tokens it has read.
 _READ: "WeakKeyDictionary[object, Tensor]" = WeakKeyDictionary()
 
 
 def going_on(positions: Tensor, arguments: Mapping[str, Any]) -> Tensor:
-    """Return the positions of a forward, behind those that its state has read.
+    """Return the positions of a forward pass, counted on from the tokens that its state has read.
 
-    Mamba and its kin go on from a state (`cache_params`) that does not say how long it is, and are then given
-    neither positions nor a mask.
+    Mamba-like models continue from a state (`cache_params`) without a length, and then receive neither
+    positions nor a mask.
     """
     state = arguments.get("cache_params")
     if state is None:
@@ -280,17 +281,20 @@ def positions_of(
     attention_mask: Tensor | None = None,
     **others: object,
 ) -> Tensor:
-    """Return the position of every token that a decoder is given, from its first real one: long, `B x T`.
+    """Return each token's position in its text, counted from the first real token: long, `B x T`.
 
-    Arguments are those of a Hugging Face decoder: by its positions, if it is given any, else by its mask (of
-    all tokens, cached ones included), else by the length of its cache.
+    The arguments are those of a Hugging Face decoder. The positions come from `position_ids` if given, else
+    from the mask (of all tokens, including cached ones), else from the length of the cache.
+
+    Raises:
+        ConfigError: neither `input_ids` nor `inputs_embeds` is given.
     """
     given = inputs_embeds if input_ids is None else input_ids
     if given is None:
-        raise ConfigError("The language model was given neither input_ids nor inputs_embeds: give one.")
+        raise ConfigError("The language model received neither input_ids nor inputs_embeds: pass one.")
     rows, width = given.shape[:2]
     if position_ids is not None:
-        # Those of images have several planes, of which the first counts tokens.
+        # Models for images have several planes of positions, the first of which counts tokens.
         return position_ids.reshape(-1, *position_ids.shape[-2:])[0].expand(rows, width)
     if isinstance(attention_mask, Tensor) and attention_mask.dim() == 2:
         return (attention_mask.long().cumsum(-1) - 1)[:, -width:]

@@ -1,4 +1,4 @@
-"""The evidence lower bound with analytic KL terms only, and its parts."""
+"""Evidence lower bound (ELBO) with analytic KL terms, and its parts."""
 
 from collections.abc import Callable, Sequence
 from functools import reduce
@@ -25,25 +25,28 @@ from bara_pyro.core.terms import ElboTerms, mean_terms
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, DataError, MissingKLError
 
-FLOAT64_SUM = 1_000_000  # values from which on a float32 sum loses digits that the gradient needs
+FLOAT64_SUM = 1_000_000  # more values than this are summed in float64: float32 would lose needed digits
 WRAPPERS = (
     Independent,
     MaskedDistribution,
     ExpandedDistribution,
-)  # of a distribution; others are distributions by themselves
+)  # wrappers to unpack for the name of the family
 
 
 class MeanFieldELBO(TraceMeanField_ELBO):
-    """`TraceMeanField_ELBO` without its silent fall-back and without needless log-densities.
+    """`TraceMeanField_ELBO` that requires analytic KL terms and skips needless log-densities.
 
-    Pyro's class estimates a KL from one draw where none is registered, and evaluates every latent's density
-    under prior and posterior even where the analytic KL makes that unnecessary (and infinite, for a draw that
-    underflowed to 0). The estimator is unbiased although `q(theta)` is autoregressive over the layers,
-    because no prior depends on an upstream latent.
+    If no KL is registered, Pyro's class silently estimates it from one draw; this class raises an error.
+    Pyro's class also evaluates each latent's density under prior and posterior even if the KL is analytic;
+    those densities are infinite for a draw that underflowed to 0. The estimator is unbiased although
+    `q(theta)` is autoregressive over the layers, because no prior depends on an upstream latent.
 
     Args:
-        sampled_kl: allow the one-draw estimate where no KL is registered.
-        num_particles: draws averaged per evaluation.
+        sampled_kl: estimate a KL from one draw if no analytic KL is registered.
+        num_particles: number of draws that each evaluation averages.
+
+    Raises:
+        ConfigError: `num_particles` is below 1.
 
     Examples:
         >>> import bara_pyro as bp
@@ -64,7 +67,7 @@ class MeanFieldELBO(TraceMeanField_ELBO):
         self.sampled_kl = sampled_kl
 
     def terms(self, model: AdaptedLM, guide: SiteGuide, batch: Batch) -> ElboTerms:
-        """Evaluate the bound (one forward of the language model a particle) and return its parts.
+        """Evaluate the bound and return its parts, with one forward of the language model per particle.
 
         Args:
             model: the program.
@@ -72,12 +75,12 @@ class MeanFieldELBO(TraceMeanField_ELBO):
             batch: rows with labels; sums over them are scaled to all `model.num_data` rows.
 
         Returns:
-            The negative ELBO of the whole data set and its parts, in nats, with their gradients.
+            The negative ELBO of the whole data set and its parts, in nats, with gradients.
 
         Raises:
-            MissingKLError: a latent's pair of distributions has no analytic KL.
-            ConfigError: the guide is another model's, the draws of a posterior have no gradient, or a
-                parameter lies in Pyro's store.
+            MissingKLError: posterior and prior of a latent have no analytic KL.
+            ConfigError: the guide belongs to another model, a posterior has no `rsample`, or a parameter lies
+                in Pyro's store.
             DataError: the batch has no labels.
         """
         guide.check(model)
@@ -88,8 +91,8 @@ class MeanFieldELBO(TraceMeanField_ELBO):
         model_trace, guide_trace = guide.run(batch)
         if stored := [name for name, node in model_trace.nodes.items() if node["type"] == "param"]:
             raise ConfigError(
-                f"{type(guide).__name__} or its model has pyro.param({stored[0]!r}), which no optimiser here "
-                "holds: make it an nn.Parameter, or fit with pyro.infer.SVI."
+                f"{type(guide).__name__} or its model uses pyro.param({stored[0]!r}), which this SVI cannot "
+                "train: make it an nn.Parameter, or fit with pyro.infer.SVI."
             )
         return self._terms(model_trace, guide_trace)
 
@@ -106,8 +109,8 @@ class MeanFieldELBO(TraceMeanField_ELBO):
     def _terms(self, model_trace: Trace, guide_trace: Trace) -> ElboTerms:
         if LIKELIHOOD in guide_trace.nodes:
             raise DataError(
-                "The batch has no labels (they are left out where one row's is not known): the "
-                "bound needs the answer of every row."
+                "The batch has no labels, and the bound needs the answer of every row: give labels for all "
+                "rows (one missing label removes those of the whole batch)."
             )
         losses: list[Tensor] = []
         nlls: list[Tensor] = []
@@ -139,7 +142,7 @@ class MeanFieldELBO(TraceMeanField_ELBO):
         for name, site in guide_trace.nodes.items():
             if _stands_alone(
                 name, site, model_trace
-            ):  # a joint distribution, of which the latents are functions
+            ):  # a joint distribution; the latents are functions of it
                 _check_gradient(name, site)
                 density = _log_prob(site, 1.0)
                 losses.append(_total(density, site["scale"]))
@@ -147,10 +150,15 @@ class MeanFieldELBO(TraceMeanField_ELBO):
         return ElboTerms(loss=_sum([*losses, *nlls]), nll=_sum(nlls), kl=kl, extra=extra)
 
     def divergence(self, name: str, posterior: Message, prior: Message) -> Tensor:
-        """Return the masked KL of a site in nats, of its batch shape, from its nodes in the two traces.
+        """Return the masked KL of a site in nats, of the site's batch shape.
+
+        Args:
+            name: name of the site.
+            posterior: the site's node in the guide's trace.
+            prior: the site's node in the model's trace.
 
         Raises:
-            MissingKLError: there is no analytic one, and none is to be estimated.
+            MissingKLError: no analytic KL is registered, and `sampled_kl` is False.
         """
         q, p = distribution_of(posterior), distribution_of(prior)
         if has_analytic_kl(q, p):
@@ -166,17 +174,17 @@ class MeanFieldELBO(TraceMeanField_ELBO):
 
 
 def _check_gradient(name: str, posterior: Message) -> None:
-    """Refuse a distribution without `rsample`: the likelihood's gradient would not reach the guide."""
+    """Refuse a distribution without `rsample`, which would block the likelihood's gradient."""
     fn = distribution_of(posterior)
     if not fn.has_rsample:
         raise ConfigError(
-            f"Site {name!r}: the guide draws it from a {_family(fn)}, whose draws have no gradient (no "
-            "rsample), so that the guide would learn nothing of the answers; take one that has it."
+            f"The guide draws {name!r} from a {_family(fn)}, which has no rsample, so the answers could not "
+            "train the guide: use a distribution with rsample."
         )
 
 
 def _stands_alone(name: str, site: Message, model_trace: Trace) -> bool:
-    """Return whether a site is the guide's own, and is not counted with a latent of the program already."""
+    """Return whether a site exists in the guide only and belongs to no latent of the program."""
     if (
         site["type"] != "sample"
         or name in model_trace.nodes
@@ -198,7 +206,7 @@ def _sum(values: Sequence[Tensor]) -> Tensor:
 
 
 def _log_prob(site: Message, scale: Tensor | float) -> Tensor:
-    """Return the scaled and masked log-density of an observed site, of its batch shape."""
+    """Return the scaled and masked log-density of a site's value, in the site's batch shape."""
     return scale_and_mask(distribution_of(site).log_prob(value_of(site)), scale=scale, mask=site["mask"])
 
 

@@ -1,9 +1,9 @@
-"""Guides that know nothing of these programs: Pyro's own `AutoNormal`, `AutoDelta` and their kind.
+"""Support for guides from outside this package, such as Pyro's `AutoNormal` and `AutoDelta`.
 
-Pyro takes the scale and the mask of a latent's terms from the guide's site. A guide of ours runs inside the
-program and has the same; one that runs on its own has neither the weights of the KL (`beta`) nor the mask of
-the padding, and would fit another objective without a word. A program that is replayed against a guide's
-trace therefore gives the guide's sites its own.
+Pyro takes scale and mask of a latent's terms from the guide's site. A guide of this package runs inside the
+program and has the same scale and mask. A guide that runs separately has neither the KL weights (`beta`) nor
+the padding mask and would silently fit another objective. A program that is replayed against a guide's trace
+therefore copies its own scales and masks to the guide's sites.
 """
 
 from collections.abc import MutableMapping
@@ -32,32 +32,32 @@ from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 
 AUXILIARY = "_unconstrained"
-"""What `AutoNormal` adds to a site's name for the draw on the real line that its value is made from."""
+"""Suffix that `AutoNormal` adds to a site's name for its unconstrained draw."""
 
 
 class Image(Delta):
-    """The image of a draw under a bijection, whose log-density counts the Jacobian.
+    """A draw mapped by a bijection, with the Jacobian in its log-density.
 
-    `AutoNormal` writes it as a `Delta` with a `log_density`, which Pyro's KL of a `Delta` leaves out.
+    `AutoNormal` represents it as a `Delta` with a `log_density`, which Pyro's KL of a `Delta` ignores.
     """
 
 
-@register_kl(Image, Independent)  # else as near to Pyro's rule for this
+@register_kl(Image, Independent)  # otherwise Pyro's rule for Independent would match equally well
 @register_kl(Image, td.Distribution)
 def kl_image(q: Image, p: td.Distribution) -> Tensor:
-    """Return the image's part of a one-draw estimate of the KL, in nats, of the batch shape."""
+    """Return the image's term of a one-draw estimate of the KL, in nats, shape `batch_shape`."""
     return q.log_density - p.log_prob(q.v)
 
 
 class OwnRows(Messenger):
-    """Refuses a guide whose parameters are of rows by their place in a batch, which other rows take next.
+    """Refuses a guide whose parameters belong to batch positions, which other rows occupy in other batches.
 
-    Of Pyro's guides none is amortised: a local latent has a parameter for each row and token. They are right
-    where every batch is the whole data set, and always the same.
+    Pyro's automatic guides are not amortised: a local latent has one parameter per row and token of the
+    batch. They are correct only if every batch is the whole data set, in the same order.
 
     Args:
-        trace: the guide's, whose parameters it holds.
-        batch: the rows that the program is run for.
+        trace: trace of the guide, with its parameters.
+        batch: rows of the current run.
     """
 
     def __init__(self, trace: Trace, batch: Batch) -> None:
@@ -69,7 +69,7 @@ class OwnRows(Messenger):
         if site_is_subsample(msg):
             sizes = dict(zip(("data", "tokens"), self.batch.input_ids.shape, strict=True))
             if len(value_of(msg)) != sizes.get(str(msg["name"]), len(value_of(msg))):
-                raise _by_place(str(msg["name"]))  # a guide's plate, of the rows that it met first
+                raise _by_place(str(msg["name"]))  # the guide's plate has the size of its first batch
             return
         data = next((frame for frame in msg["cond_indep_stack"] if frame.name == "data"), None)
         if data is None or data.dim is None or msg["is_observed"]:
@@ -79,13 +79,13 @@ class OwnRows(Messenger):
         for node in self.nodes.values():
             if node["type"] != "param":
                 continue
-            shape = value_of(node).shape  # before a plate has chosen rows of it
+            shape = value_of(node).shape  # before a plate subsamples it
             by_place = shape == rows or (shape == whole and node["kwargs"].get("event_dim") is not None)
             if by_place and not (rows == whole and self._met(_parameter(node))):
                 raise _by_place(str(msg["name"]))
 
     def _met(self, parameter: Tensor) -> bool:
-        """Return whether the rows are those that a parameter met first."""
+        """Return whether the rows are the first that this parameter was used for."""
         first, own = ROWS.setdefault(parameter, self.batch), self.batch
         same = torch.equal(first.input_ids, own.input_ids)
         return same and torch.equal(first.attention_mask, own.attention_mask)
@@ -93,23 +93,23 @@ class OwnRows(Messenger):
 
 def _by_place(name: str) -> ConfigError:
     return ConfigError(
-        f"The guide has parameters of {name!r} by row and token of one batch, and this is another: take "
-        "latent='phi' or a guide of bp.guides, or give all num_data rows in every batch, always the same."
+        f"The guide has parameters of {name!r} for the rows of another batch: use latent='phi' or a guide of "
+        "bp.guides, or pass all num_data rows in every batch, in one order."
     )
 
 
 def _parameter(node: Message) -> Tensor:
-    """Return what lies in Pyro's store of a parameter that was read."""
+    """Return the unconstrained tensor that Pyro's parameter store holds for a parameter."""
     value = value_of(node)
     return cast(Tensor, getattr(value, "unconstrained", lambda: value)())
 
 
 ROWS: MutableMapping[Tensor, Batch] = WeakIdKeyDictionary()
-"""The rows that a guide's parameter by their places is of: those of the first batch that it met."""
+"""Parameter with entries per row -> the first batch that it was used for."""
 
 
 class SharedWeights(OwnRows):
-    """Gives the sites of a guide's trace scale and mask of the program that is replayed against it."""
+    """Copies scale and mask of the replayed program to the sites of the guide's trace."""
 
     def __init__(self, trace: Trace, batch: Batch) -> None:
         super().__init__(trace, batch)
@@ -129,11 +129,11 @@ class SharedWeights(OwnRows):
         local = any(frame.name == "data" for frame in msg["cond_indep_stack"])
         if self.joint and (local or msg["mask"] is not None or msg["scale"] != 1):
             raise ConfigError(
-                f"The guide draws several latents in one site ({self.joint[0]!r}), and {name!r} has a "
-                "weight or a mask of its own: take a guide with a site for each (AutoNormal, AutoDelta)."
+                f"The guide draws several latents in one site ({self.joint[0]!r}), but {name!r} has its own "
+                "weight or mask: use a guide with one site per latent (AutoNormal, AutoDelta)."
             )
         node = self.nodes[name]
-        if "scale" not in node:  # values alone, as `infer_discrete` replays
+        if "scale" not in node:  # a trace of values only, as in `infer_discrete`
             return
         self._check_unweighted(name, node, msg)
         self._weigh(node, msg)
@@ -145,7 +145,7 @@ class SharedWeights(OwnRows):
 
     @staticmethod
     def _check_unweighted(name: str, node: Message, msg: Message) -> None:
-        """Refuse a weight or a mask of the guide's own, which the program's would take the place of."""
+        """Refuse a guide's own weight or mask, which those of the program would overwrite."""
         plain = prod((frame.full_size or frame.size) / frame.size for frame in node["cond_indep_stack"])
         around = takewhile(lambda handler: not isinstance(handler, ReplayMessenger), _PYRO_STACK)
         outside = any(isinstance(handler, ScaleMessenger | MaskMessenger) for handler in around)
@@ -158,8 +158,8 @@ class SharedWeights(OwnRows):
             masked = mask is not None and mask is not own
         if (scaled or masked) and not outside:
             raise ConfigError(
-                f"The guide gives {name!r} a weight or a mask of its own, and its KL has those of the "
-                "program: leave out poutine.scale and poutine.mask around the guide."
+                f"The guide gives {name!r} its own weight or mask, but the KL uses those of the program: "
+                "remove poutine.scale and poutine.mask around the guide."
             )
 
     @staticmethod
@@ -168,9 +168,10 @@ class SharedWeights(OwnRows):
 
 
 def beside_foreign(batch: Batch) -> Messenger | None:
-    """Return what a program runs under beside a guide that knows nothing of it; None where there is none.
+    """Return the handler that a program needs with a guide from outside this package; None without one.
 
-    It is replayed against the guide's trace, or a guide messenger of Pyro's stands around it.
+    Such a guide is present if the program is replayed against its trace, or if one of Pyro's guide messengers
+    is active.
     """
     for handler in _PYRO_STACK:
         if isinstance(handler, ReplayMessenger) and handler.trace is not None:

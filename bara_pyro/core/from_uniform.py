@@ -1,4 +1,4 @@
-"""Draws made of uniform numbers, distribution by distribution: by quantiles, or by the rule of a class."""
+"""Turn uniform random numbers into draws of a distribution, by its quantile function or a registered rule."""
 
 import math
 from collections.abc import Callable
@@ -27,23 +27,27 @@ from bara_pyro.errors import ConfigError
 
 Uniform = Callable[[int], Tensor]
 Rule = Callable[[Any, Uniform], Tensor]
-"""Number of a stream -> uniform numbers in (0, 1), float32, of the shape of the value to draw."""
+"""`Uniform`: stream number -> uniform numbers in (0, 1), float32, in the shape of the value to draw."""
 
-ATTEMPTS = 64  # of a rejection sampler that accepts 95 % and more at each
+ATTEMPTS = 64  # limit of a rejection sampler that accepts at least 95 % per attempt
 
 
 class FromUniform:
-    """Draws made of uniform numbers: by the quantile function, or by a rule registered for the class.
+    """Draw from distributions by their quantile function (`icdf`) or by a rule registered for the class.
 
-    A rule serves subclasses that are drawn as their parent is. One that has an `icdf` of its own is drawn by
-    that; one that has an `rsample` of its own and neither is another distribution, and refused.
+    A rule also serves subclasses, unless they override `icdf`, which is then used. A subclass that overrides
+    `rsample` without `icdf` or a rule is refused, because it may be another distribution.
     """
 
     def __call__(self, fn: Distribution, numbers: Uniform) -> Tensor:
-        """Return a draw of a distribution made of uniform numbers, of which stream 0 is used first.
+        """Return a draw of `fn`.
+
+        Args:
+            fn: the distribution.
+            numbers: function from a stream number to uniform numbers; stream 0 is used first.
 
         Raises:
-            ConfigError: there is neither.
+            ConfigError: `fn` has neither an `icdf` nor a rule.
         """
         classes = type(fn).__mro__
 
@@ -59,7 +63,7 @@ class FromUniform:
         return _refused(fn)
 
     def register(self, rule: Rule) -> Rule:
-        """Register a rule for the class that its first argument is annotated with."""
+        """Register a rule for the class in the annotation of its first argument."""
         return _rule.register(rule)
 
 
@@ -75,8 +79,8 @@ def _by_quantile(fn: Distribution, numbers: Uniform) -> Tensor:
 
 def _refused(fn: Distribution) -> NoReturn:
     raise ConfigError(
-        f"A {type(fn).__name__} has no quantile function of its own (icdf), which prediction draws by: give "
-        "it one, or register a way to draw it with bara_pyro.core.from_uniform.from_uniform.register."
+        f"A {type(fn).__name__} has no icdf, which prediction needs to draw from it: define one, or register "
+        "a rule with bara_pyro.core.from_uniform.from_uniform.register."
     )
 
 
@@ -122,7 +126,7 @@ def _(fn: Bernoulli, numbers: Uniform) -> Tensor:
 def _(fn: MeanWeibull, numbers: Uniform) -> Tensor:
     log_energy = numbers(0).log_().neg_().log_()
     value = fn.mean * torch.addcmul(fn.log_norm, fn.kappa, log_energy).exp_()
-    return value.clamp_min_(torch.finfo(value.dtype).tiny)  # at large kappa it underflows to 0
+    return value.clamp_min_(torch.finfo(value.dtype).tiny)  # at large kappa a draw can underflow to 0
 
 
 @from_uniform.register
@@ -138,7 +142,7 @@ def _(fn: MultivariateNormal, numbers: Uniform) -> Tensor:
 
 @from_uniform.register
 def _(fn: Gamma, numbers: Uniform) -> Tensor:
-    """By Marsaglia and Tsang (ACM TOMS 26, 2000), whose attempts have streams of their own."""
+    """Draw by Marsaglia and Tsang's method (ACM TOMS 26, 2000); every attempt has its own streams."""
     shape = fn.concentration + (fn.concentration < 1).to(fn.concentration.dtype)
     third = shape - 1 / 3
     scale = (9 * third).rsqrt()
@@ -152,7 +156,7 @@ def _(fn: Gamma, numbers: Uniform) -> Tensor:
         waiting = waiting & ~accepted
         if not waiting.any():
             break
-    # Below 1 the distribution is that of concentration + 1, times a power of a uniform number.
+    # For a concentration below 1: a draw with concentration + 1, times a power of a uniform number.
     lifted = numbers(0).log() / fn.concentration * (fn.concentration < 1)
     tiny = torch.finfo(fn.rate.dtype).tiny
     return (found.clamp_min(tiny) * lifted.exp() / fn.rate).clamp_min(tiny)
@@ -163,7 +167,7 @@ def _(fn: Normal, numbers: Uniform) -> Tensor:
     return fn.loc + fn.scale * _normal(numbers(0))
 
 
-# By quantiles that are exact near 0 and 1: torch's own round (u + 1) / 2 to 1 there, which is infinity.
+# Quantiles that stay exact near 0 and 1: torch's icdf rounds (u + 1) / 2 to 1 there and returns infinity.
 @from_uniform.register
 def _(fn: HalfNormal, numbers: Uniform) -> Tensor:
     return fn.scale * torch.erfinv(numbers(0)).mul_(math.sqrt(2))

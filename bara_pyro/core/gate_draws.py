@@ -1,4 +1,4 @@
-"""What the gates of a fitted program do: draws of Phi, theta and their product, by row, module, rank unit."""
+"""Draws of the gates of a fitted program: Phi, theta and their product per row, module and rank unit."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -24,13 +24,13 @@ class GateDraws:
 
     Attributes:
         modules: paths of the M modules.
-        ids: of the rows.
-        phi: float32, `S x M x r`; None where the program has no global gate.
-        theta: float32, `S x n x M x r`; None where it has no local one. LoRA has no gate: its activations
-            `A x` stand here.
-        log_probs: float64, `S x n x C`: the answers' log-probabilities under the same draws.
-        ranks: of a pruned program, the units that each module has, which are the first of the r; empty: all.
-        centre: what is taken from theta before it acts; 0 but for the centred additive form.
+        ids: identifiers of the n rows.
+        phi: float32, `S x M x r`; None for a program without global gates.
+        theta: float32, `S x n x M x r`; None for a program without local gates. For LoRA, which has no gates,
+            its activations `A x`.
+        log_probs: the answers' log-probabilities under the same draws, float64, `S x n x C`.
+        ranks: for a pruned program, the number of units of each module, the first of the r; else empty.
+        centre: value subtracted from theta before use; 0 except in the centred additive form.
     """
 
     modules: tuple[str, ...]
@@ -43,17 +43,17 @@ class GateDraws:
 
     @property
     def psi(self) -> Tensor:
-        """The gate as it acts, `Phi * (theta - centre)`: `S x n x M x r`, of Phi alone `S x 1 x M x r`."""
+        """The effective gate `Phi * (theta - centre)`: `S x n x M x r`; `S x 1 x M x r` without theta."""
         return product(self.phi, self.theta, self.centre)
 
     def by_kind(self) -> dict[str, Tensor]:
-        """Return `phi`, `theta` and `psi` as far as there are such gates, each `S x n x M x r`."""
+        """Return those of `phi`, `theta` and `psi` that the program has, each `S x n x M x r`."""
         found = {"phi": None if self.phi is None else self.phi.unsqueeze(1), "theta": self.theta}
         return {name: value for name, value in found.items() if value is not None} | {"psi": self.psi}
 
 
 def product(phi: Tensor | None, theta: Tensor | None, centre: float = 0.0) -> Tensor:
-    """Return `Phi * (theta - centre)` of what there is, `S x n x M x r`; of Phi alone `S x 1 x M x r`."""
+    """Return `Phi * (theta - centre)`, `S x n x M x r`; without theta `S x 1 x M x r`."""
     if theta is None:
         return torch.as_tensor(phi).unsqueeze(1)
     theta = theta - centre if centre else theta
@@ -71,21 +71,25 @@ def gate_draws(
     memory_budget: int | None = None,
     corrected: Callable[[Batch, Tensor, Tensor | None, int], Tensor] | None = None,
 ) -> GateDraws:
-    """Draw the gates at the last token of rows: the draws that `core.prediction.predict` averages over.
+    """Draw the gates at the last token of each row: the draws that `core.prediction.predict` averages over.
 
     Args:
-        model: the program: BaRA, or LoRA for the activations in place of gates.
+        model: the program: BaRA for gates, or LoRA for its activations instead of gates.
         guide: its fitted guide.
-        rows: batches to look at, with identifiers.
-        samples: number S of draws; 0 stands for the posterior mean. LoRA has one point whatever S is.
-        seed: of the draws.
-        modules: paths of the modules to keep; all if None. What is kept takes 4 S n M r bytes.
-        memory_budget: of the forwards, see `core.prediction.predict`.
-        corrected: what is done to the log-probabilities of a batch: given the batch, these, the numbers of
-            the draws (None: the mean) and their seed, see `posthoc.corrections.Corrections.of_draws`.
+        rows: batches, with row identifiers.
+        samples: number S of draws; 0 for the posterior mean. LoRA has no draws and gives one point.
+        seed: seed of the draws.
+        modules: paths of the modules to keep; all if None. The result takes 4 S n M r bytes.
+        memory_budget: memory per forward, see `core.prediction.predict`.
+        corrected: function that corrects the log-probabilities of a batch. Its arguments are the batch, the
+            log-probabilities, the draw numbers (None for the mean) and the seed; see
+            `posthoc.corrections.Corrections.of_draws`.
+
+    Returns:
+        The gates and log-probabilities of all rows.
 
     Raises:
-        ConfigError: an unknown module, or a method that has neither gates nor one down-projection a layer.
+        ConfigError: an unknown module, or a method that has neither gates nor activations `A x`.
         DataError: there are no rows.
 
     Examples:
@@ -110,18 +114,18 @@ def gate_draws(
             part = _activations(model, guide, placed, paths)
         else:
             raise ConfigError(
-                f"{type(model).__name__} has neither gates nor activations A x: look at BaRA or LoRA."
+                f"{type(model).__name__} has neither gates nor activations A x: use BaRA or LoRA."
             )
         if corrected is not None:
             numbers = torch.arange(samples) if samples and model.gates is not None else None
             part = replace(part, log_probs=corrected(placed, part.log_probs, numbers, seed))
         parts.append(part)
     if not parts:
-        raise DataError("There are no rows to draw gates for: give at least one batch.")
+        raise DataError("No rows to draw gates for: pass at least one batch.")
     return GateDraws(
         paths,
         tuple(row_id for part in parts for row_id in part.ids),
-        parts[0].phi,  # one draw a seed, shared by all rows
+        parts[0].phi,  # shared by all rows: it depends on the seed only
         None if parts[0].theta is None else torch.cat([torch.as_tensor(part.theta) for part in parts], dim=1),
         torch.cat([part.log_probs for part in parts], dim=1),
         tuple(model.rank_pattern.get(path, model.r) for path in paths) if model.rank_pattern else (),
@@ -130,10 +134,10 @@ def gate_draws(
 
 
 def chosen_modules(model: AdaptedLM, modules: Sequence[str] | None = None) -> tuple[str, ...]:
-    """Return the paths of the modules to look at, in the model's order; all if None.
+    """Return the given module paths in the model's order; all paths if None.
 
     Raises:
-        ConfigError: a path is not one of an adapted module.
+        ConfigError: a path does not name an adapted module.
     """
     known = [target.path for target in model.targets]
     for path in modules or ():
@@ -173,7 +177,7 @@ def _gates(
 
 
 def at(values: Tensor, places: Tensor) -> Tensor:
-    """Return the entry of each row, `... x B x d`, of values at its tokens, `... x B x T x d`."""
+    """Return the values at one token per row, `... x B x d`, from values at all tokens, `... x B x T x d`."""
     return values[..., torch.arange(len(places)), places, :]
 
 
@@ -184,5 +188,5 @@ def _activations(model: AdaptedLM, guide: SiteGuide, batch: Batch, paths: tuple[
     down = [model.get_parameter(f"adapters.{module_key(path)}.lora_A") for path in paths]
     last = -torch.tensor(batch.asked)
     rows = [F.linear(at(seen[path][0], last), weight) for path, weight in zip(paths, down, strict=True)]
-    rows = [F.pad(row, (0, model.r - row.shape[-1])) for row in rows]  # units that a pruned module lacks
+    rows = [F.pad(row, (0, model.r - row.shape[-1])) for row in rows]  # zeros for pruned units
     return GateDraws(paths, batch.ids, None, torch.stack(rows, dim=-2)[None].cpu(), log_probs[None])

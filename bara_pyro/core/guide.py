@@ -1,7 +1,8 @@
-"""Guides that see the input of the layer whose latent they sample, in one pass with the model.
+"""Base of guides that see the layer's input and run in one pass with the model.
 
-`q(theta | x)` needs the layer's input, which depends on the draws of the layers below. Running a guide first
-and replaying the model would run the language model twice; Pyro's `GuideMessenger` interleaves the two.
+`q(theta | x)` needs the layer's input, which depends on the draws in the layers below. Running the guide
+first and then replaying the model would run the language model twice; Pyro's `GuideMessenger` interleaves
+both.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,7 +33,7 @@ from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 
 PRIOR: Final = "prior"
-"""Key of a site's `infer` under which Pyro's `GuideMessenger` keeps the prior that a posterior replaced."""
+"""Key in a site's `infer` under which Pyro's `GuideMessenger` keeps the prior."""
 
 
 class SiteGuide(Module, AutoMessenger):  # type: ignore[metaclass]  # Pyro computes the metaclass that joins both
@@ -42,22 +43,22 @@ class SiteGuide(Module, AutoMessenger):  # type: ignore[metaclass]  # Pyro compu
         model: the program whose latents the guide approximates.
     """
 
-    # Forwards of the language model that `predictive` runs at once for a row, which its memory goes with.
+    # Number of forwards per row that `predictive` runs at once; determines its memory.
     copies = 1
 
-    # What Pyro's property of that name returns; a guide for one kind of program declares that kind, twice:
-    # for who reads types, and for who gives it another (None: whatever says which latents it has).
+    # `model` declares the type of Pyro's property. A guide for one kind of program sets `program` as well,
+    # which is checked at run time; None accepts every program.
     model: AdaptedLM
     program: ClassVar[type[AdaptedLM] | None] = None
 
     def __init__(self, model: AdaptedLM) -> None:
         if self.program is not None and not isinstance(model, self.program):
             raise ConfigError(
-                f"A {type(self).__name__} is for a {self.program.__name__}, and this is a "
-                f"{type(model).__name__}: choose a guide of its latents."
+                f"A {type(self).__name__} is for a {self.program.__name__}, not for a "
+                f"{type(model).__name__}: choose a guide for its latents."
             )
         super().__init__(model)
-        # Its own root name: otherwise guide and model parameters would share names in Pyro's store.
+        # A root name of its own: otherwise guide and model parameters could share names in Pyro's store.
         self._pyro_name = "guide"
         # A list, because setting an attribute of a PyroModule costs as much as a small matrix product.
         self._inputs: list[tuple[Tensor | None, Tensor | None]] = []
@@ -67,20 +68,20 @@ class SiteGuide(Module, AutoMessenger):  # type: ignore[metaclass]  # Pyro compu
             return
         if self._inputs:  # within `get_posterior`
             raise ConfigError(
-                f"{type(self).__name__}.get_posterior samples {msg['name']!r} besides the site that it is "
-                "asked for, and prediction has no address for that: return one distribution that holds both."
+                f"{type(self).__name__}.get_posterior samples the additional site {msg['name']!r}, which "
+                "prediction cannot reproduce: return one distribution that contains both."
             )
         infer = cast(dict[str, object], msg["infer"])
         if msg["name"] == LIKELIHOOD:
-            # Not observed when predicting: the answer keeps its own distribution.
+            # In prediction the answer is not observed and keeps its own distribution.
             infer[PRIOR] = msg["fn"]
             return
         # Popped, so that a recorded trace does not keep every layer's input alive.
         check_not_split(msg)
         if msg["name"] not in self.model.latents.sites:
             raise ConfigError(
-                f"A {type(self).__name__} has no posterior of {msg['name']!r}, which is no latent of its "
-                f"{type(self.model).__name__}: leave out what samples it, such as poutine.lift."
+                f"{msg['name']!r} is not a latent of the {type(self.model).__name__}, so its guide has no "
+                "posterior for it: remove what samples it, such as poutine.lift."
             )
         given = infer.pop(INPUT, None), infer.pop(SHARED, None)
         self._inputs.append(cast(tuple[Tensor | None, Tensor | None], given))
@@ -89,49 +90,52 @@ class SiteGuide(Module, AutoMessenger):  # type: ignore[metaclass]  # Pyro compu
             super()._pyro_sample(msg)
         finally:
             self._inputs.pop()
-        # One of another size would broadcast, and its KL would be that of another bound.
+        # A posterior of another size would broadcast, and the KL would silently be wrong.
         if (got := cast(TorchDistribution, msg["fn"]).event_shape) != asked:
             raise ConfigError(
-                f"{type(self).__name__}.get_posterior gave {msg['name']!r} a distribution of event shape "
-                f"{tuple(got)}, and its prior has {tuple(asked)}: give it that (`.to_event`)."
+                f"{type(self).__name__}.get_posterior gave {msg['name']!r} the event shape {tuple(got)}, but "
+                f"its prior has {tuple(asked)}: use `.to_event`."
             )
 
     def _pyro_post_sample(self, msg: Message) -> None:
         infer = cast(dict[str, object], msg["infer"])
-        if msg["is_observed"] and PRIOR in infer:  # a handler around all of it has set the latent since
+        if msg["is_observed"] and PRIOR in infer:  # an outer handler has set the latent in the meantime
             msg["fn"] = cast(Callable, infer.pop(PRIOR))
         super()._pyro_post_sample(msg)
 
     @property
     def stochastic(self) -> bool:
-        """Whether draws differ: False where the guide puts all mass on a point."""
+        """Whether draws differ; False for a guide that puts all mass on one point."""
         return True
 
     @property
     def stochastic_once_fitted(self) -> bool:
-        """Whether draws will differ when a method has fitted what it fits after training."""
+        """Whether draws will differ once a method has fitted the posterior after training."""
         return self.stochastic
 
     @property
     def joint(self) -> bool:
-        """Whether a draw is the same one for all rows, as a draw of latents that they share is."""
+        """Whether all rows share a draw, as they do with draws of global latents."""
         return True
 
     def check(self, model: object) -> None:
-        """Raise `ConfigError` where this is the guide of another model, which would run in its place.
+        """Check that this guide was made for `model`, since a guide always runs its own model.
 
-        A model in a function or a handler of Pyro (`poutine.condition(model, ..)`) is another one.
+        A model inside a function or one of Pyro's handlers (`poutine.condition(model, ..)`) is another model.
+
+        Raises:
+            ConfigError: the guide belongs to another model.
         """
         if self.model is not model:
             raise ConfigError(
-                f"This {type(self).__name__} was made for another model, or this one stands in a handler, "
-                "which the guide would not run: build one for this model, and give the model itself."
+                f"This {type(self).__name__} was made for another model, or this model is inside a handler, "
+                "which the guide would not run: make a guide for this model and pass the model itself."
             )
 
     def prepare(self, saved: dict[str, Tensor]) -> None:
-        """Make room for what is fitted after training, before it is read back.
+        """Allocate parameters that are fitted after training, before a saved run is loaded.
 
-        For parameters that are too large to carry through training as zeros; nothing by default.
+        For parameters that are too large to carry through training as zeros; does nothing by default.
 
         Args:
             saved: the tensors of the guide's file, by name.
@@ -139,26 +143,34 @@ class SiteGuide(Module, AutoMessenger):  # type: ignore[metaclass]  # Pyro compu
         return
 
     def get_posterior(self, name: str, prior: TorchDistribution) -> TorchDistribution:
-        """Return `q(site)`, of the prior's batch and event shape; `self.input` is the layer's input."""
+        """Return the posterior of a site.
+
+        Args:
+            name: name of the site.
+            prior: the site's prior.
+
+        Returns:
+            The posterior, in the prior's batch and event shape; `self.input` holds the layer's input.
+        """
         raise NotImplementedError
 
     def predictive(self, batch: Batch, samples: int, seed: int) -> Tensor | None:
-        """Return the answers' log-probabilities where they are not draws of the latents through the program.
+        """Return log-probabilities of the answers for guides whose predictions are not draws of the latents.
 
-        For an ensemble (its members are all the draws there are) and for a linearised posterior; None, the
-        default, means draws. Arguments and result are those of `core.prediction.predict`; any number of draws
-        will do, since the predictive distribution is their average. `predict` calls it with as many rows as
-        fit its memory budget, `copies` forwards each.
+        Ensembles and linearised posteriors override it; None, the default, makes `predict` draw latents.
+        Arguments and result are those of `core.prediction.predict`, except that the number of draws returned
+        is free: the predictive distribution is their average. `predict` calls it with as many rows as fit its
+        memory budget, at `copies` forwards per row.
         """
         return None
 
     def local_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters of an amortiser, which are trained at a lower rate; none by default."""
+        """Return the amortiser's parameters, which may get another learning rate; none by default."""
         return []
 
     @property
     def input(self) -> Tensor:
-        """The adapted layer's input at the site being sampled, float32 `[draws x] B x T x in_features`."""
+        """Input of the adapted layer at the current site, float32, `[draws x] B x T x in_features`."""
         x = self._inputs[-1][0] if self._inputs else None
         if x is None:
             raise LookupError("This site was not sampled by bara_pyro.core.sampling.local_sample.")
@@ -166,17 +178,17 @@ class SiteGuide(Module, AutoMessenger):  # type: ignore[metaclass]  # Pyro compu
 
     @property
     def shared(self) -> Tensor | None:
-        """The draw of the global latent that the site being sampled meets, `[draws x 1 x] modules x r`."""
+        """Draw of the global latent that accompanies the current site, `[draws x 1 x] modules x r`."""
         return self._inputs[-1][1] if self._inputs else None
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:  # type: ignore[override]  # as Pyro's
         """Draw the latents in one run of the program; return the value of every sample site.
 
-        An ELBO of Pyro takes `get_traces` next and never runs the model that it was given, whose handlers
-        therefore act here. Anybody else replays that model, and weighs the latents of this one alone.
+        Pyro's ELBOs call `get_traces` afterwards and never run the model that they were given, so handlers
+        around that model act here. Other callers replay their model and count only the latents of this run.
 
         Raises:
-            ConfigError: the ELBO was given another model, or a handler that cannot act.
+            ConfigError: the ELBO was given another model, or an unsupported handler.
         """
         asked = given_to_elbo(self)
         if asked is None:
@@ -188,19 +200,19 @@ class SiteGuide(Module, AutoMessenger):  # type: ignore[metaclass]  # Pyro compu
         return {name: value_of(node) for name, node in nodes.items() if node["type"] == "sample"}
 
     def beside(self, model: Callable, guide: Callable, args: Any, kwargs: Any) -> tuple[Trace, Trace]:
-        """Run model and guide once as an ELBO was given them, handlers around them included.
+        """Run model and guide once, including the handlers around them that an ELBO was given.
 
         Args:
-            model: the guide's model, or handlers of Pyro around it.
-            guide: this guide, or plates around it.
-            args: of the model.
-            kwargs: of the model.
+            model: the guide's model, possibly inside Pyro's handlers.
+            guide: this guide, possibly inside plates.
+            args: positional arguments of the model.
+            kwargs: keyword arguments of the model.
 
         Returns:
             The traces of model and guide.
 
         Raises:
-            ConfigError: it is another model, or something stands around them that cannot act.
+            ConfigError: it is another model, or a handler around them is not supported.
         """
         handlers = self._handlers(model, guide)
         with ExitStack() as stack:
@@ -218,8 +230,8 @@ class SiteGuide(Module, AutoMessenger):  # type: ignore[metaclass]  # Pyro compu
     def run(self, batch: Batch) -> tuple[Trace, Trace]:
         """Run model and guide once; return their traces.
 
-        Unlike calling the guide, Pyro's module context stays inactive, so that parameters are read without a
-        `pyro.param` statement each and the global parameter store is not touched.
+        Unlike a call of the guide, this does not enter Pyro's module context: parameters are read without
+        `pyro.param` statements, and the global parameter store is not touched.
         """
         self.args_kwargs = (batch,), {}
         try:

@@ -1,8 +1,8 @@
-"""Handlers of Pyro around a model or a guide that an ELBO is given: which there are, and which can act.
+"""Find and apply Pyro's handlers around a model or guide that is passed to an ELBO.
 
-For a `GuideMessenger` Pyro's `get_importance_trace` runs the guide alone, with the model that the guide
-holds: handlers around the model that it was given (`poutine.scale(model, 10)`) would be dropped without a
-word.
+For a `GuideMessenger`, Pyro's `get_importance_trace` runs only the guide, with the guide's own model.
+Handlers around the model that the ELBO was given, such as `poutine.scale(model, 10)`, would be dropped
+silently.
 """
 
 import sys
@@ -21,9 +21,9 @@ from bara_pyro.errors import ConfigError
 
 
 def given_to_elbo(guide: Messenger) -> tuple[Callable, Callable] | None:
-    """Return model and guide as an ELBO of Pyro was given them, where it is one that calls this guide.
+    """Return model and guide as passed to the Pyro ELBO that is calling this guide; None outside an ELBO.
 
-    Pyro hands the model to nobody there, so that it is looked up in the calling frame.
+    Pyro does not pass the model on, so it is looked up in the calling frame.
     """
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code is not get_importance_trace.__code__:
@@ -35,48 +35,48 @@ def given_to_elbo(guide: Messenger) -> tuple[Callable, Callable] | None:
 
 
 def around_guide(fn: Callable, guide: Messenger) -> Sequence[plate]:
-    """Return the plates around a guide, those of vectorised particles.
+    """Return the plates around a guide, as vectorised particles use them.
 
     Raises:
-        ConfigError: another handler is, which would act on the model's own sites, too.
+        ConfigError: there is another handler, which would also act on the model's sites.
     """
     handlers = _around(fn, guide) or []
     for handler in handlers:
         if not isinstance(handler, plate):
             raise ConfigError(
-                f"A {type(handler).__name__} stands around the {type(guide).__name__}, which runs in one "
-                "pass with its model: put the handler around the model, or leave it out."
+                f"A {type(handler).__name__} is around the {type(guide).__name__}, which runs in one pass "
+                "with its model: put the handler around the model, or remove it."
             )
     return handlers
 
 
 def around_model(fn: Callable, model: object, plates: Sequence[plate]) -> Sequence[Messenger] | None:
-    """Return the handlers around a model, from the outside in; None where it is not in handlers alone.
+    """Return the handlers around a model, from the outside in; None if `fn` does not wrap the model.
 
     Args:
-        fn: the model as it was given.
-        model: the model that is to be run.
-        plates: those that stand around its guide already.
+        fn: the model, possibly inside handlers.
+        model: the model itself.
+        plates: plates around its guide, which are left out of the result.
 
     Raises:
-        ConfigError: a handler cannot act, since a guide draws the values of all latents.
+        ConfigError: a handler is `poutine.replay`, which conflicts with the guide's draws.
     """
     names = {own.name for own in plates}
     handlers = _around(fn, model)
     for handler in handlers or ():
         if isinstance(handler, ReplayMessenger):
             raise ConfigError(
-                "poutine.replay stands around the model, and the guide draws its latents: leave it out, or "
-                "set values with poutine.condition."
+                "poutine.replay is around the model, but the guide draws its latents: remove it, or set "
+                "values with poutine.condition."
             )
     return handlers and [h for h in handlers if not (isinstance(h, plate) and h.name in names)]
 
 
 def _around(fn: Callable, inner: object) -> list[Any] | None:
-    """Return the handlers between a callable and what it wraps; None where it wraps another."""
+    """Return the handlers between a callable and the object that it wraps; None if it wraps another."""
     found = []
     while fn is not inner:
-        # A handler's call gives partial(_context_wrap, handler, fn) in a shell of Pyro's own.
+        # Calling a handler returns partial(_context_wrap, handler, fn) inside a wrapper of Pyro.
         args: tuple[Any, ...] = getattr(getattr(fn, "func", None), "args", ())
         if len(args) != 2 or not isinstance(args[0], Messenger):
             return None
@@ -86,21 +86,25 @@ def _around(fn: Callable, inner: object) -> list[Any] | None:
 
 
 def check_not_split(msg: Message) -> None:
-    """Refuse a site of `poutine.do`, whose copy passes by all weights a second time, with a `ConfigError`."""
+    """Refuse a site set by `poutine.do`, whose KL weight Pyro would count twice.
+
+    Raises:
+        ConfigError: `poutine.do` sets the site.
+    """
     if msg.get("_intervener_id") is not None:
         raise ConfigError(
-            f"poutine.do sets {msg['name']!r}, and Pyro counts the weight of its KL twice: set it with "
-            "poutine.condition."
+            f"poutine.do sets {msg['name']!r}, whose KL weight Pyro would count twice: use poutine.condition."
         )
 
 
 def check_conditions() -> None:
-    """Refuse a site that two `poutine.condition` set, of which the outer one wins without a word.
+    """Refuse a site that two `poutine.condition` handlers set, because the outer one would win silently.
 
-    `Predictive(poutine.condition(model, ..), guide=guide)` is such: it conditions on the guide's draws.
+    `Predictive(poutine.condition(model, ..), guide=guide)` is such a case: it conditions on the guide's
+    draws.
 
     Raises:
-        ConfigError: there is one.
+        ConfigError: two handlers set the same site.
     """
     found: dict[str, object] = {}
     for handler in _PYRO_STACK:
@@ -108,14 +112,14 @@ def check_conditions() -> None:
         for name, value in data.items() if isinstance(data, dict) else ():
             if name in found and found[name] is not value:
                 raise ConfigError(
-                    f"{name!r} is set by two poutine.condition, of which one may be Predictive's with draws "
-                    "of the guide: leave one out."
+                    f"Two poutine.condition handlers set {name!r} (Predictive uses one for the guide's "
+                    "draws): remove one of them."
                 )
             found[name] = value
 
 
 class LatentsAlone(Messenger):
-    """Leaves what is observed without weight for whoever traces a guide, which is the model's to count."""
+    """Masks observed sites for outer handlers that trace a guide, because the model counts them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -127,11 +131,11 @@ class LatentsAlone(Messenger):
 
     def _pyro_post_sample(self, msg: Message) -> None:
         if msg["name"] in self.masks:
-            msg["mask"] = self.masks.pop(msg["name"])  # for the guide's own traces
+            msg["mask"] = self.masks.pop(msg["name"])  # restored for the guide's own traces
 
 
 PROGRAM = threading.RLock()
-"""Held while a program runs: Pyro keeps one stack of handlers for the whole process.
+"""Lock held while a program runs, because Pyro has one stack of handlers per process.
 
-Forwards of other threads wait. To be taken again by the thread that has it.
+Forward passes in other threads wait. It is reentrant.
 """

@@ -1,4 +1,4 @@
-"""What a program says about itself: its latent sites, for guides, and its gates, for diagnostics."""
+"""Descriptions of a program's latent sites, for guides, and of its gates, for diagnostics."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,14 +10,15 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Site:
-    """One sample statement of a program.
+    """Description of one sample statement.
 
     Attributes:
-        family: what sites of one kind share ("phi", "theta"): under it the log adds them up.
-        shape: of the value of a global site, batch shape and event shape together; of a local site's event.
-        path: the module that it belongs to; None: the whole program.
-        local: whether every row and token has one of its own, inside the plates "data" and "tokens".
-        width: of the layer input that the guide of a local site sees.
+        family: kind of the site ("phi", "theta"); logs sum over the sites of a family.
+        shape: for a global site the shape of its value, batch and event shape together; for a local site its
+            event shape.
+        path: module that the site belongs to; None for the whole program.
+        local: whether there is one value per row and token, inside the plates "data" and "tokens".
+        width: for a local site, width of the layer input that its guide sees.
     """
 
     family: str
@@ -29,14 +30,14 @@ class Site:
 
 @dataclass(frozen=True)
 class Latents:
-    """The latent sites of a program, for a guide to build its posteriors from.
+    """Latent sites of a program, from which a guide builds its posteriors.
 
     Attributes:
         r: the rank.
-        sites: name -> latent site, in the order in which they are sampled.
-        auxiliary: name -> site that is observed beside the likelihood: an auxiliary likelihood, a factor.
-        modulating: whether the local latents multiply another function of the layer's input, which then
-            carries its size, rather than being all that is added to the layer.
+        sites: name -> latent site, in sampling order.
+        auxiliary: name -> further observed site: an auxiliary likelihood or a factor.
+        modulating: whether the local latents multiply another function of the layer's input (gate form), so
+            that this function carries the input's size; otherwise the update consists of the latents only.
     """
 
     r: int
@@ -46,35 +47,35 @@ class Latents:
 
     @cached_property
     def global_sites(self) -> dict[str, Site]:
-        """Those with one draw a forward."""
+        """Sites with one draw per forward pass."""
         return {name: site for name, site in self.sites.items() if not site.local}
 
     @cached_property
     def local_sites(self) -> dict[str, Site]:
-        """Those with a draw a row and token."""
+        """Sites with one draw per row and token."""
         return {name: site for name, site in self.sites.items() if site.local}
 
     @cached_property
     def local_shapes(self) -> dict[str, tuple[int, ...]]:
-        """The event shapes of those."""
+        """Event shapes of the local sites."""
         return {name: site.shape for name, site in self.local_sites.items()}
 
     def __bool__(self) -> bool:
-        """Whether there is any: LoRA has none."""
+        """Whether the program has latent sites; LoRA has none."""
         return bool(self.sites)
 
 
 @dataclass(frozen=True)
 class Gates:
-    """The gates of a program: non-negative r-vectors that multiply the rank units of a module.
+    """Gates of a program: non-negative r-vectors that multiply the rank units of a module.
 
     Attributes:
         modules: paths of the M modules, in the order of the targets.
-        r: units of a gate; a pruned module uses the first of them.
-        phi: site of the global gates, whose value is `[draws x 1 x] M x r`; None where there are none.
-        theta: path -> site of the local gate, `[draws x] B x T x r`; empty where there are none.
-        modulating: whether the gates multiply `A x` (gate form) rather than being what B is given.
-        centre: what is taken from theta before it acts (additive form, centred); else 0.
+        r: number of units per gate; a pruned module uses the first of them.
+        phi: site of the global gates, with value `[draws x 1 x] M x r`; None without global gates.
+        theta: path -> site of the local gate, `[draws x] B x T x r`; empty without local gates.
+        modulating: whether the gates multiply `A x` (gate form); in the additive form they are B's input.
+        centre: value subtracted from theta before use (additive form, centred); else 0.
     """
 
     modules: tuple[str, ...]
@@ -86,17 +87,21 @@ class Gates:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Which of "phi" and "theta" there are."""
+        """Those of "phi" and "theta" that the program has."""
         return (*(["phi"] if self.phi else []), *(["theta"] if self.theta else []))
 
     def global_gates(self, values: Mapping[str, Tensor]) -> Tensor | None:
-        """Return the draws of Phi among sites' values, `draws x M x r`; None where there are none."""
+        """Return the draws of Phi from the sites' values, `draws x M x r`; None without global gates."""
         return None if self.phi is None else values[self.phi].reshape(-1, len(self.modules), self.r)
 
     def of(self, values: Mapping[str, Tensor], path: str) -> Tensor:
-        """Return a module's gate as it acts, the product of what there is of it: `draws x B x T x r`.
+        """Return a module's effective gate, the product of its parts: `draws x B x T x r`.
 
-        A dimension that no part has is 1; so are the draws of a posterior mean.
+        Dimensions on which the gate does not depend are 1, as are the draws of a posterior mean.
+
+        Args:
+            values: site -> value.
+            path: path of the module.
         """
         phi = self.global_gates(values)
         own = None if phi is None else phi[:, self.modules.index(path), None, None]

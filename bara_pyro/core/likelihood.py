@@ -1,4 +1,4 @@
-"""What is observed, given the last hidden states: the only part of a program that knows the task."""
+"""Likelihoods: the observed site given the last hidden states, the only task-specific part of a program."""
 
 from abc import ABC, abstractmethod
 from typing import Protocol, cast
@@ -16,101 +16,101 @@ from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, DataError, TrainingError
 
 LIKELIHOOD = "y"
-"""The site that every likelihood observes."""
+"""Name of the site that every likelihood observes."""
 
 
 def predicting() -> bool:
-    """Return whether whoever runs the program counts no density: `pyro.infer.Predictive`, which wants draws.
+    """Return whether the program runs under `pyro.infer.Predictive`, which masks all densities.
 
-    What is known of the rows is then not observed: `y` would be the labels.
+    Labels are then not observed; otherwise the predictions of `y` would be the labels.
     """
     return poutine.get_mask() is False
 
 
 class Head(Protocol):
-    """The output embedding with its adapter, if it has one."""
+    """Protocol of the output embedding with its adapter, if it has one."""
 
     def __call__(self, hidden: Tensor, rows: Tensor | None = None) -> Tensor:
         """Return logits, float32, `[draws x] B x P x C`.
 
-        An adapter's local latents are sampled at the P positions, in the plates and under the mask around the
-        call: to be called once a pass.
+        Call it once per forward pass: the call samples the adapter's local latents at the P positions, inside
+        the surrounding plates and mask.
 
         Args:
-            hidden: last hidden states of the last P positions, `[draws x] B x P x d`: noise is dealt out from
-                the right, so that padding takes none of it.
-            rows: long, `C`: the tokens whose logits are wanted; the whole vocabulary if None.
+            hidden: last hidden states of the last P positions, `[draws x] B x P x d`. Noise is assigned from
+                the right, so padding does not change it.
+            rows: token ids of the wanted logits, long, `C`; None for the whole vocabulary.
         """
         ...
 
     def next_token(self, hidden: Tensor) -> NextToken:
-        """Return the distribution of the token behind each position; once a pass, in place of a call."""
+        """Return the distribution of the token after each position; once per pass, instead of a call."""
         ...
 
 
 class Likelihood(ABC):
-    """What is observed of a batch. A subclass may read what it likes from a batch of its own kind.
+    """Base of likelihoods: subclasses define the observed site of a batch.
 
-    `observe` runs inside the plate "data" (dimension -2, scaled by N / batch size). Dimension -1 is that of
-    positions: a likelihood that looks at more than one opens a plate there, under a mask of those that count,
-    around both the head and its own statement::
+    `observe` runs inside the plate "data" (dimension -2, scaled by N / batch size). Dimension -1 is for
+    positions. A likelihood of more than one position opens a plate there, with a mask of the counted
+    positions, around both the head and its own sample statement::
 
         with pyro.plate("positions", width, dim=-1), poutine.mask(mask=batch.counted):
             pyro.sample(LIKELIHOOD, Categorical(logits=head(hidden)), obs=batch.next_ids)
     """
 
-    looks_at_asked = False  # whether `observe` looks at the last `max(batch.asked)` positions alone
+    looks_at_asked = False  # whether `observe` uses only the last `max(batch.asked)` positions
 
     @abstractmethod
     def observe(self, hidden: Tensor, batch: Batch, head: Head) -> Tensor:
-        """Sample the site `LIKELIHOOD`, observed where the batch knows its value.
+        """Sample the site `LIKELIHOOD`, observed if the batch has its value.
 
         Args:
-            hidden: last hidden states of all tokens, `[draws x] B x T x d`; in prediction of the last
-                `max(batch.asked)` at least, where the class says that it `looks_at_asked` alone.
+            hidden: last hidden states of all tokens, `[draws x] B x T x d`. If the class sets
+                `looks_at_asked`, prediction may pass only the last `max(batch.asked)` positions.
             batch: the rows.
             head: see `Head`.
 
         Returns:
-            What a forward pass of the program returns and `predict` collects, `[draws x] B x ...`; what comes
-            after the rows must not depend on the padding.
+            The result of a forward pass, which `predict` collects, `[draws x] B x ...`; the dimensions after
+            the rows must not depend on the padding.
         """
 
     @abstractmethod
     def observed(self, batch: Batch) -> bool:
-        """Return whether the batch knows what is observed: whether this is training, not prediction."""
+        """Return whether the batch has the observed values: True in training, False in prediction."""
 
     def predicted(self, values: Tensor) -> Tensor:
-        """Return what `observe` returned as a prediction, in float64, on the CPU: some devices have none."""
+        """Return the result of `observe` as a prediction, float64 on the CPU (some devices lack float64)."""
         check_numbers(values)
         return values.cpu().double()
 
 
 def check_numbers(log_probs: Tensor) -> None:
-    """Refuse log-probabilities that are not numbers, of which no prediction can be made.
+    """Refuse log-probabilities that contain NaN.
 
     Raises:
-        TrainingError: one is NaN.
+        TrainingError: an entry is NaN.
     """
     if log_probs.isnan().any():
         raise TrainingError(
-            "The model's answers are not numbers (NaN): its weights or lora_alpha are beyond what their type "
-            "holds, train again with a lower lr (--lr)."
+            "The model's answers are NaN, because its weights or lora_alpha are too large for their dtype: "
+            "train again with a lower learning rate (--lr)."
         )
 
 
 class ClosedSet(Likelihood):
-    """One categorical over a closed set of C answers; a subclass says what each scores."""
+    """Categorical distribution over a closed set of C answers; subclasses define the scores."""
 
     @abstractmethod
     def scores(self, hidden: Tensor, batch: Batch, head: Head) -> Tensor:
-        """Return the answers' log-probabilities up to a constant a row, `[draws x] B x 1 x C`."""
+        """Return the answers' log-probabilities up to a constant per row, `[draws x] B x 1 x C`."""
 
     def observe(self, hidden: Tensor, batch: Batch, head: Head) -> Tensor:
         """Observe the labels; return the answers' log-probabilities, `[draws x] B x C`, float32."""
         log_probs = self.scores(hidden, batch, head).log_softmax(-1)
         if batch.labels is None:
-            check_numbers(log_probs)  # no label could be drawn
+            check_numbers(log_probs)  # a label cannot be drawn from NaN
         labels = None if batch.labels is None else batch.labels.unsqueeze(-1)
         pyro.sample(LIKELIHOOD, Categorical(logits=log_probs, validate_args=False), obs=labels)
         return log_probs.squeeze(-2)
@@ -120,13 +120,13 @@ class ClosedSet(Likelihood):
         return batch.labels is not None
 
     def predicted(self, values: Tensor) -> Tensor:
-        """Return the log-probabilities, which float32 left a little off 1 in sum, in float64."""
+        """Return log-probabilities in float64, renormalised: in float32 they sum to 1 only approximately."""
         check_numbers(values)
         return values.cpu().double().log_softmax(-1)
 
 
 class AnswerLikelihood(ClosedSet):
-    """A closed set of answers that are one token each: their logits at the last position.
+    """Closed set of one-token answers, scored by their logits at the last position.
 
     Examples:
         >>> import bara_pyro as bp
@@ -145,30 +145,30 @@ class AnswerLikelihood(ClosedSet):
         """Return the answer tokens' logits.
 
         Raises:
-            DataError: the batch has no answers of one token.
+            DataError: the batch has no one-token answers.
         """
         if not len(batch.answer_ids):
             raise DataError(
-                "The rows have no answers of one token, and the likelihood is of such: make the program with "
-                "likelihood=bp.TextLikelihood() for whole texts, bp.CompletionLikelihood() for replies."
+                "AnswerLikelihood needs one-token answers, which the rows do not have: use "
+                "likelihood=bp.TextLikelihood() for longer answers, bp.CompletionLikelihood() for replies."
             )
         return head(hidden[..., -1:, :], batch.answer_ids)
 
 
 def require_closed_set(likelihood: Likelihood, who: str) -> None:
-    """Refuse a program that does not choose among a closed set of answers.
+    """Refuse a program without a closed set of answers.
 
     Args:
-        likelihood: of the program.
-        who: reads the answers' scores, in the plural, as a sentence begins.
+        likelihood: likelihood of the program.
+        who: name of the feature that needs the answers' scores: the plural subject of the message.
 
     Raises:
-        ConfigError: the likelihood is another than a `ClosedSet`.
+        ConfigError: the likelihood is not a `ClosedSet`.
     """
     if not isinstance(likelihood, ClosedSet):
         raise ConfigError(
-            f"{who} are for a closed set of answers, and this model has another likelihood "
-            f"({type(likelihood).__name__}): train with task.likelihood=answer."
+            f"{who} need a closed set of answers, and this model has a {type(likelihood).__name__}: train "
+            "with task.likelihood=answer."
         )
 
 
@@ -176,31 +176,31 @@ def require_answer_tokens(likelihood: Likelihood, who: str) -> None:
     """Refuse a program whose answers are not one token each.
 
     Args:
-        likelihood: of the program.
-        who: reads the answer tokens' logits, in the plural, as a sentence begins.
+        likelihood: likelihood of the program.
+        who: name of the feature that needs the answer tokens' logits: the plural subject of the message.
 
     Raises:
-        ConfigError: the likelihood is another than `AnswerLikelihood`.
+        ConfigError: the likelihood is not an `AnswerLikelihood`.
     """
     if not isinstance(likelihood, AnswerLikelihood):
         way_out = "task.labels=letters" if isinstance(likelihood, ClosedSet) else "task.likelihood=answer"
         raise ConfigError(
-            f"{who} are for answers of one token each, and this model has another likelihood "
-            f"({type(likelihood).__name__}): train with {way_out}."
+            f"{who} need answers of one token each, and this model has a {type(likelihood).__name__}: train "
+            f"with {way_out}."
         )
 
 
-# The score, in nats, of a text that a row does not offer: its probability is 0, its logarithm a number.
+# Score in nats of a text that is no option of the row: probability 0 with a finite logarithm.
 NOT_OFFERED = -1e4
 
 
 class TextLikelihood(ClosedSet):
-    """A closed set of answers that are texts of any length: `log p(text | prompt)`, summed over tokens.
+    """Closed set of answers of any length, scored by `log p(text | prompt)` summed over tokens.
 
-    For texts of one token each this is `AnswerLikelihood`.
+    For one-token texts it equals `AnswerLikelihood`.
 
     Args:
-        mean: divide each sum by the text's number of tokens, which favours short texts less.
+        mean: divide each sum by the text's number of tokens, which reduces the advantage of short texts.
 
     Examples:
         >>> import bara_pyro as bp
@@ -219,10 +219,10 @@ class TextLikelihood(ClosedSet):
         self.mean = mean
 
     def scores(self, hidden: Tensor, batch: Batch, head: Head) -> Tensor:
-        """Return each text's sum, or mean, of its tokens' log-probabilities; `NOT_OFFERED` without a text.
+        """Return the sum or mean of each text's token log-probabilities; `NOT_OFFERED` for a missing text.
 
         Raises:
-            DataError: the batch has no texts.
+            DataError: the batch has no texts to score.
         """
         if not isinstance(batch, TextBatch):
             raise DataError("The batch has no texts to score: encode its rows with classes=....")
@@ -242,7 +242,7 @@ class TextLikelihood(ClosedSet):
 
 
 class CompletionLikelihood(Likelihood):
-    """Every token of a reply, given the prompt and the tokens before it: supervised fine-tuning.
+    """Likelihood of every token of a reply given the prompt and earlier tokens: supervised fine-tuning.
 
     Examples:
         >>> import bara_pyro as bp
@@ -252,20 +252,20 @@ class CompletionLikelihood(Likelihood):
         >>> replies = bp.encode_replies(rows, backbone.tokenizer)
         >>> model = bp.models.BaRA(backbone, num_data=1, form="gate", likelihood=bp.CompletionLikelihood())
         >>> log_probs = predict(model, bp.guides.WeibullGuide(model), replies.batch([0]), samples=3)
-        >>> log_probs.shape, bool((log_probs < 0).all())  # S x rows: of the whole reply, in nats
+        >>> log_probs.shape, bool((log_probs < 0).all())  # S x rows, of the whole reply, in nats
         (torch.Size([3, 1]), True)
     """
 
     looks_at_asked = True
 
     def observe(self, hidden: Tensor, batch: Batch, head: Head) -> Tensor:
-        """Observe the replies' tokens; return the sum of their log-probabilities a row, `[draws x] B`.
+        """Observe the replies' tokens; return each row's sum of log-probabilities, `[draws x] B`.
 
         Raises:
             DataError: the batch has no replies.
         """
         if not isinstance(batch, ReplyBatch):
-            raise DataError("The batch has no replies to learn: make it with bara_pyro.data.replies.")
+            raise DataError("The batch has no replies to learn from: make it with bara_pyro.data.replies.")
         width = max(batch.asked)
         targets = None if predicting() else batch.targets
         with pyro.plate("positions", width, dim=-1), poutine.mask(mask=cast(BoolTensor, batch.scored)):
@@ -274,5 +274,5 @@ class CompletionLikelihood(Likelihood):
         return distribution.log_prob(batch.targets).masked_fill(~batch.scored, 0.0).sum(-1)
 
     def observed(self, batch: Batch) -> bool:
-        """Return whether the replies are to be learnt."""
+        """Return whether the batch is for training on its replies."""
         return isinstance(batch, ReplyBatch) and batch.training

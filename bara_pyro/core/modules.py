@@ -1,4 +1,4 @@
-"""Modules whose frozen parameters Pyro does not see, modules by name, and the types of what Pyro gives."""
+"""Torch modules that hide frozen parameters from Pyro, and typed access to Pyro's messages."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -12,25 +12,29 @@ from torch import Tensor, nn
 
 
 class Module(PyroModule):
-    """A `PyroModule` of whose parameters Pyro sees those alone that are to be trained.
+    """A `PyroModule` that shows Pyro only its trainable parameters.
 
-    Reading one is a `pyro.param` statement, and Pyro's store sets `requires_grad` of whatever it takes: stock
-    `pyro.infer.SVI` would train what a person, or a method, has frozen.
+    Reading a parameter of a PyroModule is a `pyro.param` statement, and Pyro's store sets `requires_grad` of
+    everything it takes. Stock `pyro.infer.SVI` would therefore train frozen parameters.
     """
 
     def __getattr__(self, name: str) -> Any:
-        """Return a frozen parameter as it is, past Pyro's sight; all else as Pyro does."""
+        """Return a frozen parameter directly, and everything else as Pyro does."""
         value = self.__dict__.get("_parameters", {}).get(name)
         return super().__getattr__(name) if value is None or value.requires_grad else value
 
 
 def frozen(value: Tensor) -> nn.Parameter:
-    """Return a parameter that takes no gradient."""
+    """Return a parameter that requires no gradient."""
     return nn.Parameter(value, requires_grad=False)
 
 
 def read(module: nn.Module, name: str) -> Tensor:
-    """Return a frozen parameter of a module that has one, which others lack."""
+    """Return a module's parameter without Pyro's statement.
+
+    Raises:
+        LookupError: the parameter is None.
+    """
     value = module._parameters[name]
     if value is None:
         raise LookupError(f"{type(module).__name__} has no parameter {name!r}.")
@@ -52,17 +56,17 @@ def value_of(site: Message) -> Tensor:
 
 @cache
 def seen_by_pyro(kind: type[Kind]) -> type[Kind]:
-    """Return the subclass of a torch module whose parameters Pyro sees, those that are to be trained."""
+    """Return a subclass of a torch module class that shows its trainable parameters to Pyro."""
     seen = type(PyroModule).__getitem__(PyroModule, kind)
     return cast(type[Kind], new_class(seen.__name__, (Module, seen)))
 
 
 def module_key(name: str) -> str:
-    """Return a module path or a site's name as the name of a submodule, which must not contain dots."""
+    """Return a module path or site name without dots, for use as the name of a submodule."""
     return name.replace(".", "/")
 
 
 def by_name(modules: Mapping[str, Kind]) -> Mapping[str, Kind]:
-    """Return modules by the `module_key` of their names as one module, for an attribute of a `PyroModule`."""
+    """Return named modules as one `ModuleDict` under their `module_key`, for use in a `PyroModule`."""
     keyed = {module_key(name): module for name, module in modules.items()}
     return cast(Mapping[str, Kind], seen_by_pyro(nn.ModuleDict)(keyed))

@@ -1,4 +1,4 @@
-"""The next token's distribution at each position, without holding the logits of all of them."""
+"""Distribution of the next token at each position, without keeping all logits in memory."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -15,19 +15,20 @@ from torch.utils.checkpoint import checkpoint
 from bara_pyro.errors import DataError
 
 BUDGET = 2**27
-"""Bytes of logits that are held at once: of 150,000 words those of some two hundred positions."""
+"""Bytes of logits held at once: about 220 positions with a vocabulary of 150,000 tokens."""
 
 
 class NextToken(TorchDistribution):
-    """One categorical over the vocabulary at each of P positions.
+    """One categorical distribution over the vocabulary at each of P positions.
 
-    Where the logits of all positions are more than `BUDGET`, they are made for some positions at a time, and
-    made again for the gradient: what is kept between is one number a position.
+    If the logits of all positions exceed `BUDGET`, they are computed for some positions at a time and again
+    for the gradient; in between, one number per position is kept.
 
     Args:
-        logits: of some positions, `... x p x V`, float32; nothing is sampled by it.
-        shape: `... x P`.
-        vocabulary: their number V.
+        logits: function that returns the logits at a slice of positions, `... x p x V`, float32; it must not
+            sample.
+        shape: batch shape, `... x P`.
+        vocabulary: size V of the vocabulary.
     """
 
     arg_constraints: ClassVar = {}
@@ -41,25 +42,26 @@ class NextToken(TorchDistribution):
         self._known: tuple[Tensor, Tensor] | None = None
 
     def distributions(self, copies: int = 1) -> Iterator[tuple[slice, Tensor]]:
-        """Yield some positions, and the logarithms of all draws' distributions there, `draws x B x p x V`.
+        """Yield slices of positions with the log-probabilities there, `draws x B x p x V`.
 
         Args:
-            copies: how many tensors of that size there is to be room for.
+            copies: number of tensors of that size that must fit `BUDGET`.
         """
         for piece in self._pieces(copies):
             log_probs = self.logits(piece).log_softmax(-1)
             yield piece, log_probs.reshape(-1, *log_probs.shape[-3:])
 
     def _pieces(self, copies: int = 1) -> list[slice]:
-        """Return slices of positions, so many copies of whose logits fit `BUDGET`."""
+        """Return slices of positions so short that `copies` tensors of their logits fit `BUDGET`."""
         positions, step = self.batch_shape[-1], max(1, BUDGET // (copies * self._each))
         return [slice(i, min(i + step, positions)) for i in range(0, positions, step)]
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the tokens' log-probabilities, `... x P`; of the same tensor the same again.
+        """Return the tokens' log-probabilities, `... x P`; cached for the same tensor.
 
         Raises:
-            DataError: a token is none of the vocabulary (not looked at on a GPU, for which it would wait).
+            DataError: a token is outside the vocabulary. Not checked on a GPU, which would have to
+                synchronise.
         """
         if self._known is None or self._known[0] is not value:
             self._known = value, self._log_prob(value)
@@ -68,8 +70,8 @@ class NextToken(TorchDistribution):
     def _check(self, value: Tensor) -> None:
         if value.device.type == "cpu" and value.numel() and int(value.max()) >= self.vocabulary:
             raise DataError(
-                f"A reply holds the token {int(value.max())}, and the language model writes "
-                f"{self.vocabulary} tokens: leave it out of the text, or call resize_token_embeddings and "
+                f"A reply contains token {int(value.max())}, but the language model has "
+                f"{self.vocabulary} tokens: remove it from the text, or call resize_token_embeddings and "
                 "train the model with it."
             )
 

@@ -1,9 +1,9 @@
-r"""Noise by address: a draw is a pure function of (seed, site, draw, row, position, unit).
+r"""Counter-based noise: a draw is a pure function of (seed, site, draw, row, position, unit).
 
-No generator is seeded and none advances, so that a row's noise depends neither on the batch, its padding, the
-order of anything nor the device, and what is computed again (activations, a key-value cache) sees the same
-latents. The generator is SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) on integer tensors: each coordinate
-is mixed into the hash of those before it, and the units of one position are one SplitMix64 stream.
+There is no generator state. A row's noise therefore does not depend on the batch, the padding, the order of
+computation or the device, and recomputed activations or a key-value cache see the same latents. The generator
+is SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) on integer tensors: each coordinate is mixed into the hash
+of the previous ones, and the units of one position form one SplitMix64 stream.
 """
 
 import hashlib
@@ -19,8 +19,8 @@ from torch import Tensor
 
 from bara_pyro.core.from_uniform import from_uniform
 
-BITS = 23  # of a uniform number k / 2^23 + 2^-24: its distance to both 0 and 1 is exact in float32
-AHEAD = 2**20  # numbers made at once for sites that follow one another: 16 MiB on the way
+BITS = 23  # uniform numbers are k / 2^23 + 2^-24, whose distances to 0 and 1 are exact in float32
+AHEAD = 2**20  # random numbers made at once for consecutive sites; takes about 16 MiB
 
 
 def _signed(value: int) -> int:
@@ -32,16 +32,16 @@ FIRST, SECOND = _signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133111EB)
 
 
 def noise_seed(seed: int, key: str) -> int:
-    """Return a seed, 63 bits, that follows from a base seed and a key; `hash()` differs between processes."""
+    """Return a 63-bit seed for a base seed and a key, equal in all processes, unlike `hash()`."""
     digest = hashlib.blake2b(f"{seed}/{key}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
 
 @contextmanager
 def seeded(device: torch.device, seed: int) -> Iterator[None]:
-    """Seed torch's own generators while the block runs, and leave them as they were.
+    """Seed torch's generators while the block runs, and restore them afterwards.
 
-    On a CPU a generator keeps the lower 32 bits of a seed: what two seeds are to tell apart has to be there.
+    The CPU generator uses only the lower 32 bits of a seed, so different seeds must differ there.
     """
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
@@ -58,14 +58,14 @@ def mix(state: Tensor) -> Tensor:
 
 
 def _shifted(value: Tensor, places: int) -> Tensor:
-    """Shift right, filling with zeros: torch's own shift repeats the sign."""
+    """Shift right and fill with zeros; torch's shift repeats the sign bit."""
     return value.bitwise_right_shift(places).bitwise_and_((1 << (64 - places)) - 1)
 
 
 def uniform(keys: Tensor, units: int) -> Tensor:
-    """Return uniform numbers in (0, 1), float32, `... x units`, for keys `...`, int64.
+    """Return uniform numbers in (0, 1), float32, `... x units`, for int64 keys of shape `...`.
 
-    Two numbers are made of the halves of each 64 bits.
+    Each 64-bit output gives two numbers.
     """
     steps = torch.arange(1, math.ceil(units / 2) + 1, device=keys.device) * GOLDEN
     halves = mix(keys.unsqueeze(-1) + steps).view(torch.int32)[..., :units]
@@ -74,17 +74,17 @@ def uniform(keys: Tensor, units: int) -> Tensor:
 
 
 class CounterNoise:
-    """Keys of every draw, row and position: what noise is a function of, beside site and unit.
+    """Noise of given draws, rows and positions.
 
     Args:
         seed: base seed.
-        draws: long, `S`: numbers of the draws.
-        ids: the B rows' identifiers.
-        positions: long, `B x T`: each column's position in its text, counted from the first real token (below
-            0 on padding). A layer that is given fewer columns is given the last ones.
-        repeats: draws that follow one another and share the global latents.
-        sites: the local sites that will be drawn, in order, and their event shapes: noise of neighbours of
-            one shape is made together. Without it, noise is the same.
+        draws: numbers of the draws, long, `S`.
+        ids: identifiers of the B rows.
+        positions: position of each column in its text, long, `B x T`, counted from the first real token
+            (negative on padding). A layer that sees fewer columns sees the last ones.
+        repeats: number of consecutive draws that share the global latents.
+        sites: event shapes of the local sites in sampling order. Noise of consecutive sites of one shape is
+            then made together; its values do not change.
     """
 
     def __init__(
@@ -112,13 +112,13 @@ class CounterNoise:
         ids: Sequence[str],
         sites: Mapping[str, tuple[int, ...]] | None = None,
     ) -> "CounterNoise":
-        """Return addresses of S draws, each of one row of its own; `move` says where its tokens are.
+        """Return the noise of S draws with one row each; set the positions of the tokens with `move`.
 
         Args:
             seed: base seed.
-            draws: long, `S`: numbers of the draws of local sites.
-            shared: long, `S`: numbers of the draws of global ones.
-            ids: of the row of each draw.
+            draws: numbers of the draws of local sites, long, `S`.
+            shared: numbers of the draws of global sites, long, `S`.
+            ids: identifier of each draw's row.
             sites: see the class.
         """
         addresses = cls(seed, draws, ids, torch.zeros(len(ids), 1, 1, dtype=torch.long), sites=sites)
@@ -127,7 +127,7 @@ class CounterNoise:
         return addresses
 
     def on(self, device: torch.device) -> "CounterNoise":
-        """Return the same on another device, where a layer of a model that is spread over several lies."""
+        """Return the same noise on another device, for a model whose layers are spread over several."""
         if device == self.draws.device:
             return self
         other = copy(self)
@@ -136,19 +136,19 @@ class CounterNoise:
         return other
 
     def move(self, positions: Tensor) -> None:
-        """Go to other positions, `[S x] B x T`."""
+        """Set the positions, `[S x] B x T`."""
         self.positions = positions.to(self.draws.device)
         self._places = self.positions * GOLDEN
         self._ahead: dict[tuple[str, tuple[int, ...]], Tensor] = {}
 
     def numbers(self, stream: str, units: int) -> Tensor:
-        """Return uniform numbers of a stream of one's own, `S x B x T x units`."""
+        """Return uniform numbers of the stream with the given name, `S x B x T x units`."""
         return self._local([stream], (len(self.draws), self.rows.shape[-1], self.positions.shape[-1], units))[
             0
         ]
 
     def draw_local(self, site: str, fn: TorchDistribution) -> Tensor:
-        """Draw a site with a value a row and token, `S x B x T x event`."""
+        """Draw a site with one value per row and token, `S x B x T x event`."""
         shape = (len(self.draws), self.rows.shape[-1], fn.batch_shape[-1], *fn.event_shape)
 
         def numbers(stream: int) -> Tensor:
@@ -164,7 +164,7 @@ class CounterNoise:
 
     def draw_global(self, site: str, fn: TorchDistribution) -> Tensor:
         """Draw a site that all rows share, `S x batch x event`."""
-        # Under a latent above it, a distribution has the dimension of draws already, left of its own two.
+        # If it depends on another drawn latent, the distribution has a draw dimension left of its own two.
         batch = fn.batch_shape[-2:]
         places = torch.arange(batch.numel(), device=self.draws.device).reshape(batch)
         shape = (len(self.shared), *batch, *fn.event_shape)
@@ -177,7 +177,7 @@ class CounterNoise:
         return from_uniform(fn, numbers).expand(shape)
 
     def _local(self, streams: Sequence[str], shape: tuple[int, ...]) -> Sequence[Tensor]:
-        """Return uniform numbers of each stream, of that shape; few operations, however many streams."""
+        """Return uniform numbers of the given shape for each stream, with few operations."""
         seeds = [noise_seed(self.seed, stream) for stream in streams]
         draws = mix(torch.tensor(seeds, device=self.draws.device)[:, None] + self.draws * GOLDEN)
         rows = mix(draws[..., None, None] + self.rows[..., None])
@@ -185,7 +185,7 @@ class CounterNoise:
         return uniform(keys, math.prod(shape[3:])).reshape(len(streams), *shape).unbind()
 
     def _followers(self, site: str, shape: tuple[int, ...]) -> list[str]:
-        """Return a site and those after it that are likely to be asked for in the same shape."""
+        """Return a site and the next sites with the same event shape, which will probably be drawn next."""
         after = dropwhile(lambda name: name != site, self.sites)
         alike = takewhile(lambda name: self.sites[name] == shape[3:], after)
         return list(islice(alike, max(1, AHEAD // math.prod(shape)))) or [site]

@@ -1,4 +1,4 @@
-"""A program that observes something else for a while, or whose hidden states are looked at."""
+"""Context managers that replace a program's likelihood or record its last hidden states."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from bara_pyro.data.types import Batch
 
 @contextmanager
 def observing(model: AdaptedLM, likelihood: Likelihood) -> Iterator[None]:
-    """Give a program another likelihood while the block runs; other threads wait."""
+    """Replace a program's likelihood while the block runs; other threads wait."""
     own = model.likelihood
     with PROGRAM:
         model.likelihood = likelihood
@@ -25,9 +25,11 @@ def observing(model: AdaptedLM, likelihood: Likelihood) -> Iterator[None]:
 
 @contextmanager
 def last_states(model: AdaptedLM) -> Iterator[list[Tensor]]:
-    """Yield a list to which each forward of a program of answers adds its last tokens' last hidden states.
+    """Record the last hidden states at the last token of every forward pass while the block runs.
 
-    They are `[draws] B x d`, as the answer head is given them, with the adapters below it in place.
+    Yields:
+        A list that each forward pass extends by one tensor, `(draws B) x d`: the input of the answer head,
+        with the adapters below it in place.
     """
     noting = _Noting(model.likelihood)
     with observing(model, noting):
@@ -35,7 +37,7 @@ def last_states(model: AdaptedLM) -> Iterator[list[Tensor]]:
 
 
 class _Noting(AnswerLikelihood):
-    """Another likelihood, and a note of what it is given."""
+    """Wraps a likelihood and records its hidden states."""
 
     def __init__(self, own: Likelihood) -> None:
         self.own = own

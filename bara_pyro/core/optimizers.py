@@ -1,4 +1,4 @@
-"""Optimisers over model and guide, and the schedule of their rates."""
+"""Optimisers over model and guide, and their learning-rate schedule."""
 
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
@@ -10,22 +10,25 @@ from bara_pyro.errors import ConfigError
 
 
 def parameters(model: AdaptedLM, guide: SiteGuide) -> list[Tensor]:
-    """Return the trainable parameters of model and guide (none of the backbone's)."""
+    """Return the trainable parameters of model and guide, without the backbone."""
     return [p for module in (model, guide) for p in module.parameters() if p.requires_grad]
 
 
 def check_holds_guide(guide: SiteGuide, optim: Optimizer) -> None:
-    """Refuse an optimiser that would leave the whole posterior where it is, with a `ConfigError`.
+    """Refuse an optimiser that holds none of the guide's parameters, so the posterior would not be fitted.
 
-    One that leaves out the program's own parameters fits the posterior of fixed weights.
+    An optimiser without the program's parameters is allowed: it fits a posterior with fixed weights.
+
+    Raises:
+        ConfigError: the guide has trainable parameters and the optimiser holds none of them.
     """
     held = {id(p) for group in optim.param_groups for p in group["params"]}
     own = [value for value in guide.parameters() if value.requires_grad]
     if own and not any(id(value) in held for value in own):
         raise ConfigError(
-            f"The optimiser holds no parameter of the {type(guide).__name__}, which would never be fitted: "
-            "give it bara_pyro.core.optimizers.parameters(model, guide), or set requires_grad_(False) "
-            "on these."
+            f"The optimiser has no parameters of the {type(guide).__name__}: pass "
+            "bara_pyro.core.optimizers.parameters(model, guide), or freeze the guide with "
+            "requires_grad_(False)."
         )
 
 
@@ -38,24 +41,25 @@ def adamw(
     weight_decay: float = 0.0,
     eps: float = 1e-6,
 ) -> AdamW:
-    """Return one AdamW over model and guide, with the field's settings (betas default, eps 1e-6).
+    """Return one AdamW over model and guide, with torch's default betas and eps 1e-6.
 
     Args:
         model: the program.
         guide: its guide.
         lr: learning rate.
-        local_lr_scale: the amortiser's rate as a share of `lr`. By default 0.1 where its gates modulate the
-            projections of the model (the gate form): under Adam a weight moves by its rate a step however
-            weak its gradient, and at the full rate gates wander faster than what they multiply can follow
-            (docs/decisions.md, record 5). Else 1: in the additive form the amortiser is the down-projection.
-        weight_decay: decoupled.
+        local_lr_scale: learning rate of the amortiser as a share of `lr`. The default is 0.1 in the gate
+            form. Under Adam a weight moves by about its learning rate per step, however weak its gradient; at
+            the full rate the gates change faster than the projections that they multiply can follow
+            (docs/decisions.md, record 5). In the additive form, where the amortiser takes the place of the
+            down-projection, it is 1.
+        weight_decay: decoupled weight decay.
         eps: Adam's epsilon.
 
     Examples:
         >>> import bara_pyro as bp
         >>> model = bp.models.BaRA(bp.load_backbone("microworld"), num_data=8, form="gate")
         >>> optim = bp.adamw(model, bp.guides.WeibullGuide(model), lr=1e-3)
-        >>> [group["lr"] for group in optim.param_groups]  # of the amortised gates a tenth
+        >>> [group["lr"] for group in optim.param_groups]  # the amortised gates get a tenth
         [0.001, 0.0001]
     """
     if local_lr_scale is None:
@@ -73,9 +77,9 @@ def linear_schedule(optim: Optimizer, steps: int, warmup: float = 0.06) -> Lambd
     """Return a linear warm-up over the share `warmup` of all steps, then a linear decay to 0.
 
     Args:
-        optim: whose rates are scheduled; each group's own is the highest.
-        steps: of the training, at the end of which the rate is 0.
-        warmup: share of the steps, 0 to 1.
+        optim: optimiser to schedule; each group's learning rate is its peak.
+        steps: number of training steps, after which the learning rate is 0.
+        warmup: share of the steps used for the warm-up, 0 to 1.
 
     Raises:
         ConfigError: a number is out of range.
@@ -94,7 +98,7 @@ def linear_schedule(optim: Optimizer, steps: int, warmup: float = 0.06) -> Lambd
         [0.5, 1.0, 1.0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125]
     """
     if steps < 1 or not 0 <= warmup <= 1:
-        raise ConfigError(f"steps={steps} must be at least 1 and warmup={warmup} a share from 0 to 1.")
+        raise ConfigError(f"steps={steps} must be at least 1, and warmup={warmup} from 0 to 1.")
     rise = max(1, round(warmup * steps))
 
     def factor(step: int) -> float:

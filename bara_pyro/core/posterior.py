@@ -1,4 +1,4 @@
-"""Handlers that set every latent of a program to a draw of its posterior, or to the posterior's mean."""
+"""Pyro handlers that set every latent of a program to a posterior draw or to the posterior mean."""
 
 from collections.abc import Mapping
 
@@ -18,7 +18,7 @@ from bara_pyro.errors import ConfigError
 
 
 class Posterior(Messenger):
-    """Draw every latent from a guide, recording nothing: what prediction needs.
+    """Draw every latent from a guide without recording a trace, for prediction.
 
     Args:
         guide: the fitted guide.
@@ -36,7 +36,7 @@ class Posterior(Messenger):
             msg["done"] = True
 
     def value(self, name: str, fn: TorchDistribution) -> Tensor:
-        """Return the value of a site; here a draw."""
+        """Return the value of a site, here a draw; subclasses override it."""
         return fn.rsample() if fn.has_rsample else fn.sample()
 
 
@@ -47,15 +47,15 @@ class PosteriorMean(Posterior):
         """Return the mean of the site's posterior.
 
         Raises:
-            ConfigError: its distribution does not know one.
+            ConfigError: the distribution has no mean.
         """
         try:
             return fn.mean
         except NotImplementedError as error:
             distribution = type(fn.base_dist if isinstance(fn, Independent) else fn).__name__
             raise ConfigError(
-                f"The posterior of {name!r}, a {distribution}, has no mean, which S = 0 asks for: ask for "
-                "draws (--samples 10), or give its class a `mean`."
+                f"The posterior of {name!r}, a {distribution}, has no mean, which S = 0 needs: use draws "
+                "(--samples 10), or define `mean` in its class."
             ) from error
 
 
@@ -96,23 +96,26 @@ def quantile(fn: TorchDistribution, level: float) -> Tensor:
 
 
 def check_guide(guide: object, model: AdaptedLM) -> None:
-    """Refuse what is no guide of this package, or the guide of another model, with a `ConfigError`."""
+    """Check that a guide belongs to this package and to the model.
+
+    Raises:
+        ConfigError: it is not a `SiteGuide`, or it belongs to another model.
+    """
     if not isinstance(guide, SiteGuide):
         raise ConfigError(
-            f"A {type(guide).__name__} is no `SiteGuide`: fit it with pyro.infer.SVI, and predict with "
+            f"A {type(guide).__name__} is not a `SiteGuide`: fit it with pyro.infer.SVI and predict with "
             "pyro.infer.Predictive."
         )
     guide.check(model)
 
 
 class Addressed(Posterior):
-    """Draws whose noise is a function of site, draw, row and position alone.
+    """Posterior draws whose noise depends only on seed, site, draw, row and position.
 
     Args:
         guide: the fitted guide.
-        addresses: of the draws, rows and positions of the forward.
-        common: where to keep the draws of what all rows share, and to find those of an earlier forward with
-            the same draws.
+        addresses: noise of the draws, rows and positions of the forward pass.
+        common: cache of the draws of global latents, to share between forward passes with the same draws.
     """
 
     def __init__(
@@ -127,8 +130,8 @@ class Addressed(Posterior):
         if name in self.guide.model.latents.local_sites:
             return self.addresses.draw_local(name, fn)
         if name not in self.common:
-            # The plate of draws stands outside: a global posterior does not have its dimension yet. The
-            # plates of rows and tokens stand between the draws and the site's own batch dimensions.
+            # A global posterior does not have the dimension of the outer plate of draws yet. The plates of
+            # rows and tokens lie between the draws and the site's own batch dimensions.
             drawn = self.addresses.draw_global(name, fn)
             missing = max(0, 2 - len(fn.batch_shape))
             self.common[name] = drawn.reshape(len(drawn), *(1,) * missing, *drawn.shape[1:])
@@ -142,7 +145,7 @@ def addresses_of(
     repeats: int = 1,
     sites: Mapping[str, tuple[int, ...]] | None = None,
 ) -> CounterNoise:
-    """Return the addresses of some draws of a batch, which is padded on the left; `sites` as they take it."""
+    """Return the noise of a range of draws for a left-padded batch; see `CounterNoise` for `sites`."""
     device = batch.input_ids.device
     lengths = batch.attention_mask.sum(-1, keepdim=True)
     columns = torch.arange(batch.input_ids.shape[1], device=device)

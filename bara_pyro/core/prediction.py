@@ -1,7 +1,8 @@
-"""Posterior-predictive draws, S of them in one batched forward, reproducible row by row.
+"""Posterior-predictive draws: S draws in one batched forward pass, reproducible row by row.
 
-The noise of a draw depends on the seed, the row's identifier, the token's position and the site alone: not on
-the batch, on padding, on how the draws are cut into chunks or on how many there are (`bara_pyro.core.noise`).
+The noise of a draw depends only on the seed, the draw's number, the row's identifier, the token's position
+and the site. It does not depend on the batch, on padding, or on the number and grouping of the draws
+(`bara_pyro.core.noise`).
 """
 
 from collections.abc import Iterator
@@ -22,9 +23,9 @@ from bara_pyro.core.resuming import drawn_last, narrowed, shared
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 
-# Bytes of activations a forward. An accelerator wants large matrices. A CPU is fastest while activations fit
-# its caches, but each forward has a cost of its own and small products are slow: so many tokens are worth
-# more. Measured at hidden 128, 576 and 896: docs/performance.md.
+# Bytes of activations per forward pass. Accelerators are fastest with large matrices. A CPU is fastest while
+# activations fit its caches, but each forward has a fixed cost and small products are slow, so up to
+# CPU_TOKENS tokens may exceed the budget. Measured at hidden sizes 128, 576 and 896: docs/performance.md.
 ACCELERATOR_BUDGET, CPU_BUDGET, CPU_TOKENS, CPU_MOST = 2**31, 2**24, 1536, 2**28
 
 
@@ -39,29 +40,29 @@ def predict(
     memory_budget: int | None = None,
     last: int | None = None,
 ) -> Tensor:
-    """Draw the answers' probabilities under the posterior.
+    """Return posterior-predictive draws of the answers' log-probabilities.
 
     Args:
         model: the program.
         guide: its fitted guide.
-        batch: B rows; `labels` are not looked at.
-        samples: number S of draws; 0 stands for the posterior-mean gates (the NonLoRA limit).
-        repeats: draws that follow one another and share the global latents, of which there are then only
-            S / repeats: nested draws, for `bara_pyro.metrics.decompose_nested`.
-        seed: of the draws. One draw of the global latents is shared by all rows and all batches.
-        memory_budget: bytes that the activations of one forward may take, roughly; larger batches are cut.
-            By default 2 GiB on an accelerator; on a CPU 16 MiB or what 1,536 tokens take, up to 256 MiB.
-        last: an approximation: draw for the last so many tokens of a row only, all others are read once with
-            the latents at their posterior means. None: draw for all.
+        batch: B rows; `labels` are ignored.
+        samples: number S of draws; 0 uses the posterior means of the latents (the paper's NonLoRA limit).
+        repeats: number of consecutive draws that share the global latents, of which there are then S /
+            repeats draws. Use these nested draws with `bara_pyro.metrics.decompose_nested`.
+        seed: seed of the draws. All rows and all batches share the draws of the global latents.
+        memory_budget: approximate bytes for the activations of one forward pass; larger batches are split.
+            Default: 2 GiB on an accelerator; on a CPU 16 MiB or the size of 1,536 tokens, up to 256 MiB.
+        last: an approximation: use draws for the last `last` tokens of each row only, and read the other
+            tokens once at the posterior means. None uses draws for all tokens.
 
     Returns:
-        Log-probabilities, float64, `max(S, 1) x B x C` (in place of C whatever the likelihood returns a row);
-        where the guide has a predictive of its own, as many draws as that has. Average them with
-        `bara_pyro.metrics.posterior_predictive` (in probability, not in logits).
+        Log-probabilities, float64, `max(S, 1) x B x C`; other likelihoods may return another shape in place
+        of C. A guide with its own `predictive` determines the number of draws. Average them with
+        `bara_pyro.metrics.posterior_predictive` (average probabilities, not logits).
 
     Raises:
-        ConfigError: `samples` is negative or no multiple of `repeats`, `last` is not positive or asked of
-            rows that hold several texts, or the guide belongs to another model.
+        ConfigError: `samples` is negative or not a multiple of `repeats`; `last` is not positive, or a row
+            holds several texts; or the guide belongs to another model.
 
     Examples:
         >>> import bara_pyro as bp
@@ -78,19 +79,21 @@ def predict(
     """
     batch, room = _checked(model, guide, batch, samples, memory_budget, last)
     if repeats < 1 or samples % repeats:
-        raise ConfigError(f"samples={samples} must be a multiple of repeats={repeats}, and that at least 1.")
+        raise ConfigError(
+            f"samples={samples} must be a multiple of repeats={repeats}, which must be at least 1."
+        )
     own = _own(guide, batch, samples, seed, room)
     if own is not None:
         return own
     if samples and not (model.latents and guide.stochastic):
-        # Nothing to draw (LoRA), or a point to draw from: one forward stands for all.
+        # No latents (LoRA) or a point posterior: one forward pass gives all draws.
         point = predict(model, guide, batch, samples=0, memory_budget=memory_budget)
         return point.expand(samples, *point.shape[1:])
     out = torch.empty(0)
     common: dict[str, Tensor] = {}
     for rows, draws in _pieces(len(batch), max(samples, 1), room):
         if draws.stop - draws.start < samples:
-            common = {}  # draws of another piece
+            common = {}  # the next piece may have other draws
         piece = batch.questions(rows)
         part = _forward(model, guide, piece, draws, samples, seed, repeats, last, common, every_token=False)
         if not out.numel():
@@ -101,15 +104,14 @@ def predict(
 
 @dataclass(frozen=True)
 class Drawn:
-    """What one forward of some rows drew.
+    """Draws of one forward pass, for s of the S draws and b of the B rows.
 
     Attributes:
-        rows, draws: which rows of the batch and which of the S draws.
-        mask: bool, `b x T`: the real tokens, at the right.
+        rows, draws: slices of the batch's rows and of the S draws.
+        mask: real tokens, bool, `b x T`, padded on the left.
         log_probs: float64, `s x b x C`.
-        values: site -> draws: `s x 1 x modules x r` of `phi`, `s x b x T x r` of a local site (T = 1 at the
-            answer head; units that a pruned module lacks are 0); with S = 0 the posterior mean, without the
-            leading s.
+        values: site -> draws: `s x 1 x modules x r` for `phi`, `s x b x T x r` for a local site (T = 1 at the
+            answer head; pruned units are 0). With S = 0 the posterior mean, without the dimension s.
     """
 
     rows: slice
@@ -128,9 +130,9 @@ def record(
     seed: int = 0,
     memory_budget: int | None = None,
 ) -> Iterator[Drawn]:
-    """Yield the latents behind what `predict` returns, the same draws, a forward at a time.
+    """Yield the latents of the draws that `predict` returns, one forward pass at a time.
 
-    Arguments and errors are those of `predict`; a guide's own predictive plays no part.
+    Arguments and errors are those of `predict`; a guide's own `predictive` is not used.
     """
     batch, room = _checked(model, guide, batch, samples, memory_budget)
     for rows, draws in _pieces(len(batch), max(samples, 1), room):
@@ -140,7 +142,7 @@ def record(
         nodes = recorder.trace.nodes
         if missed := [name for name in model.latents.sites if name not in nodes]:
             raise ConfigError(
-                f"The {type(model.likelihood).__name__} never runs the layer of the latent {missed[0]!r}: "
+                f"The {type(model.likelihood).__name__} never uses the layer of the latent {missed[0]!r}: "
                 "leave that layer out of target_modules (--target-modules)."
             )
         values = {name: value_of(nodes[name]) for name in model.latents.sites}
@@ -150,7 +152,7 @@ def record(
 
 
 def forwards(model: AdaptedLM, batch: Batch, memory_budget: int | None = None) -> list[slice]:
-    """Return the rows of a batch in the pieces that one forward each has room for; see `predict`."""
+    """Return slices of a batch's rows that fit one forward pass each; see `predict` for the budget."""
     return _chunks(len(batch), _room(model, batch, memory_budget))
 
 
@@ -162,15 +164,15 @@ def _checked(
     memory_budget: int | None,
     last: int | None = None,
 ) -> tuple[Batch, int]:
-    """Return the batch with identifiers, and how many sequences a forward has room for."""
+    """Return the batch with identifiers, and the number of sequences that fit one forward pass."""
     check_guide(guide, model)
     model.backbone.check()
     if samples < 0:
         raise ConfigError(f"samples={samples} must be 0 (posterior mean) or more.")
     if last is not None and (last < 1 or batch.segments is not None):
-        raise ConfigError(f"last={last} must be at least 1 token, and of rows that hold one text each.")
+        raise ConfigError(f"last={last} must be at least 1 and needs rows that hold one text each.")
     if not batch.ids:
-        # Before the rows are cut into pieces: a row's noise must not depend on its place in one.
+        # Number the rows before the batch is split: a row's noise must not depend on the piece.
         batch = replace(batch, ids=tuple(map(str, range(len(batch)))))
     width = batch.input_ids.shape[1]
     if batch.past is None and batch.segments is None:
@@ -181,27 +183,27 @@ def _checked(
 def _room(
     model: AdaptedLM, batch: Batch, memory_budget: int | None, samples: int = 1, last: int | None = None
 ) -> int:
-    """Return how many sequences a forward has room for."""
+    """Return the number of sequences that fit one forward pass."""
     width = batch.input_ids.shape[1]
     each = _bytes_per_row(model, batch, width)
     if memory_budget is None:
         on_cpu = batch.input_ids.device.type == "cpu"
         few = min(each * (CPU_TOKENS // width), CPU_MOST)
         memory_budget = max(CPU_BUDGET, few) if on_cpu else ACCELERATOR_BUDGET
-    if last is not None:  # what is read once for all draws must fit, too
+    if last is not None:  # the tokens that are read once for all draws must fit as well
         each = max(_bytes_per_row(model, batch, min(last, width)), each // max(samples, 1))
     return max(1, memory_budget // each)
 
 
 def _pieces(rows: int, draws: int, room: int) -> Iterator[tuple[slice, slice]]:
-    """Cut rows and draws into pieces of at most `room` sequences, all draws of a row in a row."""
+    """Split rows and draws into pieces of at most `room` sequences; the draws of a row stay consecutive."""
     for part in _chunks(rows, max(1, room // draws)):
         for chunk in _chunks(draws, room):
             yield part, chunk
 
 
 def _own(guide: SiteGuide, batch: Batch, samples: int, seed: int, room: int) -> Tensor | None:
-    """Return the guide's own predictive, `room` sequences at a time; None where it has none."""
+    """Return the guide's own predictive, `room` sequences at a time; None if the guide has none."""
     parts = []
     for rows in _chunks(len(batch), max(1, room // guide.copies)):
         part = guide.predictive(batch.questions(rows), samples, seed)
@@ -212,10 +214,10 @@ def _own(guide: SiteGuide, batch: Batch, samples: int, seed: int, room: int) -> 
 
 
 def point_log_probs(model: AdaptedLM, guide: SiteGuide, batch: Batch, *, every_token: bool = True) -> Tensor:
-    """Return the answers' log-probabilities at the posterior mean, `B x C` (`M x B x C` of an ensemble).
+    """Return the answers' log-probabilities at the posterior mean, `B x C` (`M x B x C` for an ensemble).
 
-    One forward of all rows, float64, on the CPU: what a guide's own `predictive` may start from. Without
-    `every_token` the last layer is run for the tokens that are asked alone: taps do not see the others.
+    One forward pass of all rows; the result is float64, on the CPU. Without `every_token` the last layer runs
+    for the scored tokens only, and taps do not see the others.
     """
     return _forward(model, guide, batch, slice(0, 1), 0, 0, every_token=every_token)[0]
 
@@ -234,11 +236,11 @@ def _forward(
     every_token: bool = True,
 ) -> Tensor:
     device = batch.input_ids.device
-    # Also without draws: the answer, which is not observed, is still sampled.
+    # Fork the generator even without draws: the answer is not observed, so the program samples it.
     with PROGRAM, torch.random.fork_rng([device] if device.type == "cuda" else []):
         if samples == 0:
             with PosteriorMean(guide):
-                # Whoever looks at every token looks at one run of each row, from its beginning.
+                # With `every_token`, each row is run from its beginning, so that taps see all tokens.
                 given = batch if every_token else narrowed(model, shared(model, batch))
                 return model.likelihood.predicted(model.forward(given)).unsqueeze(0).cpu()
         given = batch if last is None else drawn_last(model, guide, batch, last)
@@ -246,7 +248,7 @@ def _forward(
             pyro.plate("draws", chunk.stop - chunk.start, dim=-3),
             Addressed(guide, addresses_of(batch, seed, chunk, repeats, model.latents.local_shapes), common),
         ):
-            # A row's own noise is in its keys and values: only what all rows draw together can be shared.
+            # A shared prefix needs equal keys and values, which local latents would make differ by row.
             if not (model.latents.local_sites or last is not None or every_token):
                 given = shared(model, given)
             given = given if every_token else narrowed(model, given)
@@ -258,7 +260,7 @@ def _chunks(total: int, step: int) -> list[slice]:
 
 
 def _bytes_per_row(model: AdaptedLM, batch: Batch, width: int) -> int:
-    """Estimate the activations alive at once for one sequence: some layers', attention scores, logits."""
+    """Estimate the bytes of activations alive at once for one sequence."""
     config = model.backbone.lm.config.get_text_config()
     hidden = getattr(config, "hidden_size", 1024)
     inner = getattr(config, "intermediate_size", None) or 4 * hidden

@@ -1,6 +1,6 @@
-"""Priors of the gates, by name: each a function of its hyper-parameters to a distribution over t > 0.
+"""Registry of the gates' priors: each is a function from hyperparameters to a distribution over t > 0.
 
-A new one takes three lines, and is then a configuration value::
+Register your own in three lines; its name is then a configuration value::
 
     @register_prior("weibull")
     def weibull(scale=1.0, concentration=1.0):
@@ -30,9 +30,9 @@ Hyper = float | Tensor
 Prior = str | Fields | TorchDistribution | Callable[[], TorchDistribution]
 """A name, a name with hyper-parameters, a distribution, or a function called in every run of the program."""
 
-GATES = (1e-3, 1.0, 1e3)  # any gate t > 0 may be drawn: some of them
+GATES = (1e-3, 1.0, 1e3)  # gate values at which every prior must have a density
 PRIORS: Registry[Callable[..., TorchDistribution]] = Registry("prior", "bara_pyro.priors")
-"""Name -> function of hyper-parameters, whose signature holds their names and defaults."""
+"""Name -> function of hyperparameters; its signature defines their names and defaults."""
 
 
 def register_prior(name: str) -> Callable[[Builder], Builder]:
@@ -43,7 +43,7 @@ def register_prior(name: str) -> Callable[[Builder], Builder]:
     batch and event shape are ``()``.
 
     Raises:
-        ConfigError: it is used without a name, as ``@register_prior`` alone, or the name is taken.
+        ConfigError: the decorator is used without a name (``@register_prior``), or the name is taken.
 
     Examples:
         >>> import bara_pyro as bp
@@ -58,17 +58,16 @@ def register_prior(name: str) -> Callable[[Builder], Builder]:
 
 
 def make_prior(name: str, *, device: torch.device | str | None = None, **hyper: float) -> TorchDistribution:
-    """Return the prior ``name`` with these hyper-parameters, of batch and event shape ``()``.
+    """Return the prior ``name`` with the given hyperparameters; its batch and event shape are ``()``.
 
     Args:
         name: One of ``PRIORS``.
-        device: Where its parameters, and so its draws, live; the CPU by default.
-        hyper: Hyper-parameters by name; those left out keep their defaults.
+        device: Device of its parameters and draws; the CPU by default.
+        hyper: Hyperparameters by name; the others keep their defaults.
 
     Raises:
-        ConfigError: If the name, a hyper-parameter or its value is not usable, or the prior is none of
-            gates: a hyper-parameter has no default, some t > 0 is outside its support, or a negative one
-            inside.
+        ConfigError: If the name or a hyperparameter is unknown, a value is invalid, a hyperparameter has no
+            default, or the support of the prior is not t > 0.
 
     Examples:
         >>> import bara_pyro as bp
@@ -79,12 +78,12 @@ def make_prior(name: str, *, device: torch.device | str | None = None, **hyper: 
     known = inspect.signature(build).parameters
     for key, value in hyper.items():
         if key not in known:
-            raise ConfigError(unknown(f"hyper-parameter of prior {name!r}:", key, known))
+            raise ConfigError(unknown(f"hyperparameter of prior {name!r}:", key, known))
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise ConfigError(f"Prior {name!r} needs a finite number for {key}, not {value!r}.")
     for key, parameter in known.items():
         if key not in hyper and parameter.default is parameter.empty:
-            raise ConfigError(f"The prior {name!r} gives its {key!r} no default: give it one, {key}=1.0.")
+            raise ConfigError(f"The prior {name!r} has no default for {key!r}: add one, such as {key}=1.0.")
     values = {key: float(hyper.get(key, parameter.default)) for key, parameter in known.items()}
     with dist.validation_enabled(False):
         prior = build(**{key: torch.tensor(value, device=device) for key, value in values.items()})
@@ -96,32 +95,35 @@ def make_prior(name: str, *, device: torch.device | str | None = None, **hyper: 
             owner = "" if key in values else f"'s {type(prior).__name__}"
             raise ConfigError(f"Prior {name!r}{owner} needs {needed} {key}, not {said!r}.")
     check_gate_prior(prior, repr(name), device)
-    prior._validate_args = False  # checked here once, rather than by every expand and log_prob of training
+    prior._validate_args = False  # checked once here instead of in every expand and log_prob
     return prior
 
 
 def check_gate_prior(prior: TorchDistribution, name: str, device: torch.device | str | None = None) -> None:
-    """Refuse a distribution that cannot be the prior of gates, with a `ConfigError`.
+    """Check that a distribution can be a prior of gates: a density at every t > 0 and none below 0.
 
     Args:
         prior: the distribution; all its entries are checked.
-        name: what the error calls it.
-        device: where its parameters live.
+        name: name to use in the error message.
+        device: device of its parameters.
+
+    Raises:
+        ConfigError: it cannot be a prior of gates.
     """
     outside = [t for t in GATES if not _inside(prior, torch.tensor(t, device=device))]
     if outside:
         raise ConfigError(
-            f"The prior {name} has no density at {outside[0]:g}, where a gate may be: give one of all t > 0."
+            f"The prior {name} has no density at {outside[0]:g}: give one that covers all t > 0."
         )
     if _has_density(prior, torch.tensor(-1.0, device=device)):
         raise ConfigError(
-            f"The prior {name} has a density at -1, and no gate is negative: give one of t > 0 alone, as "
-            "halfnormal is."
+            f"The prior {name} has a density at -1, but gates are positive: give one that covers t > 0 only, "
+            "such as halfnormal."
         )
 
 
 def _inside(prior: TorchDistribution, t: Tensor) -> bool:
-    """Whether a gate may be t; of a transformed distribution its base knows that."""
+    """Whether t is in the support; `log_prob` is used because transformed distributions check their base."""
     if t.is_meta:
         return True
     try:
@@ -133,7 +135,7 @@ def _inside(prior: TorchDistribution, t: Tensor) -> bool:
 
 
 def _has_density(prior: TorchDistribution, t: Tensor) -> bool:
-    """Whether a distribution has a density at t, known or not to its support."""
+    """Whether a distribution has a density at t, even if its declared support is wrong."""
     if t.is_meta or not _inside(prior, t):
         return False
     return bool((prior.log_prob(t) > -math.inf).any())
@@ -172,35 +174,35 @@ def current_prior(prior: TorchDistribution | Callable[[], TorchDistribution]) ->
 
 @register_prior("gamma")
 def gamma(concentration: Hyper = 1.0, rate: Hyper = 1.0) -> TorchDistribution:
-    """Gamma; (1, 1) is the paper's prior, a concentration below 1 favours gates near 0."""
+    """Gamma: the paper's prior is (1, 1); a concentration below 1 favours gates near 0."""
     return dist.Gamma(concentration, rate)
 
 
 @register_prior("exponential")
 def exponential(rate: Hyper = 1.0) -> TorchDistribution:
-    """Exponential: the Gamma prior of concentration 1."""
+    """Exponential: the Gamma prior with concentration 1."""
     return dist.Exponential(rate)
 
 
 @register_prior("halfnormal")
 def halfnormal(scale: Hyper = 1.0) -> TorchDistribution:
-    """Half-normal: lighter tail than any Gamma."""
+    """Half-normal: a lighter tail than any Gamma."""
     return dist.HalfNormal(scale)
 
 
 @register_prior("halfcauchy")
 def halfcauchy(scale: Hyper = 1.0) -> TorchDistribution:
-    """Half-Cauchy, the scale prior of horseshoes; no posterior family has an analytic KL to it."""
+    """Half-Cauchy: the scale prior of horseshoe models; no posterior family has an analytic KL to it."""
     return dist.HalfCauchy(scale)
 
 
 @register_prior("inversegamma")
 def inversegamma(concentration: Hyper = 2.0, rate: Hyper = 1.0) -> TorchDistribution:
-    """Inverse-Gamma: keeps gates away from 0; analytic KL from LogNormal posteriors only."""
+    """Inverse-Gamma: keeps gates away from 0; only LogNormal posteriors have an analytic KL to it."""
     return dist.InverseGamma(concentration, rate)
 
 
 @register_prior("lognormal")
 def lognormal(loc: Hyper = 0.0, scale: Hyper = 1.0) -> TorchDistribution:
-    """Log-normal, symmetric about ``loc`` on the log scale."""
+    """Log-normal: symmetric about ``loc`` on the log scale."""
     return dist.LogNormal(loc, scale)

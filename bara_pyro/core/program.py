@@ -1,12 +1,11 @@
-"""The probabilistic program that every method shares: adapters in a frozen language model, a likelihood.
+"""Pyro model that all methods share: a frozen language model with adapters, and a likelihood.
 
-    global latents  ->  hidden states of the language model, each target layer changed by its adapter
-                    ->  the likelihood, which asks for the logits that it needs  ->  y
+    global latents  ->  hidden states of the language model, each target layer updated by its adapter
+                    ->  the likelihood, which computes the logits that it needs  ->  y
 
-A method is a subclass of `AdaptedLM` (which adapters, which global latents) and of `Adapter` (how one layer
-is changed, which local latents it samples). What is observed is the likelihood's business: an answer, unless
-another is given. Nothing of the language model is modified: the changes hang on forward hooks that exist only
-while the program runs.
+A method defines a subclass of `AdaptedLM` (its adapters and global latents) and a subclass of `Adapter` (the
+update of one layer and its local latents). The likelihood defines the observed site, by default an answer.
+The language model is not modified: adapters act through forward hooks that exist only while the program runs.
 """
 
 import math
@@ -37,7 +36,7 @@ from bara_pyro.types import is_whole
 
 
 class AdapterOptions(TypedDict, total=False):
-    """What every program is told about its adapters; see `AdaptedLM`."""
+    """Options of the adapters, common to all programs; see `AdaptedLM`."""
 
     r: int
     lora_alpha: float
@@ -48,32 +47,31 @@ class AdapterOptions(TypedDict, total=False):
 
 
 class AdaptedLM(Module):
-    """Base program: a frozen language model with one adapter a target layer, and a likelihood.
+    """Base Pyro model: a frozen language model with one adapter per target layer, and a likelihood.
 
     Args:
         backbone: the frozen language model.
         num_data: number N of training examples; likelihood and local KL are scaled by N / batch size.
-        make_adapter: `(target, rank, scaling) -> adapter` of one layer.
+        make_adapter: function `(target, rank, scaling) -> adapter` for one layer.
         r: rank.
-        lora_alpha: the change is scaled by `lora_alpha / r`.
+        lora_alpha: updates are scaled by `lora_alpha / r`.
         target_modules: see `bara_pyro.lm.targets.find_targets`.
-        full_vocab: compute the logits of the whole vocabulary before taking those asked for (same result).
-        rank_pattern: path of a module -> its rank where that is less than r, as PEFT has it; the scaling
-            stays `lora_alpha / r`.
-        likelihood: what is observed; an answer by default.
+        full_vocab: compute the logits of the whole vocabulary before selecting some (same result).
+        rank_pattern: module path -> rank below r, as in PEFT; the scaling stays `lora_alpha / r`.
+        likelihood: the likelihood; `AnswerLikelihood` by default.
 
     Raises:
-        ConfigError: a size is not positive, or the rank pattern names an unknown module or a rank above r.
-        BackboneError: a target matches nothing.
+        ConfigError: a size is not positive, or the rank pattern has an unknown module or a rank above r.
+        BackboneError: a target matches no layer, or the language model is not supported.
     """
 
-    adapters: Mapping[str, Adapter]  # by `sites.module_key` of their path, in the order of the targets
-    # Whether units can be taken out of an adapter one by one, which leaves a program with a rank pattern.
+    adapters: Mapping[str, Adapter]  # by `module_key` of their path, in the order of the targets
+    # Whether single rank units can be pruned; a pruned program has a rank pattern.
     prunable = False
-    has_activations = False  # whether `lora_A x` is what each rank unit passes on
-    # Whether draws reach the body: where they do not, it is run once for all draws.
+    has_activations = False  # whether the program has `lora_A`, so that `A x` are its activations
+    # Whether draws change the hidden states; if not, the body runs once for all draws.
     drawn_body = True
-    members = 0  # of an ensemble, which stand for draws, and whose numbers its adapters take as `latents`
+    members = 0  # number of ensemble members; its adapters take member indices as `latents`
 
     def __init__(
         self,
@@ -91,7 +89,7 @@ class AdaptedLM(Module):
         super().__init__()
         if not isinstance(backbone, Backbone):
             raise ConfigError(
-                f"The language model is a {type(backbone).__name__}: give bp.Backbone(model, tokenizer)."
+                f"The backbone is a {type(backbone).__name__}: pass bp.Backbone(model, tokenizer)."
             )
         for name, number in (("num_data", num_data), ("r", r)):
             if not is_whole(number) or number < 1:
@@ -99,19 +97,19 @@ class AdaptedLM(Module):
         if not 0 < lora_alpha < math.inf:
             raise ConfigError(f"lora_alpha={lora_alpha} must be a finite number above 0.")
         verify_once(backbone)
-        # In tuples, here and below, so that neither torch nor Pyro registers what they hold.
+        # Tuples, here and below, because neither torch nor Pyro registers modules inside tuples.
         self._frozen = (backbone,)
         self.num_data = num_data
         self.r = r
         self.full_vocab = full_vocab
         self.likelihood = likelihood or AnswerLikelihood()
         self.targets = find_targets(backbone.lm, target_modules)
-        # Decoder layers below all adapters, which are run once a row.
+        # Decoder layers below all adapters, which run once per row.
         self.frozen_layers = backbone.frozen_layers(self.targets)
         self.rank_pattern = checked_ranks(rank_pattern or {}, self.targets, r)
         adapters = [make_adapter(t, self.rank_pattern.get(t.path, r), lora_alpha / r) for t in self.targets]
         self.adapters = by_name({a.target.path: a for a in adapters})
-        self._heads = tuple(a for a in adapters if a.target.is_head)  # looked up once, as is the body
+        self._heads = tuple(a for a in adapters if a.target.is_head)  # looked up once, like the body
         self._body = tuple(
             (a, backbone.lm.get_submodule(a.target.path)) for a in adapters if not a.target.is_head
         )
@@ -125,32 +123,32 @@ class AdaptedLM(Module):
         return self._frozen[0]
 
     def global_latents(self, batch: Batch) -> Sequence[LayerLatents]:
-        """Sample what is shared by all rows and tokens; return what each adapter is given, a target each."""
+        """Sample the latents that all rows and tokens share; return one adapter's latents per target."""
         return [None] * len(self.targets)
 
     def outside(self) -> AbstractContextManager[None]:
-        """Return what stands around the program's own plates: by default nothing."""
+        """Return a context around the program's plates; empty by default, an ensemble adds its members."""
         return nullcontext()
 
     def counted(self, batch: Batch) -> Tensor:
-        """Return the tokens whose local sites enter the objective, `B x T`: by default the real ones."""
+        """Return a mask of tokens whose local sites enter the objective, `B x T`; default: the real ones."""
         return batch.attention_mask
 
     @cached_property
     def latents(self) -> Latents:
-        """The latent sites, for guides."""
+        """Latent sites of the program, for guides."""
         return Latents(self.r)
 
     @cached_property
     def gates(self) -> Gates | None:
-        """The gates, for diagnostics; None where the method has none."""
+        """Gates of the program, for diagnostics; None for methods without gates."""
         return None
 
     def forward(self, batch: Batch) -> Tensor:
-        """Run the program on a batch; return what its likelihood returns: log-probabilities, float32.
+        """Run the program on a batch; return the likelihood's result: log-probabilities, float32.
 
         Raises:
-            BackboneError: the language model is in training mode, or a program hangs on it.
+            BackboneError: the language model is in training mode, or another program is attached to it.
         """
         self.backbone.check()
         check_conditions()
@@ -175,14 +173,14 @@ class AdaptedLM(Module):
 
     @contextmanager
     def adapted(self, batch: Batch, latents: Sequence[LayerLatents]) -> Iterator[torch.Size]:
-        """Hang the adapters of the body on the language model while the block runs, in the plate of tokens.
+        """Attach the body's adapters to the language model while the block runs, inside the plate of tokens.
 
         Args:
-            batch: the rows that are run meanwhile.
-            latents: what each adapter is given.
+            batch: the rows that the block runs.
+            latents: the latents of each adapter.
 
         Yields:
-            The shape of the draws that the body is run for; empty: it is run once, whatever the draws.
+            Shape of the draws for which the body runs; empty if it runs once for all draws.
         """
         draws = torch.Size(draw_plate_shape() if self.drawn_body else ())
         changes = {
@@ -200,12 +198,12 @@ class AdaptedLM(Module):
         """Apply the output embedding and its adapter; see `bara_pyro.core.likelihood.Head`.
 
         Args:
-            latents: of all adapters.
-            hidden: `[draws x] B x P x d`.
-            rows: long, `C`: the tokens whose logits are wanted; the whole vocabulary if None.
+            latents: the latents of all adapters.
+            hidden: last hidden states, `[draws x] B x P x d`.
+            rows: token ids of the wanted logits, long, `C`; None for the whole vocabulary.
         """
         wanted = None if self.full_vocab else rows
-        if wanted is None:  # of a view torch would make a product a row, each with a copy of the weight
+        if wanted is None:  # for a view, torch would run one product per row, each with a copy of the weight
             hidden = hidden.contiguous()
         out = self.backbone.logits(hidden, wanted).float()
         for adapter in self._heads:
@@ -214,9 +212,9 @@ class AdaptedLM(Module):
         return out[..., rows] if self.full_vocab and rows is not None else out
 
     def next_token(self, latents: Sequence[LayerLatents], hidden: Tensor) -> NextToken:
-        """Return the distribution of the token behind each position; see `bara_pyro.core.likelihood.Head`.
+        """Return the distribution of the token after each position; see `bara_pyro.core.likelihood.Head`.
 
-        What the output embedding's adapter samples is sampled here, at all positions.
+        The local latents of the output embedding's adapter are sampled here, at all positions.
         """
         hidden = hidden.contiguous()
         heads = [(a, latents[a.target.index]) for a in self._heads]
@@ -231,12 +229,12 @@ class AdaptedLM(Module):
         return NextToken(logits, hidden.shape[:-1], self.backbone.vocabulary)
 
     def finished(self, logits: Tensor) -> Tensor:
-        """Do to logits, adapted or not, what is done to them last: here what the architecture does."""
+        """Apply the architecture's last step to logits, such as soft-capping; subclasses may add to it."""
         return self.backbone.finished(logits)
 
 
 class _Head(NamedTuple):
-    """What a likelihood is given of a program: see `bara_pyro.core.likelihood.Head`."""
+    """Implements `bara_pyro.core.likelihood.Head` for a program and its latents."""
 
     program: AdaptedLM
     latents: Sequence[LayerLatents]

@@ -1,4 +1,4 @@
-"""What is left to run of a batch once some of it was read, for rows that begin alike or for all draws."""
+"""Avoid repeated work in prediction: read shared prefixes and frozen parts of a batch once."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ from bara_pyro.fast.prefix import LEAST, Prefix, after, beginning, common_tokens
 
 
 def shared(model: AdaptedLM, batch: Batch) -> Batch:
-    """Return the rows as going on from what they all begin with, where that is long enough to be worth it."""
+    """Read the rows' common prefix once, if it is long enough; return the rows that continue from it."""
     if len(batch) == 1 or batch.segments is not None:
         return batch
     if not (model.backbone.reuse and model.backbone.continues):
@@ -28,7 +28,7 @@ def shared(model: AdaptedLM, batch: Batch) -> Batch:
     if tokens < LEAST:
         return batch
     lengths = batch.attention_mask.sum(-1)
-    uneven = int(lengths.min()) < int(lengths.max())  # the shorter ones go on after padding
+    uneven = int(lengths.min()) < int(lengths.max())  # shorter rows continue after padding
     if uneven and not model.backbone.goes_on_after_gaps(int(lengths.max())):
         return batch
     begin = beginning(batch, tokens)
@@ -37,10 +37,10 @@ def shared(model: AdaptedLM, batch: Batch) -> Batch:
 
 
 def narrowed(model: AdaptedLM, batch: Batch) -> Batch:
-    """Return the tokens whose last hidden states the likelihood looks at, going on from all others.
+    """Return only the tokens whose last hidden states the likelihood uses, continuing from the others.
 
-    Exact: what the last layer does with the others beside attending to them reaches no answer. To be called
-    under the same latents as what goes on from it.
+    The result is exact: in the last layer, the other tokens matter only through their keys and values. Call
+    it under the same latents as the forward pass that continues from it.
     """
     width = _asked_alone(model, batch)
     past = None if width is None else _read_last(model, batch, width)
@@ -48,18 +48,22 @@ def narrowed(model: AdaptedLM, batch: Batch) -> Batch:
 
 
 def drawn_last(model: AdaptedLM, guide: SiteGuide, batch: Batch, last: int) -> Batch:
-    """Return the last tokens of the rows, going on from the others, which are read at the posterior mean."""
+    """Return the last tokens of the rows, continuing from the others, read at the posterior mean.
+
+    Raises:
+        ConfigError: the likelihood uses all tokens, or the model cannot continue from earlier tokens.
+    """
     if last >= batch.input_ids.shape[1]:
         return batch
     if not model.likelihood.looks_at_asked:
         raise ConfigError(
-            f"A {type(model.likelihood).__name__} looks at all tokens (`looks_at_asked` is False): leave out "
+            f"A {type(model.likelihood).__name__} uses all tokens (`looks_at_asked` is False): leave out "
             f"last={last}."
         )
     if not model.backbone.continues:
         raise ConfigError(
-            f"{type(model.backbone.lm).__name__} cannot go on from tokens that were read before: leave out "
-            f"last={last}, which draws for all of them."
+            f"{type(model.backbone.lm).__name__} cannot continue from tokens read before: leave out "
+            f"last={last} to use draws for all tokens."
         )
     begin, counted = split(batch, last)
     states = lower(model, batch)
@@ -69,7 +73,7 @@ def drawn_last(model: AdaptedLM, guide: SiteGuide, batch: Batch, last: int) -> B
 
 
 def _with_rest(rest: Batch, states: Tensor | None) -> Batch:
-    """Return the rest of some rows with its part of what the layers below the adapters give whole rows."""
+    """Return the remaining tokens with their part of the frozen layers' states of the whole rows."""
     if states is None:
         return rest
     return replace(rest, past=replace(rest.past, rest=states[:, -rest.input_ids.shape[1] :]))
@@ -78,13 +82,13 @@ def _with_rest(rest: Batch, states: Tensor | None) -> Batch:
 def read_prefix(
     model: AdaptedLM, batch: Batch, counted: Tensor | None = None, states: Tensor | None = None
 ) -> Prefix:
-    """Run the body of a program on rows that others will go on from; return their keys and values.
+    """Run the body on rows from which others will continue; return their keys and values.
 
     Args:
         model: the program.
         batch: the rows.
-        counted: bool, `B x T`: the tokens that count; by default the real ones.
-        states: `B x T x d`, what the layers below the adapters give; None: these are run.
+        counted: mask of the tokens that count, bool, `B x T`; by default the real tokens.
+        states: output of the layers below the adapters, `B x T x d`; None to run those layers.
     """
     below = 0 if states is None else model.frozen_layers
     with _reading(model, batch) as copies:
@@ -92,12 +96,12 @@ def read_prefix(
 
 
 def lower(model: AdaptedLM, batch: Batch) -> Tensor | None:
-    """Return what the layers below the adapters give rows, `B x T x d`; None where there are none."""
+    """Return the output of the layers below the adapters, `B x T x d`; None if there are no such layers."""
     return model.backbone.lower(_tokens(batch), model.frozen_layers)
 
 
 def _asked_alone(model: AdaptedLM, batch: Batch) -> int | None:
-    """Return how many last tokens alone the last layer can be run for; None: for all, or for none."""
+    """Return the number of last tokens to which the last layer can be restricted; None if it cannot."""
     width = max(batch.asked)
     plain = batch.segments is None and batch.past is None and model.likelihood.looks_at_asked
     apart = model.backbone.reuse and model.backbone.last_apart
@@ -116,7 +120,7 @@ def _read_last(model: AdaptedLM, batch: Batch, width: int) -> Prefix | None:
 
 @contextmanager
 def _reading(model: AdaptedLM, batch: Batch) -> Iterator[int]:
-    """Sample the global latents and hang the body's adapters on the language model, as a forward does."""
+    """Sample the global latents and attach the body's adapters, as a forward pass does."""
     model.backbone.check()
     indices = torch.arange(len(batch), device=batch.input_ids.device)
     with model.outside():

@@ -1,4 +1,4 @@
-"""Sample statements of programs: local latents that see their layer's input, weights of the KL, draws."""
+"""Sample statements for programs: latents that pass the layer's input to the guide, KL weights, draws."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -15,25 +15,28 @@ from torch import Tensor
 from bara_pyro.errors import ConfigError
 
 INPUT = "input"
-"""Key of a sample statement's `infer` under which a guide is given the layer's input; see `local_sample`."""
+"""Key in a sample statement's `infer` for the layer's input, which the guide reads; see `local_sample`."""
 
 
 SHARED = "shared"
-"""The same for the draw of a global latent that the local one meets in the program."""
+"""Key in `infer` for the draw of the global latent that accompanies a local one."""
 
 
 UNWEIGHTED = "unweighted"
-"""The same for a latent whose KL has the weight 0; see `tempered`."""
+"""Key in `infer` that marks a latent whose KL has weight 0; see `tempered`."""
 
 
 def local_sample(site: str, prior: TorchDistribution, x: Tensor, shared: Tensor | None = None) -> Tensor:
-    """Sample a local latent whose posterior may depend on what the layer is given.
+    """Sample a local latent whose posterior may depend on the layer's input.
 
     Args:
-        site: its name.
+        site: name of the site.
         prior: its prior.
         x: the layer's input, `[draws x] B x T x width`.
-        shared: the draw of a global latent of all modules, `[draws x 1 x] modules x r`; None: there is none.
+        shared: draw of a global latent of all modules, `[draws x 1 x] modules x r`, or None.
+
+    Returns:
+        The value, with one entry per row and token.
 
     Examples:
         >>> import pyro
@@ -42,23 +45,23 @@ def local_sample(site: str, prior: TorchDistribution, x: Tensor, shared: Tensor 
 
         >>> x, prior = torch.randn(2, 5, 16), Gamma(1.0, 1.0).expand([8]).to_event(1)
         >>> with pyro.plate("data", 2, dim=-2), pyro.plate("tokens", 5, dim=-1):
-        ...     theta = local_sample("theta/layer", prior, x)  # from the prior: no guide is around it
+        ...     theta = local_sample("theta/layer", prior, x)  # drawn from the prior: no guide is active
         >>> theta.shape  # rows x tokens x r
         torch.Size([2, 5, 8])
     """
     given = {INPUT: x, SHARED: shared}
-    return pyro.sample(site, prior, infer=cast(InferDict, given))  # keys of ours, which Pyro passes on
+    return pyro.sample(site, prior, infer=cast(InferDict, given))  # Pyro passes our own keys on
 
 
 def tempered(beta: float) -> AbstractContextManager:
-    """Weight the KL of the sites inside by `beta`: 1 is the exact ELBO, 0 removes the term."""
+    """Return a context that weights its sites' KL by `beta`: 1 is the exact ELBO, 0 removes the term."""
     if beta == 1:
         return nullcontext()
     return _Unweighted() if beta == 0 else poutine.scale(scale=beta)
 
 
 class _Unweighted(MaskMessenger):
-    """Masks what is inside, and marks it: joined to a mask of tokens this one is a tensor of False."""
+    """Masks and marks the sites inside; combined with a token mask, the mask alone would be a tensor."""
 
     def __init__(self) -> None:
         super().__init__(mask=False)
@@ -79,21 +82,21 @@ def draw_plate_shape() -> tuple[int, ...]:
 
 
 def by_draw(site: str, value: Tensor, prior: TorchDistribution) -> Tensor:
-    """Return the value of a global site with its draws where the program has them, left of its own plates.
+    """Return the value of a global site with its draw dimensions left of the program's plates.
 
-    From `Predictive(parallel=True)` they may stand right beside the site's own dimensions, and would be taken
-    for rows.
+    `Predictive(parallel=True)` may put the draws next to the site's own dimensions, where the program would
+    read them as rows.
 
     Args:
-        site: its name.
-        value: `.. x own dimensions`.
-        prior: of the site, whose batch and event shape these are.
+        site: name of the site.
+        value: value of the site, `.. x own dimensions`.
+        prior: prior of the site; its batch and event shape are the site's own dimensions.
 
     Returns:
         `draws x 1 .. x own dimensions`, or one value for all draws.
 
     Raises:
-        ConfigError: it has another number of draws than are run.
+        ConfigError: the value has another number of draws than the program runs.
     """
     own = prior.shape()
     left, draws = value.shape[: value.dim() - len(own)], draw_plate_shape()
@@ -105,19 +108,19 @@ def by_draw(site: str, value: Tensor, prior: TorchDistribution) -> Tensor:
     if left.numel() == torch.Size(draws).numel():
         return value.reshape(*draws, *between, *own)
     raise ConfigError(
-        f"{site!r} is given {left.numel()} values, and the program runs {torch.Size(draws).numel()} draws: "
-        "give one a draw, or use Predictive with parallel=False."
+        f"{site!r} has {left.numel()} values, but the program runs {torch.Size(draws).numel()} draws: give "
+        "one value per draw, or use Predictive with parallel=False."
     )
 
 
 def sample_per_module(site: str, entry: TorchDistribution, modules: int, r: int, beta: float) -> Tensor:
-    """Sample an r-vector for every adapted module in one statement, its KL weighted by `beta`.
+    """Sample one r-vector per adapted module in one statement, with its KL weighted by `beta`.
 
     Args:
-        site: its name.
-        entry: the prior of one entry.
-        modules: how many there are.
-        r: entries of a vector.
+        site: name of the site.
+        entry: prior of one entry.
+        modules: number of modules.
+        r: number of entries per vector.
         beta: weight of the KL.
 
     Returns:
@@ -129,5 +132,5 @@ def sample_per_module(site: str, entry: TorchDistribution, modules: int, r: int,
 
 
 def by_module(drawn: Tensor) -> Sequence[Tensor]:
-    """Return what each module has of `[draws x 1 x] modules x r`: `[draws x 1 x] 1 x r`, for all tokens."""
+    """Split `[draws x 1 x] modules x r` into one `[draws x 1 x] 1 x r` per module, for all tokens."""
     return drawn.unsqueeze(-2).unbind(-3)

@@ -1,4 +1,4 @@
-"""Stochastic variational inference with one torch optimiser over all parameters of model and guide."""
+"""Stochastic variational inference (SVI) with one torch optimiser for all parameters of model and guide."""
 
 import math
 from collections.abc import Callable
@@ -27,7 +27,7 @@ G = TypeVar("G", bound=SiteGuide)
 
 
 class SVIOptions(TypedDict, total=False):
-    """What every inference is told beside its model, guide and optimiser; see `SVI`."""
+    """Options of every inference class besides model, guide and optimiser; see `SVI`."""
 
     loss: MeanFieldELBO | None
     scheduler: LRScheduler | None
@@ -36,22 +36,22 @@ class SVIOptions(TypedDict, total=False):
 
 
 class SVI(Generic[M, G]):
-    """What `pyro.infer.SVI` is, for adapters: `step` and `evaluate_loss`, one optimiser, one forward a step.
+    """SVI for adapters, like `pyro.infer.SVI`: `step` and `evaluate_loss`, with one forward pass per step.
 
-    Pyro's class (which works on the same model and guide) keeps one optimiser a parameter and so cannot clip
-    the joint norm, accumulate gradients or follow one schedule; it accepts no optimiser that can.
+    Pyro's class works on the same model and guide, but keeps one optimiser per parameter. It therefore cannot
+    clip the joint gradient norm, accumulate gradients or follow one schedule, as this class does.
 
     Args:
         model, guide: the program and its guide.
         optim: a torch optimiser over `parameters(model, guide)`; see `adamw`.
-        loss: the ELBO.
+        loss: the ELBO; a `MeanFieldELBO()` by default.
         scheduler: stepped after each optimiser step.
         clip_norm: joint gradient norm to clip to, or None.
         autocast: dtype of the backbone's matrix products under `torch.autocast`, or None.
 
     Raises:
-        ConfigError: the guide is another model's, the optimiser is none of torch's or holds nothing of the
-            guide, the loss is no `MeanFieldELBO`, or `clip_norm` is not above 0.
+        ConfigError: the guide belongs to another model, the optimiser is not a torch optimiser or has no
+            parameters of the guide, the loss is not a `MeanFieldELBO`, or `clip_norm` is not above 0.
 
     Examples:
         >>> import bara_pyro as bp
@@ -68,9 +68,9 @@ class SVI(Generic[M, G]):
         ['grad_norm', 'kl_phi', 'kl_theta', 'loss', 'nll']
     """
 
-    # Whether parameters are left out of the optimiser on purpose.
+    # Whether the optimiser may lack parameters on purpose.
     spares = False
-    # Whether the noise of several processes must be the same: a draw that the whole step is about.
+    # Whether several processes must use the same noise, because the whole step depends on one draw.
     common_noise = False
 
     def __init__(
@@ -87,11 +87,11 @@ class SVI(Generic[M, G]):
         check_guide(guide, model)
         if not isinstance(optim, Optimizer):
             raise ConfigError(
-                f"The optimiser is a {type(optim).__name__}: give one of torch, such as bp.adamw(model, "
-                "guide, lr=1e-3). Those of Pyro go with pyro.infer.SVI."
+                f"The optimiser is a {type(optim).__name__}: pass a torch optimiser, such as bp.adamw(model, "
+                "guide, lr=1e-3). Pyro's optimisers need pyro.infer.SVI."
             )
         if loss is not None and not isinstance(loss, MeanFieldELBO):
-            raise ConfigError(f"The loss is a {type(loss).__name__}: give a bp.MeanFieldELBO.")
+            raise ConfigError(f"The loss is a {type(loss).__name__}: pass a bp.MeanFieldELBO.")
         if clip_norm is not None and not clip_norm > 0:
             raise ConfigError(f"clip_norm={clip_norm} must be above 0, or None.")
         if not self.spares:
@@ -104,10 +104,8 @@ class SVI(Generic[M, G]):
         self.clip_norm = clip_norm
         self.autocast = autocast
         self.parameters = parameters(model, guide)
-        self.ranks: Ranks | None = (
-            None  # the processes that gradients are averaged over, if there are several
-        )
-        # What stands for `gradients`, to the same bits: see `bara_pyro.fast.capture`.
+        self.ranks: Ranks | None = None  # with several processes: those that average their gradients
+        # A replacement of `gradients` with bitwise equal results: see `bara_pyro.fast.capture`.
         self.replayed: Callable[..., dict[str, float]] | None = None
         self.last: dict[str, float] = {}
 
@@ -115,18 +113,18 @@ class SVI(Generic[M, G]):
         """Take one optimiser step on the union of the given (micro-)batches.
 
         Args:
-            batches: one batch, or several whose gradients are accumulated: the step equals that of one batch
-                with all their rows, unless the objective averages over the tokens of a batch, as that of
-                FVAE's official code does (`recipe: reproduction`).
+            batches: one batch, or several whose gradients are accumulated. The step equals that of one batch
+                with all their rows, unless the objective averages over the tokens of a batch, as FVAE's
+                official code does (`recipe: reproduction`).
 
         Returns:
-            The negative ELBO estimate of the whole data set, in nats. `self.last` holds its parts in nats
-            per example (`loss`, `nll`, `kl_theta`), `kl_phi` in nats, and the gradient norm.
+            The negative ELBO estimate of the whole data set, in nats. `self.last` holds its parts: `loss`,
+            `nll` and `kl_theta` in nats per example, `kl_phi` in nats, and the gradient norm.
 
         Raises:
             ConfigError: there is no batch.
-            BackboneError: the language model is in training mode, or a program hangs on it.
-            TrainingError: loss or gradient is not finite; the parameters are left as they were.
+            BackboneError: the language model is in training mode, or another program is attached to it.
+            TrainingError: loss or gradient is not finite; the parameters are not changed.
         """
         if not batches:
             raise ConfigError("A step needs at least one batch.")
@@ -140,12 +138,12 @@ class SVI(Generic[M, G]):
         return parts["loss"] * self.model.num_data
 
     def gradients(self, *batches: Batch) -> dict[str, float]:
-        """Leave the finite, clipped gradients of the given (micro-)batches in `.grad`; return `self.last`.
+        """Compute the clipped gradients of the given (micro-)batches in `.grad`; return `self.last`.
 
         Raises:
             TrainingError: loss or gradient is not finite.
         """
-        for parameter in self.parameters:  # also those that the optimiser does not hold (`TwoStepSVI`)
+        for parameter in self.parameters:  # also parameters outside the optimiser (`TwoStepSVI`)
             parameter.grad = None
         rows = sum(len(batch) for batch in batches)
         parts: dict[str, float] = {}
@@ -172,10 +170,14 @@ class SVI(Generic[M, G]):
         return nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
 
     def clipped(self, norm: Tensor, size: float) -> float:
-        """Clip the gradients, whose joint norm is `norm`, that is `size`; return it.
+        """Clip the gradients to `clip_norm`; return their joint norm before clipping.
+
+        Args:
+            norm: the joint norm, as a tensor.
+            size: the joint norm, as a number.
 
         Raises:
-            TrainingError: it is not finite.
+            TrainingError: the norm is not finite.
         """
         if not math.isfinite(size):
             raise TrainingError(
@@ -187,25 +189,25 @@ class SVI(Generic[M, G]):
         return size
 
     def terms(self, batch: Batch) -> ElboTerms:
-        """Evaluate the bound of a batch, with the backbone's products in the chosen type."""
+        """Return the ELBO terms of a batch, computed under `autocast` if set."""
         with self._autocast(batch.input_ids.device):
             return self.elbo.terms(self.model, self.guide, batch)
 
     def backward(self, terms: ElboTerms, share: float) -> None:
-        """Add the gradients of one micro-batch, which is the share `share` of the step's rows.
+        """Add the gradients of one micro-batch with the share `share` of the step's rows.
 
-        The loss is taken per example, so that clipping and the optimiser's epsilon do not depend on the size
-        of the data. With `update`, what a method with a training scheme of its own overrides.
+        The loss is per example, so that clipping and the optimiser's epsilon do not depend on the size of the
+        data set. Methods with their own training scheme override this method and `update`.
         """
-        # Filled where it lies: a number from the host would be waited for, and no graph could hold it.
+        # Filled on the device: a number from the host would synchronise and could not be captured in a graph.
         terms.loss.backward(torch.full_like(terms.loss, share / self.model.num_data))
 
     def accumulated(self) -> list[Tensor]:
-        """Return what `backward` adds to, which is linear in the rows: what processes average."""
+        """Return the tensors that `backward` adds to; they are linear in the rows and can be averaged."""
         return [p.grad for p in self.parameters if p.grad is not None]
 
     def update(self) -> None:
-        """Move the parameters along their gradients, which are finite and clipped."""
+        """Apply the clipped gradients to the parameters."""
         self.optim.step()
 
     def evaluate_loss(self, *batches: Batch) -> float:
@@ -213,7 +215,7 @@ class SVI(Generic[M, G]):
 
         Raises:
             ConfigError: there is no batch.
-            BackboneError: the language model is in training mode, or a program hangs on it.
+            BackboneError: the language model is in training mode, or another program is attached to it.
         """
         if not batches:
             raise ConfigError("A loss needs at least one batch.")

@@ -1,4 +1,4 @@
-"""One estimate of the bound: its parts, and how they are logged."""
+"""Parts of one ELBO estimate, and their units in logs."""
 
 import math
 from collections.abc import Sequence
@@ -20,14 +20,14 @@ class ElboTerms:
     Attributes:
         loss: the negative ELBO of the whole data set, in nats, KL weights included.
         nll: the expected negative log-likelihood of the whole data set, in nats.
-        kl: site -> KL(posterior || prior) in nats as it enters at weight 1 and without the data scale: the
-            plain KL for a global site, the sum over the batch's rows and real tokens for a local one; 0 for
-            one of weight 0, which is not computed. A site whose posterior is its prior (a dropout mask,
-            random signs) is not listed.
-        extra: site -> negative log-density of what else is observed (an auxiliary likelihood, a factor), with
-            weight and scale left out as in `kl`.
+        kl: site -> KL(posterior || prior) in nats, without its weight and the data scale: the plain KL for a
+            global site, the sum over the batch's rows and real tokens for a local site. A KL of weight 0 is
+            not computed and listed as 0. Sites whose posterior is their prior (dropout masks, random signs)
+            are left out.
+        extra: site -> negative log-density of other observed sites (an auxiliary likelihood, a factor), also
+            without weight and scale.
 
-    All carry the gradient.
+    All tensors carry gradients.
     """
 
     loss: Tensor
@@ -47,7 +47,11 @@ def mean_terms(terms: list[ElboTerms]) -> ElboTerms:
 
 
 def check_finite(loss: float, terms: ElboTerms) -> None:
-    """Raise `TrainingError` where a loss is not finite, with the parts of its terms that are not."""
+    """Check that a loss is finite.
+
+    Raises:
+        TrainingError: it is not; the message names the parts that are not finite.
+    """
     if math.isfinite(loss):
         return
     sites = [f"KL of {site}" for site, kl in terms.kl.items() if not kl.isfinite()]
@@ -59,7 +63,7 @@ def check_finite(loss: float, terms: ElboTerms) -> None:
 
 
 class Part(NamedTuple):
-    """One number of a bound: it is logged under `key`, divided by `share`."""
+    """One part of a bound, logged under `key` as `value / share`."""
 
     key: str
     share: float
@@ -67,11 +71,11 @@ class Part(NamedTuple):
 
 
 def parts_of(model: AdaptedLM, terms: ElboTerms, rows: int) -> list[Part]:
-    """Return the numbers of a bound, on its device; see `per_example`."""
+    """Return the parts of a bound as tensors on its device; see `per_example`."""
     n, latents = model.num_data, model.latents
     found = [Part("loss", n, terms.loss.detach()), Part("nll", n, terms.nll.detach())]
     sites = [("kl_", latents.sites[name], kl) for name, kl in terms.kl.items()]
-    # What a program does not declare is taken for a factor of the whole.
+    # A site that the program does not declare counts as a global factor.
     sites += [("", latents.auxiliary.get(name, Site(name)), v) for name, v in terms.extra.items()]
     return found + [
         Part(prefix + site.family, rows if site.local else 1, v.detach()) for prefix, site, v in sites
@@ -79,7 +83,7 @@ def parts_of(model: AdaptedLM, terms: ElboTerms, rows: int) -> list[Part]:
 
 
 def logged(parts: Sequence[Part], numbers: Sequence[float]) -> dict[str, float]:
-    """Return the sums of numbers by their parts' keys, each divided by its share."""
+    """Return key -> sum of the numbers of its parts, each divided by its part's share."""
     sums: dict[str, float] = {}
     for part, number in zip(parts, numbers, strict=True):
         sums[part.key] = sums.get(part.key, 0.0) + number / part.share
@@ -87,16 +91,16 @@ def logged(parts: Sequence[Part], numbers: Sequence[float]) -> dict[str, float]:
 
 
 def per_example(model: AdaptedLM, terms: ElboTerms, rows: int) -> dict[str, float]:
-    """Return the parts of a bound as they are logged.
+    """Return the parts of a bound in the units of the logs.
 
     Args:
         model: the program.
-        terms: of a batch.
-        rows: in the batch.
+        terms: ELBO terms of a batch.
+        rows: number of rows of the batch.
 
     Returns:
-        In nats per example `loss`, `nll` and what is local (`kl_theta`), in nats what is global (`kl_phi`).
+        `loss`, `nll` and local parts (`kl_theta`) in nats per example, global parts (`kl_phi`) in nats.
     """
     parts = parts_of(model, terms, rows)
-    # In one copy off the device, however many sites there are.
+    # One copy off the device, whatever the number of sites.
     return logged(parts, torch.stack([part.value for part in parts]).tolist())

@@ -89,8 +89,8 @@ class Discrete(WeibullGuide):
 @pytest.mark.parametrize(
     ("guide", "said"),
     [
-        (Foreign, "A Undrawable has no quantile function of its own"),
-        (Discrete, "the guide draws it from a Poisson, whose draws have no gradient"),
+        (Foreign, "A Undrawable has no icdf"),
+        (Discrete, "from a Poisson, which has no rsample"),
     ],
 )
 def test_a_guide_that_lacks_something_is_refused_before_a_step(

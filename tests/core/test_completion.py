@@ -220,7 +220,7 @@ def test_an_ensemble_is_the_mixture_of_its_members_at_the_mean_too() -> None:
     )
     alone = [predict(model, guide, reply_batch([row]), samples=0)[0, 0] for row in EACH]
     assert_close(torch.stack(alone), expected, rtol=0, atol=2e-5)
-    with pytest.raises(ConfigError, match=r"Mean logits .* are for a closed set of answers"):
+    with pytest.raises(ConfigError, match=r"Mean logits .* need a closed set of answers"):
         EnsembleGuide(model, average="logits")
 
 

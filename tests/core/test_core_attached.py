@@ -199,7 +199,7 @@ def test_a_program_that_is_more_than_adapters_is_refused() -> None:
     with pytest.raises(ConfigError, match="seed='mode'"), bp.attached((model, guide), "mode"):  # type: ignore
         pass
     model.__class__ = Doubled
-    with pytest.raises(ConfigError, match="Doubled is more than adapters"), bp.attached((model, guide)):
+    with pytest.raises(ConfigError, match="Doubled does more"), bp.attached((model, guide)):
         pass
 
 
@@ -207,7 +207,7 @@ def test_noise_of_answers_hangs_on_no_layer() -> None:
     """The draws of a distance-aware run are not those of its adapters; its mean is."""
     overrides = {"method": "bara-gate", "task.limit": 20, "adapter.distance_aware": True}
     system = build_system(load_config(overrides=overrides))
-    with pytest.raises(ConfigError, match="noise of its answers"), bp.attached(system, 7):
+    with pytest.raises(ConfigError, match="noise to its answers"), bp.attached(system, 7):
         pass
     with bp.attached(system):
         pass
@@ -217,7 +217,7 @@ def test_tokens_chosen_by_their_places_are_refused_for_a_draw() -> None:
     pair = bara_pair(seed=3, scale=0.3)
     batch = unlabelled()
     places = torch.tensor([0, 2])
-    with bp.attached(pair, 3) as lm, pytest.raises(ConfigError, match="tensor of places"):
+    with bp.attached(pair, 3) as lm, pytest.raises(ConfigError, match="tensor of positions"):
         lm(input_ids=batch.input_ids, logits_to_keep=places)
     with bp.attached(pair) as lm, torch.no_grad():
         assert lm(input_ids=batch.input_ids, logits_to_keep=places).logits.shape[1] == 2

@@ -164,7 +164,7 @@ POSITION = {
 @pytest.mark.parametrize("kind", POSITION)
 def test_parameters_of_rows_by_their_place_are_refused_on_other_rows(kind: str) -> None:
     """Of a minibatch they would be of random rows, or of whichever stand there next."""
-    with pytest.raises(ConfigError, match="take"):
+    with pytest.raises(ConfigError, match="use"):
         minibatches(POSITION[kind], rows=10)
 
 
@@ -222,7 +222,7 @@ def test_weights_around_a_stock_guide_are_refused(around: Callable, elbo: Callab
     model, _ = bara_pair(num_data=N, r=R, seed=0, latent="phi", beta_phi=0.5)
     guide = AutoNormal(model)
     plain = elbo().loss(model, guide, make_batch())
-    with pytest.raises(ConfigError, match="of its own"):
+    with pytest.raises(ConfigError, match="its own weight or mask"):
         elbo().loss(model, around(guide), make_batch())
     torch.manual_seed(1)
     once = elbo().loss(model, guide, make_batch())

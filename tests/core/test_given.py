@@ -61,7 +61,7 @@ def test_a_language_model_of_ones_own_is_verified_too() -> None:
 
 @pytest.mark.parametrize("given", [make_lm("qwen2"), "microworld", None])
 def test_what_is_no_backbone_is_refused(given: object) -> None:
-    with pytest.raises(ConfigError, match=r"give bp\.Backbone\(model, tokenizer\)"):
+    with pytest.raises(ConfigError, match=r"pass bp\.Backbone\(model, tokenizer\)"):
         BaRA(given, num_data=8)  # type: ignore[arg-type]
 
 
@@ -100,7 +100,7 @@ GUIDES: list[Callable[[Any], object]] = [
 @pytest.mark.parametrize("guide", GUIDES)
 def test_a_guide_of_another_kind_of_program_is_refused(guide: Callable[[Any], object]) -> None:
     model = BaRA(backbone(), num_data=8)
-    with pytest.raises(ConfigError, match=f"A {guide.__name__} is for a .+, and this is a BaRA"):
+    with pytest.raises(ConfigError, match=f"A {guide.__name__} is for a .+, not for a BaRA"):
         guide(model)
 
 
@@ -129,8 +129,8 @@ class Stored(WeibullGuide):
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        (Narrow, r"gave 'phi' a distribution of event shape \(1,\), and its prior has \(8,\)"),
-        (Stored, r"Stored or its model has pyro.param\('shift'\)"),
+        (Narrow, r"gave 'phi' the event shape \(1,\), but its prior has \(8,\)"),
+        (Stored, r"Stored or its model uses pyro.param\('shift'\)"),
     ],
 )
 def test_distributions_of_a_guide_that_would_train_another_bound(kind: type[WeibullGuide], said: str) -> None:
@@ -163,7 +163,7 @@ def test_labels_are_one_whole_number_a_row() -> None:
 def test_rows_without_answers_of_one_token() -> None:
     model, guide = lora_pair()
     batch = replace(make_batch(), answer_ids=ANSWERS[:0])
-    with pytest.raises(DataError, match=r"bp\.TextLikelihood\(\) for whole texts"):
+    with pytest.raises(DataError, match=r"bp\.TextLikelihood\(\) for longer answers"):
         MeanFieldELBO().terms(model, guide, batch)
 
 
@@ -172,10 +172,10 @@ def test_inference_is_told_what_it_can_use() -> None:
     whole = adamw(model, guide, lr=1e-3)
     half = torch.optim.SGD(list(model.parameters()), lr=1e-3)
     for optim, how, said in (
-        (pyro.optim.Adam({"lr": 1e-3}), {}, "give one of torch"),
-        (half, {}, "holds no parameter of the WeibullGuide"),
-        (whole, {"loss": TraceMeanField_ELBO()}, r"give a bp\.MeanFieldELBO"),
-        (whole, {"loss": Trace_ELBO()}, r"give a bp\.MeanFieldELBO"),
+        (pyro.optim.Adam({"lr": 1e-3}), {}, "pass a torch optimiser"),
+        (half, {}, "has no parameters of the WeibullGuide"),
+        (whole, {"loss": TraceMeanField_ELBO()}, r"pass a bp\.MeanFieldELBO"),
+        (whole, {"loss": Trace_ELBO()}, r"pass a bp\.MeanFieldELBO"),
         (whole, {"clip_norm": -1.0}, "clip_norm=-1.0 must be above 0"),
         (whole, {"clip_norm": float("nan")}, "clip_norm=nan must be above 0"),
     ):
@@ -189,7 +189,7 @@ def test_inference_is_told_what_it_can_use() -> None:
 @pytest.mark.parametrize(("steps", "warmup"), [(-5, 0.06), (0, 0.06), (10, 3.0), (10, -3.0)])
 def test_schedules_out_of_range(steps: int, warmup: float) -> None:
     optim = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
-    with pytest.raises(ConfigError, match="must be at least 1 and warmup"):
+    with pytest.raises(ConfigError, match="must be at least 1, and warmup"):
         linear_schedule(optim, steps, warmup)
 
 

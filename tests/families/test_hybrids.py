@@ -112,7 +112,7 @@ def test_drawing_for_the_last_tokens_alone_needs_a_model_that_goes_on() -> None:
     model = BaRA(backbone, 4, r=2)
     backbone.continues = False
     batch = replace(collate_ids(ROWS, [0] * 4, list("abcd"), torch.tensor([3, 4, 5]), 1), labels=None)
-    with pytest.raises(ConfigError, match="cannot go on from tokens"):
+    with pytest.raises(ConfigError, match="cannot continue from tokens"):
         predict(model, WeibullGuide(model), batch, samples=2, last=2)
 
 

@@ -196,7 +196,7 @@ def test_too_few_rows_and_other_likelihoods_are_refused() -> None:
         Distance(WIDTH).fit(states(9), torch.zeros(9, 2))
     model, _ = lora_pair("llama")
     for likelihood in (TextLikelihood(), CompletionLikelihood()):
-        with pytest.raises(ConfigError, match="Distance-aware predictions are for answers of one token"):
+        with pytest.raises(ConfigError, match="Distance-aware predictions need answers of one token"):
             aware(LoRA(model.backbone, 4, likelihood=likelihood))
 
 

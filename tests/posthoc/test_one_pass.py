@@ -138,7 +138,7 @@ def test_what_cannot_be_is_refused() -> None:
     pair, lora = bara_pair("llama"), lora_pair("llama")
     with pytest.raises(ConfigError, match="this program has none that differ"):
         Corrections(lora[0], one_pass=True).fit(*lora, known())
-    with pytest.raises(ConfigError, match="One-pass predictions are for answers of one token"):
+    with pytest.raises(ConfigError, match="One-pass predictions need answers of one token"):
         Corrections(BaRA(pair[0].backbone, 4, likelihood=TextLikelihood()), one_pass=True)
     with pytest.raises(DataError, match=f"4 training rows .* {FEWEST} are the least"):
         Corrections(pair[0], one_pass=True).fit(*pair, known()[:1])

@@ -1,12 +1,12 @@
-"""Distributions of the gates and the closed-form divergences between posteriors and priors.
+"""Distributions of the gates, and closed-form KL divergences between posteriors and priors.
 
-Importing this package registers the divergences with :func:`torch.distributions.kl_divergence`, so that
-Pyro's ``TraceMeanField_ELBO`` finds them.
+Importing this package registers the divergences with :func:`torch.distributions.kl_divergence`, where Pyro's
+``TraceMeanField_ELBO`` finds them.
 """
 
 from bara_pyro.core.distributions import kl as kl
 from bara_pyro.core.distributions import moments as moments
-from bara_pyro.core.distributions import normal as normal  # imported for what they register
+from bara_pyro.core.distributions import normal as normal  # imported because they register divergences
 from bara_pyro.core.distributions.kl import has_analytic_kl
 from bara_pyro.core.distributions.weibull import (
     KAPPA_MAX,

@@ -1,6 +1,6 @@
-"""Analytic KL divergences from Weibull posteriors to Gamma priors, and which pairs have an analytic one.
+"""Analytic KL divergences from Weibull posteriors to Gamma priors, and a test for analytic divergences.
 
-The divergences are registered with torch on import.
+Importing this module registers the divergences with torch.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def kl_mean_weibull(q: MeanWeibull, p: Gamma | Exponential) -> Tensor:
 
     .. math:: g (a \kappa - 1) - \log\kappa + b m - 1 - a (\log(b m) - \log\Gamma(1 + \kappa)) + \log\Gamma(a)
 
-    with Euler's g: the divergence of WHAI (Zhang et al. 2018, arXiv 1803.01328) in the parameters of
-    :class:`MeanWeibull`, which leave no Gamma function outside a logarithm. It is exactly 0 where the two
-    distributions are one: ``m = 1 / b``, ``kappa = a = 1``.
+    with Euler's constant g. This is the divergence of WHAI (Zhang et al. 2018, arXiv 1803.01328) in the
+    parameters of :class:`MeanWeibull`, in which every Gamma function is inside a logarithm. It is exactly 0
+    if both distributions are equal: ``m = 1 / b``, ``kappa = a = 1``.
     """
     a, b = _numbers(p)
     if a.dim() == b.dim() == 0 and not (a.requires_grad or b.requires_grad):
@@ -46,9 +46,9 @@ def kl_mean_weibull(q: MeanWeibull, p: Gamma | Exponential) -> Tensor:
 @register_kl(Weibull, Gamma)
 @register_kl(Weibull, Exponential)
 def kl_weibull(q: Weibull, p: Gamma | Exponential) -> Tensor:
-    """Return KL(Weibull(scale, concentration) || Gamma or Exponential) in nats, for torch's and Pyro's own.
+    """Return KL(Weibull(scale, concentration) || Gamma or Exponential) in nats, for torch's Weibull.
 
-    Its mean overflows float32 from ``concentration < 0.03`` at unit scale; then so does the divergence.
+    At unit scale and ``concentration < 0.03`` the mean overflows float32, and so does the divergence.
     """
     kappa = q.concentration_reciprocal
     log_gamma = torch.lgamma(1 + kappa)
@@ -56,24 +56,24 @@ def kl_weibull(q: Weibull, p: Gamma | Exponential) -> Tensor:
 
 
 def _numbers(p: Gamma | Exponential) -> tuple[Tensor, Tensor]:
-    """Return concentration and rate, each without dimensions where it is one number throughout."""
+    """Return concentration and rate; scalars if each has the same value everywhere by expansion."""
     b = unexpanded(p.rate)
     a = unexpanded(p.concentration) if isinstance(p, Gamma) else b.new_ones(())
     return (a.reshape(()), b.reshape(())) if a.numel() == b.numel() == 1 else (a, b)
 
 
 def _weibull_gamma(kappa: Tensor, log_gamma: Tensor, mean: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    # Each group is 0 on its own at kappa = a = b * mean = 1. log(b * mean) stands next to b * mean because
-    # b * (1 / b) may round to 1 - eps, and (1 - eps) - 1 - log(1 - eps) is still 0.
+    # Each group alone is 0 at kappa = a = b * mean = 1. b * mean and its logarithm are grouped because
+    # b * (1 / b) may round to 1 - eps, and (1 - eps) - 1 - log(1 - eps) still rounds to 0.
     scaled_mean = mean * b
     shape = torch.addcmul(torch.lgamma(a) - EULER, a * EULER, kappa) - kappa.log()
     return shape + torch.addcmul(scaled_mean - 1, a, scaled_mean.log() - log_gamma, value=-1)
 
 
 class _OneNode(torch.autograd.Function):
-    """The divergence of a MeanWeibull from a prior of two numbers, its gradient in 7 operations."""
+    """KL of a MeanWeibull to a prior with two scalar parameters, with a gradient in 7 operations."""
 
-    # With a separate setup_context torch would inspect this signature at every call, for 0.3 ms.
+    # With a separate setup_context torch would inspect this signature at every call, which takes 0.3 ms.
     @staticmethod
     def forward(ctx: Any, mean: Tensor, kappa: Tensor, a: Tensor, b: Tensor) -> Tensor:
         shifted = kappa + 1
@@ -89,9 +89,9 @@ class _OneNode(torch.autograd.Function):
 
 
 def unexpanded(value: Tensor) -> Tensor:
-    """Return ``value`` with its expanded dimensions cut back to size 1.
+    """Return ``value`` with its expanded dimensions reduced to size 1.
 
-    Plates expand a prior's two numbers to ``B x T x r``; their lgamma is needed once, not B T r times.
+    Plates expand a prior's two numbers to ``B x T x r``; their lgamma is needed only once.
     """
     if 0 not in value.stride():
         return value
@@ -105,12 +105,12 @@ _EXPONENTIAL_FAMILY = (ExponentialFamily, ExponentialFamily)
 def has_analytic_kl(q: Distribution, p: Distribution) -> bool:
     """Return whether ``kl_divergence(q, p)`` has a closed form for this pair.
 
-    Pyro's ``TraceMeanField_ELBO`` finds out by catching ``NotImplementedError``, and then estimates the
-    divergence from one draw without a word. This answers first, and costs a few dictionary look-ups.
+    Pyro's ``TraceMeanField_ELBO`` catches ``NotImplementedError`` and then silently estimates the divergence
+    from one draw. This function checks beforehand, at the cost of a few dictionary look-ups.
 
-    A rule serves subclasses, but not a user's own with another ``log_prob``, which is another distribution.
-    Looks through ``to_event`` and ``mask``, on both sides. An ``ExpandedDistribution`` (from a class without
-    an ``expand`` of its own) has no divergence in Pyro, hence none here.
+    A rule also serves subclasses, except a user's subclass with another ``log_prob``, which is another
+    distribution. ``to_event`` and ``mask`` are unwrapped on both sides. An ``ExpandedDistribution`` (from a
+    class without its own ``expand``) has no divergence in Pyro, hence none here.
 
     Args:
         q: Posterior.
@@ -134,7 +134,7 @@ def has_analytic_kl(q: Distribution, p: Distribution) -> bool:
 
 
 def _independent(q: Independent, p: Independent) -> bool:
-    """Strip the event dimensions that both have, as Pyro's rule for ``Independent`` does."""
+    """Remove the event dimensions that both have, as Pyro's rule for ``Independent`` does."""
     extra = q.reinterpreted_batch_ndims - p.reinterpreted_batch_ndims
     rest_q = Independent(q.base_dist, extra) if extra > 0 else q.base_dist
     rest_p = Independent(p.base_dist, -extra) if extra < 0 else p.base_dist
@@ -143,7 +143,7 @@ def _independent(q: Independent, p: Independent) -> bool:
 
 @lru_cache(maxsize=256)
 def _rule(q: type, p: type, registered: int) -> object:
-    """Return the rule that torch would apply; ``registered`` renews the entry when a pair is added."""
+    """Return the rule that torch would apply; ``registered`` invalidates the cache when a rule is added."""
     rule = kl._dispatch_kl(q, p)
     pairs = [pair for pair, known in kl._KL_REGISTRY.items() if known is rule]
     serves = any(_has_density_of(q, one) and _has_density_of(p, other) for one, other in pairs)
@@ -151,12 +151,12 @@ def _rule(q: type, p: type, registered: int) -> object:
 
 
 def _is_known(distribution: type) -> bool:
-    """Whether a distribution is torch's, Pyro's or this package's, and none of a user's own."""
+    """Whether a distribution class belongs to torch, Pyro or this package."""
     return distribution.__module__.split(".")[0] in ("torch", "pyro", "bara_pyro")
 
 
 def _has_density_of(distribution: type, parent: type) -> bool:
-    """Whether a class is a parent or its subclass with that density: a user's own may have another."""
+    """Whether a class is `parent` or a subclass with the same density; a user's subclass may change it."""
     if not issubclass(distribution, parent):
         return False
     between = distribution.__mro__[: distribution.__mro__.index(parent)]

@@ -215,7 +215,7 @@ def test_a_long_context_loses_its_beginning(systems: dict[str, System]) -> None:
     ("method", "law", "said"),
     [
         ("laplace", "token", "is of the answers that it was fitted to"),
-        ("ensemble", "mean", "more than adapters"),
+        ("ensemble", "mean", "supports only adapters"),
         ("lora", "median", "law 'median'"),
     ],
 )
