@@ -96,8 +96,8 @@ def trust_table(systems: Mapping[str, Predictions]) -> Table:
         Column("method", "method"),
         Column("correct", "correct", "%", ".0f"),
         Column("says", "mean confidence", "%", ".0f"),
-        Column("sure", f"confident of at least {100 * SURE:.0f} %", "%", ".0f"),
-        Column("sure_correct", "correct among these", "%", ".0f"),
+        Column("sure", f"at least {100 * SURE:.0f} % sure", "%", ".0f"),
+        Column("sure_correct", "of these correct", "%", ".0f"),
     ]
     rows: list[Json] = []
     for name, (log_probs, labels) in systems.items():
