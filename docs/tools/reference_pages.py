@@ -14,8 +14,8 @@ from docs.tools.method_list import table
 
 COMMANDS = """# Command line
 
-Every command and its options. In the terminal, `bara COMMAND --help` prints them, and `--help-all` prints long
-lists in full. Settings that several commands share are on [their own page](settings.md).
+Every command and its options. In the terminal, `bara COMMAND --help` prints them, and `--help-all` prints
+long lists in full. Settings that several commands share are on [their own page](settings.md).
 """
 SETTINGS = """# Settings
 

@@ -33,10 +33,11 @@ def demo(
     shown again; --overwrite starts it anew.
     """
     from bara_pyro.cli import demo as program
+    from bara_pyro.cli.demo_page import METHODS
     from bara_pyro.cli.outputs import check_folder
 
     # A finished demonstration is read back; an interrupted one continues.
-    check_folder(out, overwrite=True, parts=program.METHODS)
+    check_folder(out, overwrite=True, parts=METHODS)
     program.demo(
         out,
         overwrite=overwrite,
