@@ -287,7 +287,7 @@ def compare_study(runs: Sequence[RunRows], comparisons: Comparisons) -> list[dic
     """Compare every arm of a study with LoRA, the best baseline and the declared reference; see `compare`.
 
     Raises:
-        DataError: there is no reference among the arms, no rows of the tasks that are asked for, or runs of
+        DataError: there is no reference among the arms, no rows of the requested tasks, or runs of
             one task were not scored on the same rows.
     """
     wanted = comparisons.tested_on
@@ -308,9 +308,9 @@ def write_comparisons(study: str, comparisons: Comparisons, results: Path = RESU
 
 
 def default_references(arms: Sequence[str], choices: Path = CHOICES) -> list[str]:
-    """Return the arms to compare with, LoRA and the best baseline; a `DataError` where there is neither.
+    """Return the arms to compare with, LoRA and the best baseline; a `DataError` if there is neither.
 
-    LoRA with a rehearsal is one where it is an arm: what it lacks by default has to be told from what it is.
+    LoRA with split-half calibration is one if it is an arm, to separate the method from its default.
     """
     found = [name for name in (*tagged("reference"), LORA_REHEARSED) if name in arms]
     best = best_baseline(arms, choices)

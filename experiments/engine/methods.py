@@ -167,8 +167,8 @@ def check_spaces(methods: Iterable[str]) -> None:
 LORA_REHEARSED = "LoRA with rehearsal"
 BLOB_REHEARSED = "BLoB with rehearsal"
 
-# Method, and what is said of a rehearsal with few rows and with many. It is said where it is the default,
-# too, so that runs of before that keep their names; with many rows none has one.
+# Method, and its `adapter.calibrated` with few rows and with many. It is set even if it is the default, so
+# that earlier runs keep their names; with many rows no method is calibrated.
 ARMS: dict[str, tuple[str, bool | None, bool | None]] = {
     "bara-gate": ("bara-gate", True, None),
     "BaRA gate without rehearsal": ("bara-gate", False, False),
@@ -180,9 +180,9 @@ ARMS: dict[str, tuple[str, bool | None, bool | None]] = {
 
 
 def rehearsed_or_not(methods: Sequence[str], *, few: bool) -> dict[str, dict[str, str | bool | None]]:
-    """Return arm -> its method and `adapter.calibrated`, for the methods that are asked for, in their order.
+    """Return arm -> its method and `adapter.calibrated`, for these methods, in their order.
 
-    Methods without a variant of their own have one arm, and nothing is said of a rehearsal.
+    Methods without a variant of their own have one arm, which leaves split-half calibration at its default.
     """
     found: dict[str, dict[str, str | bool | None]] = {}
     for method in methods:

@@ -115,8 +115,8 @@ def shifted_scores(system: System, out: Path, name: str) -> dict[str, Any]:
 
     Returns:
         `metrics` (per S), `auroc` (percent, per S: of telling shifted rows by predictive `entropy` and, where
-        the draws differ, by `mutual_information` at the largest S), `classes` (where it is not the run's own,
-        entropies differ for that reason, too) and `wall_clock_evaluate_s`.
+        the draws differ, by `mutual_information` at the largest S), `classes` (if it differs from the run's
+        own, so do the entropies) and `wall_clock_evaluate_s`.
 
     Raises:
         ConfigError: the run itself was not evaluated on test rows.
@@ -218,7 +218,7 @@ def committed(record: Record) -> Record:
 
 
 def read_record(path: Path) -> Record:
-    """Read one record; a `CheckpointError` where there is none, a `DataError` where it is something else."""
+    """Read one record; a `CheckpointError` if it is missing, a `DataError` if it is something else."""
     return checked(read_json(path), str(path))
 
 

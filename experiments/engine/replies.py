@@ -1,7 +1,7 @@
 """What is kept of a model that learnt replies: scores of the best of n, diversity, entropy; and the tax.
 
 Replies to every test prompt at several temperatures, by draws of the posterior (one a reply) and at its mean,
-so that diversity from weights can be told from diversity from temperature. The tax is what learning replies
+which separates diversity from weights and diversity from temperature. The tax is what learning replies
 costs elsewhere: scores on tasks of questions, before and after.
 """
 
@@ -51,7 +51,7 @@ Tax = Callable[[System], tuple[Scores, Scores]]
 
 @dataclass(frozen=True)
 class Sampling:
-    """What is asked of every model.
+    """What every model generates.
 
     Attributes:
         prompts: test prompts.
@@ -70,7 +70,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Look:
-    """What is looked at in every model: what is asked, what it has lost elsewhere (None: not asked).
+    """What is measured in every model: replies, and the loss on other tasks (None: not measured).
 
     `facts` are what results depend on beside that, and the page may name.
     """
@@ -81,7 +81,7 @@ class Look:
 
 
 def sampled(system: System, sampling: Sampling, replies: int, tax: Tax | None = None) -> dict[str, Any]:
-    """Return what is kept of a fitted system that is asked for so many replies a prompt.
+    """Return what is kept of a fitted system, with so many replies a prompt.
 
     Returns:
         `nll`: nats a token of the test replies, whole ones each under one of `SAMPLES` draws; `samples`: of

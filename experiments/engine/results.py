@@ -121,7 +121,7 @@ def results_path(name: str, folder: Path = RESULTS) -> Path:
 
 
 def read_store(path: Path) -> Store:
-    """Read a file of results, nothing where there is none; a `DataError` where it holds something else."""
+    """Read a file of results, empty if it is missing; a `DataError` if it holds something else."""
     store = Store(path.parent)
     if not path.exists():
         return store
@@ -270,7 +270,7 @@ def write_study(
 
 
 def check_runs(name: str, runs: Sequence[Mapping[str, Any]]) -> None:
-    """Raise a `DataError` where a run lacks a key of `RUN` or cannot be told from another."""
+    """Raise a `DataError` if a run lacks a key of `RUN` or equals another run in all of them."""
     seen = set()
     for run in runs:
         if missing := [key for key in RUN if key not in run]:
@@ -303,7 +303,7 @@ def load_study(name: str, folder: Path = RESULTS) -> Study:
 
 
 def load_other_split(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return scores on the split that runs were not evaluated on, where they were asked for, by hash."""
+    """Return scores on the split that runs were not evaluated on, if they were scored there, by hash."""
     found = find_results(OTHER_SPLIT, folder)
     return found.entries if found else {}
 

@@ -11,7 +11,7 @@ one prediction, for `pandas.read_parquet` as for `read_rows`:
     log_odds_1, ..       of each class to class 0, nats, float32; null beyond the classes of the task
 
 Log-odds say what log-probabilities say with a column less: `log_softmax([0, log_odds_1, ..])`. Scores come
-out of them as they went in, but for the seventh digit. Half precision would save a tenth of the file and
+out of them as they went in, up to the seventh digit. Half precision would save a tenth of the file and
 move an ECE by up to 0.2 points, because rows at the edge of a bin change sides.
 """
 
@@ -197,14 +197,14 @@ def lacking(study: str, results: Path = RESULTS) -> list[str]:
 
 
 def whole_records(study: str, results: Path = RESULTS) -> dict[str, Record]:
-    """Return by hash the records of a study that need no run folder any more: their rows are stored, too."""
+    """Return by hash the records of a study whose rows are stored, so that they need no run folder."""
     if not rows_path(study, results).exists() or not find_results(study, results):
         return {}
     return {record["config_hash"]: record for _, record, whole in _with_rows(study, results) if whole}
 
 
 def rows_of_study(study: str, results: Path = RESULTS) -> list[RunRows]:
-    """Return the stored rows of a study's finished runs; a `DataError` where there are none.
+    """Return the stored rows of a study's finished runs; a `DataError` if no rows are stored.
 
     Those of a run that failed since, of an arm that is no longer there or of other settings are left out;
     where the study's results are not there, nothing is known of that.

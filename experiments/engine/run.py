@@ -39,11 +39,11 @@ def run_study(
     shifted: Mapping[str, Sequence[str]] = MappingProxyType({}),
     comparisons: Comparisons | None = None,
 ) -> None:
-    """Run a study of arms and write its results to `args.out`; what is stored there and not asked for stays.
+    """Run a study of arms and write its results to `args.out`; other stored results stay.
 
     An arm is its dotted settings, of every task or of each, among them `method`; a value `SEED` is the seed
-    of the run, for others see `experiments.engine.arguments.run_settings`. Runs trained on a task are tested
-    on those that it is `shifted` to, too. Arms are compared with LoRA, the best baseline and the declared
+    of the run, for others see `experiments.engine.arguments.run_settings`. Runs trained on a task are also
+    tested on those that it is `shifted` to. Arms are compared with LoRA, the best baseline and the declared
     reference where `comparisons` says how.
 
     Raises:

@@ -4,7 +4,7 @@
 
 The spaces are in `methods.py`. The lowest NLL wins: the mean over tasks and seeds, predictions
 averaged over 10 draws. No test row is looked at. With --lengths the best trial is tried again after
-other numbers of steps: who has validation rows can also stop early. The choices, with every trial's
+other numbers of steps, as validation rows also allow early stopping. The choices, with every trial's
 score, are kept in experiments/hyperparameters.json, from which `chosen(method)` takes the settings of
 the experiments; methods that are searched again replace their entry, the others stay.
 """
@@ -156,7 +156,7 @@ def load_choices(path: Path = CHOICES) -> dict[str, Any]:
 
 
 def chosen(method: str, path: Path = CHOICES) -> dict[str, Any]:
-    """Return the dotted settings that the search chose for a method; a `ConfigError` where there are none."""
+    """Return the dotted settings that the search chose for a method; a `ConfigError` if it chose none."""
     settings = load_choices(path).get(method, {}).get("chosen")
     if settings is None:
         raise ConfigError(

@@ -128,7 +128,7 @@ class Run:
         return not self.lacks_itself(record) and not self.lacks(record)
 
     def failures(self, record: Record) -> list[str]:
-        """Return a line for each thing that it was asked for and failed at."""
+        """Return a line for each part of the job that failed."""
         if "failed" in record:
             return [f"{self.label}: {record['failed']}"]
         done = {name: record["shifted"].get(name, {}) for name in map(portable, self.shifted)}
@@ -152,7 +152,7 @@ def plan(
 
 
 def found(runs: Mapping[str, Run], known: Mapping[str, Record]) -> dict[str, Record | None]:
-    """Return what there is of each run: in the folder of the sweep, or else among what is `known`."""
+    """Return the record of each run, from the folder of the sweep or else from `known`."""
     return {key: run.record() or known.get(key) for key, run in runs.items()}
 
 
@@ -195,7 +195,7 @@ def sweep(
     """Bring every job's run to its end and return their records, in the order of the jobs.
 
     Args:
-        jobs: what is asked for.
+        jobs: what to run.
         folder: of the runs and their records; several sweeps may share it, also at the same time.
         launcher: "processes", "serial" (in this process, for debugging) or "ray": see `launchers`.
         workers: how many runs are worked on at a time.

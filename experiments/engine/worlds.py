@@ -1,8 +1,8 @@
 """One arm against another over several worlds: in these worlds, and in worlds as such.
 
 Tasks of different worlds share no residents, so that the interval of these worlds is that of
-`experiments.engine.differences` over all pairs of world and task. What a difference would be in a world that
-nobody has seen is told by how much it varies between those seen: Student's interval of the averages by world.
+`experiments.engine.differences` over all pairs of world and task. For new worlds
+the interval is Student's, of the averages by world.
 """
 
 import math
@@ -126,7 +126,7 @@ class Spread:
 
     Attributes:
         seed: its variance by one training of every task.
-        rows: its variance by the clusters of rows that are asked.
+        rows: its variance by the clusters of test rows.
         tasks: number of tasks, whose trainings are independent.
         clusters: number of clusters of rows.
     """
@@ -160,12 +160,12 @@ def standard_error(spread: Spread, design: Design) -> tuple[float, float]:
 
 
 def power(difference: float, error: float, df: float, level: float = LEVEL) -> float:
-    """Return how often a difference of this size is told from none, on its own side."""
+    """Return the power: how often a difference of this size is significant, on its own side."""
     return float(nct.sf(student.ppf((1 + level) / 2, df), df, abs(difference) / error))
 
 
 def detectable(error: float, df: float, wanted: float = POWER, level: float = LEVEL) -> float:
-    """Return the difference that is told from none so often."""
+    """Return the difference that is significant so often."""
     # With one degree of freedom the quantile is 12.7 standard errors, and 90 % takes some hundred.
     return float(brentq(lambda size: power(size * error, error, df, level) - wanted, 0.0, 1000.0) * error)
 
@@ -193,7 +193,7 @@ def spread_of(runs: Sequence[RunRows], arm: str, reference: str, metric: str) ->
 
 
 def table(spread: Spread) -> Table:
-    """Return what is told from none nine times in ten, a row a design."""
+    """Return the difference that is significant nine times in ten, a row a design."""
     rows = []
     for design in (Design(*sizes) for sizes in product(WORLDS, SEEDS, ROWS)):
         error, df = standard_error(spread, design)

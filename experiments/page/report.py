@@ -109,7 +109,7 @@ def provenance(stored: Study | Results) -> str:
     made: Iterable[dict[str, Any]] = stored.records if isinstance(stored, Study) else stored.entries.values()
     counts = Counter(in_words(entry.get("code")) for entry in made)
     said = "; ".join(f"{words}: {count}" for words, count in counts.items())
-    return f"Code behind the results, with the number of runs: {said or 'none'}.\n"
+    return f"Code behind the results, and its runs: {said or 'none'}.\n"
 
 
 def claims(text: str, document: Path, render: Renderer, folder: Path) -> tuple[str, set[str]]:

@@ -31,9 +31,7 @@ ARROWS = {"max": "↑", "min": "↓"}
 ABOUT = (Column("name", "method"), Column("parameters", "params", format=",d"))
 GATES = {"phi": "Φ", "theta": "θ", "psi": "Φθ"}
 REFERENCE = "lora"
-CORRECTED = "with 95 % intervals: better or worse if significant after Holm's correction for all of the study"
-# Of results from before rows were stored.
-UNCORRECTED = (
+CORRECTED = (
     "Differences have 95 % intervals; better, worse: significant after Holm's correction over the whole study"
 )
 # Of results from before rows were stored.

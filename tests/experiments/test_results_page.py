@@ -125,7 +125,7 @@ def test_real_runs_go_all_the_way(base: dict, shifted: str, tmp_path: Path) -> N
     row = next(line for line in texts[0].splitlines() if line.startswith("| BaRA |"))
     assert f"{mean(bara):.1f} ± {stdev(bara):.1f}" in row
     assert "shifted.jsonl" in texts[1]
-    assert f"number of runs: {in_words(code_state())}: 4." in texts[0]
+    assert f"its runs: {in_words(code_state())}: 4." in texts[0]
 
 
 def test_no_run_finished(tmp_path: Path) -> None:

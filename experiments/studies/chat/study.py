@@ -1,4 +1,4 @@
-"""Best of n, diversity and alignment tax where three things are told about somebody of the microworld.
+"""Best of n, diversity and alignment tax of replies about a resident of the microworld.
 
     python -m experiments chat --seeds 3
 

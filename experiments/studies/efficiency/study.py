@@ -56,7 +56,7 @@ class RandomSystem(System):
     rows: EncodedSplit
 
     def split(self, name: str) -> EncodedSplit:
-        """Return the random rows, whatever split they are asked for as."""
+        """Return the random rows, under the name of any split."""
         return self.rows
 
 
@@ -110,7 +110,7 @@ def measure(name: str, size: Size, backbone: Backbone, device: str, rounds: int)
 
     Returns:
         `parameters`; `memory` (MiB of a step); `step`, `point` (S = 0), `draws` (S = 10) in seconds; and
-        `lora`, its `memory`, `step` and `point`, with which `draws` was timed, too. Or why it `failed`.
+        `lora`, its `memory`, `step` and `point`, also timed in turn with `draws`. Or why it `failed`.
     """
     try:
         pair = {"own": contestant(name, size, backbone), "lora": contestant("lora", size, backbone)}

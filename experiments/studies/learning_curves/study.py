@@ -4,8 +4,8 @@
     python -m experiments learning_curves --tasks micro-wgm --rows 20 80 320 1280 --name learning_curves_wgm
 
 Every method has its default settings; the temperature, besides, all validation rows of the task. Where rows
-are few, a rehearsal (docs/calibrated.md) is the gate form's default and an option of LoRA's and BLoB's: arms
-say which.
+are few, split-half calibration (docs/calibrated.md) is the gate form's default and an option of LoRA and
+BLoB, which the names of arms say.
 """
 
 from argparse import Namespace

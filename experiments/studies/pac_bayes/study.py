@@ -185,7 +185,7 @@ def prepared(form: str, seed: int, args: Namespace, backbone: Any) -> tuple[Syst
     """Return a system trained on the first part, or read back, and the rows of the second.
 
     Raises:
-        ConfigError: more rows are asked for than the second part has.
+        ConfigError: the second part has fewer rows than `args` requests.
     """
     settings = {"method": form, **chosen(form), "task.name": TASK, "seed": seed, "train.steps": args.steps}
     config = load_config(overrides=settings)

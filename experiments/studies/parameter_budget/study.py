@@ -14,7 +14,7 @@ from experiments.page.spec import arm_study
 
 
 def arms(args: Namespace) -> Arms:
-    """Return each method at rank 8, and baselines at the larger rank, too."""
+    """Return each method at rank 8, and baselines also at the larger rank."""
     found = {}
     for method in args.methods:
         settings = {"method": method, **preset(chosen(method))}

@@ -21,12 +21,12 @@ written when the command ends, those of other methods stay: one method at a time
         --rows-by-seed ...
 
 With `--rows-by-seed` each seed has training rows of its own, the same for every method: intervals then speak
-of other rows to learn from, too.
+of other training rows as well.
 
 Adapters stand at every linear layer of the upper three of 30 blocks and at the answer head, so that the 27
 blocks below are run once a row: a run then takes minutes of one core. Where they stand was chosen by LoRA's
 scores on validation rows (answer.md). The temperature is fitted on a fifth of the rows, which are set
-aside. Trained on ag_news, a run is also asked the questions of openbookqa: rows from elsewhere.
+aside. Runs trained on ag_news are also tested on openbookqa, as out-of-distribution rows.
 
 What is stored as real_attention is one seed with adapters at query and value of the upper six blocks.
 """

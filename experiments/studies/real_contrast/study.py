@@ -16,8 +16,8 @@ What was run when the contrast had been seen has a name of its own:
     python -m experiments real_contrast --name real_contrast_calibrated --methods bara-gate
         --set adapter.calibrated=true ...
 
-The rival's runs beside it are those of the contrast. With fewer rows, all methods by default, and each with
-a rehearsal and without:
+The runs of the tuned LoRA beside it are those of the contrast. With fewer rows, all methods by
+default; and each with split-half calibration and without:
 
     python -m experiments real_contrast --name real_contrast_few --methods bara-gate lora --tasks ag_news
         --rows 80 ...
@@ -47,7 +47,7 @@ TEXTS = ("arc_easy",)
 
 
 def arms(args: Namespace) -> Arms:
-    """Return each method: by default, or as it was chosen for the task; with a rehearsal and without."""
+    """Return each method, by default or as chosen for the task; calibrated or not if both are compared."""
     own = {method: {"method": method} for method in args.methods}
     if args.rehearsed_or_not:
         own = rehearsed_or_not(args.methods, few=args.rows < MANY_ROWS)
@@ -88,7 +88,7 @@ STUDY = arm_study(
         "--rows": option(ROWS, "that are trained on, each seed its own", metavar="N"),
         "--rehearsed-or-not": {
             "action": "store_true",
-            "help": "the gate form and LoRA each with a rehearsal and without",
+            "help": "the gate form and LoRA each with split-half calibration and without",
         },
         "--choices": {
             "type": Path,

@@ -242,7 +242,7 @@ COLUMNS = (
 
 
 def asked_of(latent: str, families: Iterable[str]) -> list[str]:
-    """Return the families that a program is asked of: without theta there is nothing to couple with Phi."""
+    """Return the families that fit a program: without theta there is nothing to couple with Phi."""
     return [name for name in families if latent == "phi*theta" or not name.startswith(COUPLED)]
 
 

@@ -5,8 +5,8 @@
 
 Rates x steps x ranks x training rows, nine of the 81 combinations: an orthogonal array (Taguchi's L9), in
 which every two levels of two factors meet exactly once. The regret of a run is its test NLL above the lowest
-that any method reached on the task with these rows; a run that failed has an infinite one. Few rows have a
-rehearsal (docs/calibrated.md) where the name of the arm or the default of the method says so.
+that any method reached on the task with these rows; a run that failed has an infinite one. Runs on few rows
+have split-half calibration (docs/calibrated.md) if the name of the arm or the method's default has it.
 """
 
 import math

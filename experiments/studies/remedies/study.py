@@ -3,7 +3,7 @@
     python -m experiments remedies
 
 Each arm changes one thing of the settings that the search chose. LoRA gets the changes that it can have, so
-that a remedy which helps both is told from one which helps BaRA.
+that a remedy which helps both is distinguished from one which helps BaRA.
 """
 
 from argparse import Namespace

@@ -8,8 +8,8 @@ the program, fits the guide to the answers by SVI and ranks the true gates among
 to pass, draws of Weibull that are too sure have to fail, and the prior has to fail for the log-likelihood.
 A step of SVI takes 4 to 7 ms, a chain of NUTS some 20 s.
 
-Ranks are kept after every simulation, and none is done twice: what was interrupted goes on, and a larger
---simulations adds to what there is.
+Ranks are kept after every simulation, and none is done twice: an interrupted run goes on, and a larger
+--simulations adds to the stored ones.
 """
 
 import time
@@ -275,7 +275,7 @@ def parts(results: Results) -> list[Part]:
     caption = (
         f"Distribution of the ranks minus the uniform one, cut at ±{LIMIT:g}. A quantity whose posterior is "
         f"exact stays in the band with a probability of {100 * LEVEL:g} %; lines high at the left and low at "
-        "the right are of posteriors that are too sure."
+        "the right are of overconfident posteriors."
     )
     return [*found, Picture(lambda: figure(stored), NAME, caption)]
 

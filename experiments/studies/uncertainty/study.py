@@ -83,7 +83,7 @@ def measure(system: System, rows: int) -> dict[str, float]:
     """Return the mean uncertainty of test rows by kind (nats), and how it compares with the truth.
 
     Returns:
-        `total`, `aleatoric`, `epistemic`; of BaRA `global` and `local`, too; `acc` (percent); `kl`: from the
+        `total`, `aleatoric`, `epistemic`; of BaRA also `global` and `local`; `acc` (percent); `kl`: from the
         true answer distribution (nats); `bias`: aleatoric uncertainty less true entropy (nats); `rho`, `low`,
         `high`: Spearman's correlation of both over rows with its 95 % interval.
     """

@@ -219,7 +219,7 @@ def by_task(worlds: Mapping[str, Sequence[RunRows]], pair: Pair) -> dict[str, di
 
 
 def told(worlds: Mapping[str, Sequence[RunRows]], records: Mapping[str, Record]) -> dict[str, dict[str, Any]]:
-    """Return how well draws tell rows from elsewhere: AUROC of mutual information, %, over worlds.
+    """Return how well draws detect out-of-distribution rows: AUROC of mutual information, %, over worlds.
 
     The mean has Student's interval; `by_world` are what it is of. An arm that a world lacks is left out.
     """
@@ -340,7 +340,7 @@ def task_table(results: Results, contrast: str, arms: str) -> Table:
 
 
 def aurocs_of(results: Results) -> list[Entry]:
-    """Return the entries that say how well draws tell rows from elsewhere."""
+    """Return the entries on how well draws detect out-of-distribution rows."""
     return [entry for entry in results.entries.values() if "shift" in entry]
 
 
