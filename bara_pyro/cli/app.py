@@ -32,7 +32,7 @@ from bara_pyro.cli.outlets import outlast_readers
 from bara_pyro.cli.wrap import STUDY, TRAIN, add_command, group_of, listed
 from bara_pyro.errors import BaraError, abbreviated
 
-ABOUT: Final = "Fine-tune language models to calibrated uncertainty, with BaRA and the methods beside it."
+ABOUT: Final = "Fine-tune language models with calibrated uncertainty, by BaRA or one of its rivals."
 app = typer.Typer(
     cls=Commands,
     help=ABOUT,

@@ -41,7 +41,7 @@ def conformal(
     model: Moved = None,
     device: RunDevice = None,
 ) -> None:
-    """Give each row a set of answers that contains the right one with probability 1 - alpha.
+    """Give each row a set of answers that contains the right one with probability 1 - alpha or more.
 
     This holds on average over calibration rows and future rows of the same distribution (docs/decide.md).
     """

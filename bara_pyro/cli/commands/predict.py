@@ -31,7 +31,7 @@ def predict(
     texts: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="TEXT...",
+            metavar="TEXT",
             help="Texts in the format of training; or give --input.",
             show_default=False,
         ),

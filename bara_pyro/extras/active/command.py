@@ -73,7 +73,7 @@ def acquire(
     from bara_pyro.runs.answers_file import ACQUISITION_KEYS
 
     check_rows(run, [pool], output, overwrite=overwrite, keys=ACQUISITION_KEYS)
-    from bara_pyro.cli.terminal import progress, result, say, say_notes
+    from bara_pyro.cli.terminal import progress, result, say, say_again, say_notes, shell_word
     from bara_pyro.data import load_questions
     from bara_pyro.data.csv_rows import separator_in
     from bara_pyro.data.tables import read_table
@@ -111,6 +111,10 @@ def acquire(
         write_decisions(output, rows, separator_in(pool) if pool.suffix.lower() == ".csv" else ",")
         say(f"Rows to label, the first choice first, written to {output}: {count}")
     result({**acquired.summary, "chosen": [row["id"] for row in acquired.rows], "output": output})
+    if output is not None:
+        say(f"Next: label the rows of {shell_word(output)}, add them to the training rows and train again")
+    else:
+        say_again("--output", "to-label.jsonl", remark="writes the rows to label")
 
 
 def check_columns(pool: "DataTable", written: Sequence[str]) -> None:

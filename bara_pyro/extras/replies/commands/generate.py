@@ -122,7 +122,7 @@ def generate(
     check_run(run)
 
     from bara_pyro.cli.options import draws_of
-    from bara_pyro.cli.terminal import progress, result, say, say_notes
+    from bara_pyro.cli.terminal import progress, result, say, say_next, say_notes
     from bara_pyro.data.tokens import unknown_share
     from bara_pyro.extras.replies.generation.decoding import Decoding
     from bara_pyro.extras.replies.generation.file import append_lines, lines_there, made_by, reply_lines
@@ -191,6 +191,7 @@ def generate(
         {"output": output, "replies": count, "written": written}
         | ({"page": page} if page is not None else {})
     )
+    say_next("bara", "reward", "score", "JUDGE", "--input", output, "--output", "scored.jsonl")
 
 
 def _check_prompts(file: Path | None, prompts: list[str] | None) -> None:

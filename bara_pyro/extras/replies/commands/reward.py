@@ -163,7 +163,7 @@ def score(
         raise ConfigError(f"--output {output}: end the name in .jsonl.")
     rows, replies = replies_in(input_file)
 
-    from bara_pyro.cli.terminal import progress, result, say
+    from bara_pyro.cli.terminal import progress, result, say, say_next
     from bara_pyro.extras.replies.reward import load_reward_model, score_replies
     from bara_pyro.extras.replies.reward.agreement import brief, sentence_of
     from bara_pyro.runs.atomic import write_jsonl
@@ -182,6 +182,7 @@ def score(
     else:
         say(f"{reward} {sentence_of(judge.held_out)}")
     result({"output": output, "rows": len(rows), "held_out": judge.held_out})
+    say_next("bara", "best-of-n", output)
 
 
 for command in (train, score):
