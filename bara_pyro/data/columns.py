@@ -67,12 +67,12 @@ def find_columns(
 
 def _read_already(found: dict[str, str]) -> str:
     """Return a remark on columns whose name is also usual for another kind."""
-    told = [
+    remarks = [
         f"{name!r} is read as {KINDS[kind].holds}"
         for kind, name in found.items()
         if any(_usual(other, [name], ()) for other in KINDS if other != kind)
     ]
-    return f" ({', '.join(told)})" if told else ""
+    return f" ({', '.join(remarks)})" if remarks else ""
 
 
 def is_question(column: str) -> bool:

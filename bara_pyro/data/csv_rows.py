@@ -15,7 +15,7 @@ from bara_pyro.types import Json
 from bara_pyro.untrusted.schemas import MOST_JSON
 
 SEPARATORS = {",": "a comma", ";": "a semicolon", "\t": "a tab"}
-TOLD = re.compile(r'"?sep=([^\w "]|\t)"?[,;\t]*\s*', re.IGNORECASE)
+DECLARED = re.compile(r'"?sep=([^\w "]|\t)"?[,;\t]*\s*', re.IGNORECASE)
 END = "\x1e end \x1e"  # appended as a last line: it ends up in a cell whose quotation mark is never closed
 LONGEST = MOST_JSON  # characters per cell; the csv module's own limit is 131,072
 
@@ -90,8 +90,8 @@ def _opened(path: Path) -> tuple[str, str, Iterator[str]]:
     ends = (io.StringIO(line, newline="") for line in lines_in(path))  # also splits at "\r"
     lines = dropwhile(_blank, chain.from_iterable(ends))
     first = next(lines, "")
-    if told := TOLD.fullmatch(first):  # Excel's line "sep=;" above the header
-        return next(dropwhile(_blank, lines), ""), told[1], lines
+    if declared := DECLARED.fullmatch(first):  # Excel's line "sep=;" above the header
+        return next(dropwhile(_blank, lines), ""), declared[1], lines
     return first, _separator(first, path), lines
 
 

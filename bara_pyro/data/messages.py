@@ -47,8 +47,8 @@ def shown_message(said: str | Message) -> str:
     if isinstance(said, str):
         return said
     others = {key: part for key, part in said.items() if key not in ("role", "content")}
-    told = [f"{key}: {part if isinstance(part, str) else json.dumps(part)}" for key, part in others.items()]
-    return "\n".join([*([said["content"]] if said["content"] or not told else []), *told])
+    lines = [f"{key}: {part if isinstance(part, str) else json.dumps(part)}" for key, part in others.items()]
+    return "\n".join([*([said["content"]] if said["content"] or not lines else []), *lines])
 
 
 def asked_in(row: Fields, column: str, where: str) -> str | tuple[Message, ...]:

@@ -37,13 +37,13 @@ def mark_of(number: int) -> str:
 
 def marked(messages: Sequence[Message], options: Fields, texts: list[Text]) -> tuple[list[Message], Fields]:
     """Return messages and template options with a mark in place of each text; appends them to `texts`."""
-    told: list[Message] = [{key: _part(message, key, texts) for key in message} for message in messages]
+    with_marks: list[Message] = [{key: _part(message, key, texts) for key in message} for message in messages]
     beside = dict(options)
     if TOOLS in options:
         beside[TOOLS] = [_tool(tool, texts) for tool in options[TOOLS]]
     if DOCUMENTS in options:
         beside[DOCUMENTS] = _all(options[DOCUMENTS], (None, DOCUMENTS), texts)
-    return told, beside
+    return with_marks, beside
 
 
 def _part(message: Message, key: str, texts: list[Text]) -> object:

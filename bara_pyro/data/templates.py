@@ -98,17 +98,17 @@ def written(
     options = options or {}
     _check_options(tokenizer, options, what)
     every = [*messages] if reply is None else [*messages, reply]
-    told = [with_arguments(message, parsed) for message in messages_of(every, what, "messages")]
+    parsed_messages = [with_arguments(message, parsed) for message in messages_of(every, what, "messages")]
     failed: Exception | None = None
     lost: list[Text] = []
-    for form in _forms(told):
+    for form in _forms(parsed_messages):
         writer = partial(_rendered, tokenizer, form, answered=reply is not None)
         try:
-            found, missing = _tried(told, options, writer)
+            found, missing = _tried(parsed_messages, options, writer)
         except FAILURES as error:
             failed = failed or error
             continue
-        missing += _spoiled(told, form, found.whole)
+        missing += _spoiled(parsed_messages, form, found.whole)
         if not missing:
             return found
         lost = missing if not lost or len(missing) < len(lost) else lost
@@ -126,10 +126,10 @@ def model_of(tokenizer: Tokenizer) -> str:
 
 def _left_out(text: Text, tokenizer: Tokenizer, what: str) -> DataError:
     of = tokenizer.name_or_path or "the tokenizer"
-    told = f"{text.said.strip()[:40]!r}"
+    shown = f"{text.said.strip()[:40]!r}"
     if text.role is None:
         return DataError(
-            f"The chat template of {of} omits {told} in {text.part!r} of {what}: leave it out, or choose a "
+            f"The chat template of {of} omits {shown} in {text.part!r} of {what}: leave it out, or choose a "
             "model whose template writes it."
         )
     way_out = WAYS_OUT.get(text.role, "change or leave out the message")
@@ -138,7 +138,7 @@ def _left_out(text: Text, tokenizer: Tokenizer, what: str) -> DataError:
     elif "</think>" in text.said:
         way_out = "remove the thoughts"
     return DataError(
-        f"The chat template of {of} omits the {text.role}'s {text.part!r} {told} of {what}: {way_out}, or "
+        f"The chat template of {of} omits the {text.role}'s {text.part!r} {shown} of {what}: {way_out}, or "
         "choose another model."
     )
 
@@ -171,10 +171,10 @@ def _rendered(
     tokenizer: Tokenizer, form: Form, messages: Sequence[Message], options: Fields, *, answered: bool
 ) -> tuple[str, str]:
     """Return the text up to the assistant's turn, and the whole text; they are the same unless `answered`."""
-    told = [form.of(message) for message in messages]
-    asked = told[:-1] if answered else told
-    given = rendered(tokenizer, asked, options, opened=True)
-    return given, rendered(tokenizer, told, options, opened=False) if answered else given
+    formed = [form.of(message) for message in messages]
+    prompt = formed[:-1] if answered else formed
+    given = rendered(tokenizer, prompt, options, opened=True)
+    return given, rendered(tokenizer, formed, options, opened=False) if answered else given
 
 
 def _tried(messages: Sequence[Message], options: Fields, writer: Writer) -> tuple[Written, list[Text]]:
@@ -185,10 +185,10 @@ def _tried(messages: Sequence[Message], options: Fields, writer: Writer) -> tupl
     """
     given, whole = writer(messages, options)
     texts: list[Text] = []
-    told, beside = marked(messages, options, texts)
+    with_marks, beside = marked(messages, options, texts)
     marks = {mark_of(number): text for number, text in enumerate(texts) if text.is_marked}
     try:
-        _, tried = writer(told, beside)
+        _, tried = writer(with_marks, beside)
     except FAILURES:  # the template parses a text
         tried = "".join(marks)
     bare = _bare(whole)

@@ -24,13 +24,13 @@ def check_unicode(texts: Iterable[str], row: Fields | None = None, where: str = 
             text.encode()
         except UnicodeEncodeError as error:
             half = text[error.start]
-            told = f"The text {text[max(0, error.start - NEAR) : error.start + NEAR]!r}"
+            subject = f"The text {text[max(0, error.start - NEAR) : error.start + NEAR]!r}"
             if row is not None:
                 column = _column(row, half)
-                told = f"The text in {column!r} of {where}" if where else f"its text in {column!r}"
+                subject = f"The text in {column!r} of {where}" if where else f"its text in {column!r}"
             raise DataError(
-                f"{told} is not valid Unicode ({half!r} is half a character): write the whole character, or "
-                "leave it out."
+                f"{subject} is not valid Unicode ({half!r} is half a character): write the whole character, "
+                "or leave it out."
             ) from error
 
 

@@ -15,19 +15,19 @@ FEWEST_STEPS, MOST_STEPS = 100, 6000
 REHEARSED_ROWS, ASKED_ROWS = 20, 10
 
 
-def for_rows(config: RunConfig, rows: int, asked: int | None = None) -> RunConfig:
+def for_rows(config: RunConfig, rows: int, held_out: int | None = None) -> RunConfig:
     """Return a configuration completed with the defaults for this number of training rows.
 
     Args:
         config: to complete.
         rows: number of training rows.
-        asked: how many of them split-half calibration can hold out; None: half.
+        held_out: how many of them split-half calibration can hold out; None: half.
 
     Raises:
         ConfigError: `may_double` is set without split-half calibration.
     """
     config = config.model_copy(update={"method": config.method.for_rows(rows)})
-    if _rehearsed_by_default(config, rows) and (asked is None or asked >= ASKED_ROWS):
+    if _rehearsed_by_default(config, rows) and (held_out is None or held_out >= ASKED_ROWS):
         config = calibrated(config, True)
     c = config.train
     if c.may_double and not config.adapter.calibrated:
@@ -66,16 +66,16 @@ def _rehearsed_by_default(config: RunConfig, rows: int) -> bool:
     )
 
 
-def rehearsal_note(config: RunConfig, rows: int, asked: int) -> list[str]:
+def rehearsal_note(config: RunConfig, rows: int, held_out: int) -> list[str]:
     """Return a note if split-half calibration comes first, or if the rows do not allow it."""
-    if _rehearsed_by_default(config, rows) and asked < ASKED_ROWS:
+    if _rehearsed_by_default(config, rows) and held_out < ASKED_ROWS:
         return [
             f"no split-half calibration: so many of the {rows} training rows belong together that only "
-            f"{asked} can be held out, and it needs {ASKED_ROWS}"
+            f"{held_out} can be held out, and it needs {ASKED_ROWS}"
         ]
     if not config.adapter.calibrated:
         return []
-    learnt = "half" if rows - 2 * asked in (0, 1) else str(rows - asked)
+    learnt = "half" if rows - 2 * held_out in (0, 1) else str(rows - held_out)
     longer = "; if it is underconfident, training takes twice as many steps"
     return [
         f"split-half calibration comes first: a fit on {learnt} of the {rows} training rows sets the "

@@ -164,11 +164,11 @@ def load_weights(system: System, folder: Path) -> None:
         raise CheckpointError(
             f"{folder / ADAPTER} and {folder / GUIDE} are of different runs: restore them, or train again."
         )
-    told = read_json(config_file(folder), RunFile)["config_hash"] if is_run(folder) else None
-    if told is not None and guide_data.get("config_hash", told) != told:
+    config_hash = read_json(config_file(folder), RunFile)["config_hash"] if is_run(folder) else None
+    if config_hash is not None and guide_data.get("config_hash", config_hash) != config_hash:
         raise CheckpointError(
             f"{folder / GUIDE} is of a run with configuration {guide_data['config_hash']}, but "
-            f"{config_file(folder)} is of {told}: another run wrote into the folder, so train again."
+            f"{config_file(folder)} is of {config_hash}: another run wrote into the folder, so train again."
         )
     adapter, guide = join_guide(system, adapter, guide)
     load_parameters(own | system.corrections.stored(), adapter, folder / ADAPTER)

@@ -134,8 +134,8 @@ def check_rows_of_run(system: System, folder: Path, data_dir: Path | None = None
     if isinstance(task, ReplyTask):
         then = replace(system, conversations=task, config=config)
     else:
-        asked = encode_labels(task, system.backbone.tokenizer, config.task.labels)
-        then = replace(system, task=asked, config=config)
+        labelled = encode_labels(task, system.backbone.tokenizer, config.task.labels)
+        then = replace(system, task=labelled, config=config)
     check_own_rows(then, folder)
 
 
@@ -174,8 +174,8 @@ def rows_to_evaluate(folder: Path, config: RunConfig) -> Task | ReplyTask:
         return task
     if "names" not in stored:  # a run of an earlier version
         return as_letters(task) if c.labels == "letters" else task
-    asked = stored_task(stored)
-    return as_asked(task, asked.labels, asked.names)
+    trained = stored_task(stored)
+    return as_asked(task, trained.labels, trained.names)
 
 
 def rows_asked(run: System, data: Data | Task) -> Task:
@@ -198,19 +198,21 @@ def rows_asked(run: System, data: Data | Task) -> Task:
     return replace(run.task, name=name, train=(), validation=(), test=rows, notes=notes)
 
 
-def _whole_file(file: Path, c: TaskConfig, asked: Task, own: RunConfig) -> Task | ReplyTask:
+def _whole_file(file: Path, c: TaskConfig, trained: Task, own: RunConfig) -> Task | ReplyTask:
     """Return a task with all rows of a file as test rows; `own` are the run's settings."""
     if c.likelihood == "completion":
-        told = (stored_file if c.streaming else load_conversations)(file)[: c.limit]
-        return ReplyTask(file.stem, test=told, notes=(f"tested on all {len(told)} rows of {file.name}",))
-    rows = tuple(load_questions(file, asked, given=c.columns, answers=True)[: c.limit])
+        replies = (stored_file if c.streaming else load_conversations)(file)[: c.limit]
+        return ReplyTask(
+            file.stem, test=replies, notes=(f"tested on all {len(replies)} rows of {file.name}",)
+        )
+    rows = tuple(load_questions(file, trained, given=c.columns, answers=True)[: c.limit])
     notes = [f"tested on all {len(rows)} rows of {file.name}"]
-    if known := trained_on(rows, own, asked):
+    if known := trained_on(rows, own, trained):
         notes.append(f"the run was trained on {len(known)} of them")
-    cluster = asked.columns.cluster if asked.columns else None
+    cluster = trained.columns.cluster if trained.columns else None
     if cluster and not any(row.cluster for row in rows):
         notes.append(
             f"{file.name} has no column {cluster!r}, the run's cluster column: intervals treat its rows as "
             "independent (--cluster-column names another column)"
         )
-    return Task(file.stem, asked.labels, (), (), rows, tuple(notes), asked.names, asked.columns)
+    return Task(file.stem, trained.labels, (), (), rows, tuple(notes), trained.names, trained.columns)

@@ -51,10 +51,10 @@ def check_rehearsal(system: System) -> None:
             f"{rows} training rows are too few for split-half calibration (adapter.calibrated): give at "
             f"least {REHEARSED_ROWS}, or leave calibrated=True out."
         )
-    if (asked := len(halves_of(system)[1])) < ASKED_ROWS:
+    if (held_out := len(halves_of(system)[1])) < ASKED_ROWS:
         raise DataError(
-            f"Split-half calibration (adapter.calibrated) can hold out only {asked} of {rows} training rows, "
-            f"as the others belong together; it needs {ASKED_ROWS}: leave calibrated=True out."
+            f"Split-half calibration (adapter.calibrated) can hold out only {held_out} of {rows} training "
+            f"rows, as the others belong together; it needs {ASKED_ROWS}: leave calibrated=True out."
         )
 
 
@@ -66,14 +66,14 @@ def rehearsal_of(system: System, steps: int) -> tuple[System, EncodedSplit]:
         steps: of the run; the second fit has as many passes over its rows as the run over all.
     """
     split, c = system.split("train"), system.config
-    learnt, asked = halves_of(system)
+    learnt, held_out = halves_of(system)
     own = rehearsal_steps(steps, len(learnt), len(split))
     train = c.train.model_copy(update={"steps": own, "may_double": None})
     config = calibrated(c, False).model_copy(update={"train": train})
     half = assemble(config, system.backbone, system.task, len(learnt))
     half._encoded.update(system._encoded)
     half._encoded["train"] = split.take(learnt)
-    return half, split.take(asked)
+    return half, split.take(held_out)
 
 
 def rehearsed_steps(system: System, out: Path) -> int:
@@ -81,8 +81,8 @@ def rehearsed_steps(system: System, out: Path) -> int:
     if not (out / REHEARSED).exists():
         return 0
     split, stored = system.split("train"), read_json(out / REHEARSED, RehearsedFile)
-    _, asked = halves_of(system)
-    same = [row["id"] for row in stored["rows"]] == [split.ids[row] for row in asked]
+    _, held_out = halves_of(system)
+    same = [row["id"] for row in stored["rows"]] == [split.ids[row] for row in held_out]
     return stored.get("steps", system.config.train.total_steps) if same else 0
 
 
@@ -119,12 +119,12 @@ def _answers(stored: Json) -> tuple[Tensor, Tensor]:
     return draws, torch.tensor([row["label"] for row in stored["rows"]])
 
 
-def write_rehearsed(half: System, asked: EncodedSplit, out: Path, steps: int, seconds: float) -> None:
+def write_rehearsed(half: System, held_out: EncodedSplit, out: Path, steps: int, seconds: float) -> None:
     """Write the second fit's predictions of the held-out half, and the run's `steps` they are for."""
-    drawn = draw(half, asked, DRAWS)
+    drawn = draw(half, held_out, DRAWS)
     rows: list[Json] = [
-        {"id": asked.ids[i], "label": asked.labels[i], "log_probs": drawn[:, i].tolist()}
-        for i in range(len(asked))
+        {"id": held_out.ids[i], "label": held_out.labels[i], "log_probs": drawn[:, i].tolist()}
+        for i in range(len(held_out))
     ]
     write_json(out / REHEARSED, {"steps": steps, "seconds": seconds, "rows": rows})
 

@@ -108,8 +108,8 @@ class System:
         """Return a split of answers or replies as token ids, encoded once."""
         if name not in self._encoded:
             if self.config.task.likelihood == "completion":
-                told = self.conversations or ReplyTask(self.task.name)
-                self._encoded[name] = encode_reply_split(self.config, self.backbone, told, name)
+                conversations = self.conversations or ReplyTask(self.task.name)
+                self._encoded[name] = encode_reply_split(self.config, self.backbone, conversations, name)
             else:
                 self._encoded[name] = encode_split(self.config, self.backbone, self.task, name)
         return self._encoded[name]
@@ -214,15 +214,15 @@ def build_system(
         task = encode_labels(task, backbone.tokenizer, config.task.labels)
         split = encode_split(config, backbone, task, "train")
     check_readable(split, backbone)
-    asked = 0
+    held_out = 0
     if isinstance(task, Task) and isinstance(split, EncodedSplit) and may_rehearse(config, len(split)):
-        asked = len(rehearsed_halves(task, split, config.seed)[1])
-    config = for_rows(config, len(split), asked)
+        held_out = len(rehearsed_halves(task, split, config.seed)[1])
+    config = for_rows(config, len(split), held_out)
     check_memory(config, backbone, split)
     notes = (
         *reading_notes(config, backbone, split, "train"),
         *states_note(config, backbone, split),
-        *rehearsal_note(config, len(split), asked),
+        *rehearsal_note(config, len(split), held_out),
     )
     task = replace(task, notes=(*task.notes, *notes))
     system = assemble(config, backbone, task, len(split))
@@ -289,11 +289,11 @@ def assemble(
         num_data: number of training rows.
         rank_pattern: of a pruned adapter: path of a module -> its rank.
     """
-    told = task if isinstance(task, ReplyTask) else None
-    asked = Task(task.name, (), notes=task.notes) if isinstance(task, ReplyTask) else task
-    asked = encode_labels(asked, backbone.tokenizer, config.task.labels)
+    conversations = task if isinstance(task, ReplyTask) else None
+    labelled = Task(task.name, (), notes=task.notes) if isinstance(task, ReplyTask) else task
+    labelled = encode_labels(labelled, backbone.tokenizer, config.task.labels)
     texts = config.task.labels == "texts"
-    answer_ids = answer_token_ids(backbone.tokenizer, () if texts else asked.labels)
+    answer_ids = answer_token_ids(backbone.tokenizer, () if texts else labelled.labels)
     backbone.checkpointing = config.train.checkpointing
     if config.backbone.states_folder is not None:
         backbone.states.folder = config.backbone.states_folder / states_name(backbone, config.backbone.dtype)
@@ -301,7 +301,9 @@ def assemble(
     adapter = adapter_options(config, rank_pattern)
     with seeded(backbone.device, config.seed):
         model, guide = build(config.method, backbone, num_data, adapter)
-    return System(config, backbone, asked, answer_ids, model, guide, corrections_of(config, model), told)
+    return System(
+        config, backbone, labelled, answer_ids, model, guide, corrections_of(config, model), conversations
+    )
 
 
 def corrections_of(config: RunConfig, model: AdaptedLM) -> Corrections:

@@ -200,7 +200,7 @@ def _rehearse(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -
 def _rehearse_once(system: System, out: Path, ranks: Ranks, on_step: OnStep | None, steps: int) -> None:
     if ranks.first:
         write_config(system, out)  # from here on the run can be resumed
-    half, asked = rehearsal_of(system, steps)
+    half, held_out = rehearsal_of(system, steps)
     folder = out / REHEARSAL
     try:
         _train(half, folder, ranks, on_step)
@@ -212,7 +212,7 @@ def _rehearse_once(system: System, out: Path, ranks: Ranks, on_step: OnStep | No
         ) from stop
     if ranks.first:
         before = read_json(out / REHEARSED, RehearsedFile)["seconds"] if rehearsed_steps(system, out) else 0.0
-        write_rehearsed(half, asked, out, steps, before + (train_seconds(folder) or 0.0))
+        write_rehearsed(half, held_out, out, steps, before + (train_seconds(folder) or 0.0))
         discard(folder)
 
 

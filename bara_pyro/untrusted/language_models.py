@@ -107,9 +107,9 @@ def check_config(config: Mapping[str, Any], name: str, tensors: int | None = Non
         layers = key.endswith(("layer", "layers")) and not key.startswith("max_")
         most = min(MOST_MODULES, tensors) if layers and tensors is not None else MOST_MODULES
         if value > most and not key.startswith("max_"):
-            told = f"its weights have {tensors} tensors" if most == tensors else f"the limit is {most}"
+            reason = f"its weights have {tensors} tensors" if most == tensors else f"the limit is {most}"
             raise BackboneError(
-                f"{name!r} has {key} = {value} in its {CONFIG}, but {told}: restore the original folder."
+                f"{name!r} has {key} = {value} in its {CONFIG}, but {reason}: restore the original folder."
             )
 
 

@@ -263,6 +263,6 @@ def checked(value: Any, schema: type[Stored], place: object) -> Any:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         key = ".".join(map(str, first["loc"]))[:100]
         message = first["msg"][0].lower() + first["msg"][1:]
-        told = f"lacks {key!r}" if first["type"] == "missing" else f"is damaged ({key or 'it'}: {message})"
-        raise CheckpointError(f"{place} {told}: restore it from a copy.") from error
+        problem = f"lacks {key!r}" if first["type"] == "missing" else f"is damaged ({key or 'it'}: {message})"
+        raise CheckpointError(f"{place} {problem}: restore it from a copy.") from error
     return value

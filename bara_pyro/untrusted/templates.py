@@ -155,6 +155,6 @@ def rendered(
     beside = dict(options)
     how = {name: beside.pop(name, None) for name in ("tools", "documents")}
     template = tokenizer.get_chat_template(None, how["tools"])
-    told = [{key: value for key, value in message.items() if value is not None} for message in messages]
+    plain = [{key: value for key, value in message.items() if value is not None} for message in messages]
     beside = {**tokenizer.special_tokens_map, **beside}
-    return _renderer(os.getpid()).render(template, told, beside, add_generation_prompt=opened, **how)
+    return _renderer(os.getpid()).render(template, plain, beside, add_generation_prompt=opened, **how)
