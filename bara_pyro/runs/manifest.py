@@ -90,7 +90,7 @@ def check_run(folder: Path) -> None:
     """
     check_name(folder, CheckpointError)
     if folder.exists() and not folder.is_dir():
-        raise CheckpointError(f"{folder} is a file: give the folder of a run first.")
+        raise CheckpointError(f"{folder} is a file, not a run: give the folder of a run first.")
     if not folder.is_dir():
         raise CheckpointError(f"There is no folder {folder}: give the folder of a run.")
     verify_files(folder)

@@ -134,7 +134,7 @@ def require_answers(config: RunConfig) -> None:
     """
     if config.task.likelihood == "completion":
         raise ConfigError(
-            "This model learns replies, but this needs a fixed set of answers: train with "
+            "This needs a fixed set of answers, but the model learns replies: train with "
             "likelihood='answer' (--likelihood answer)."
         )
 

@@ -50,7 +50,7 @@ def test_noise_is_not_fitted_to_replies(place: Place, tmp_path: Path, bara: Bara
     out = tmp_path / "run"
     given = place.arguments(out, "tfb", **{"task.likelihood": "completion", "task.name": str(rows)})
     del given[given.index("--task") : given.index("--task") + 2]
-    assert_one_sentence(bara(*given), "This model learns replies")
+    assert_one_sentence(bara(*given), "the model learns replies")
     assert not (out / LOG).exists()
 
 
