@@ -124,7 +124,7 @@ def test_a_run_that_stopped_in_its_rehearsal_is_overwritten(place: Place, tmp_pa
     """With few rows a rehearsal is the default: who was told to lower the rate has to be able to."""
     out = tmp_path / "run"
     broken = place.arguments(out, "bara-gate", **{"adapter.calibrated": True, "train.lr": 1e30})
-    assert_one_sentence(bara(*broken), "The rehearsal stopped", "lower the learning rate")
+    assert_one_sentence(bara(*broken), "Split-half calibration stopped", "lower the learning rate")
     assert (out / REHEARSAL).is_dir()
     again = place.arguments(out, "bara-gate", **{"adapter.calibrated": True, "train.lr": 1e-3})
     assert_one_sentence(bara(*again), "already holds a run", "--overwrite")

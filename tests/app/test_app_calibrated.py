@@ -73,7 +73,7 @@ def test_who_has_a_rehearsal_has_a_temperature_and_a_note(method: str) -> None:
     system = build_system(load_config(overrides=given))
     on = method == "bara-gate"
     assert bool(system.config.adapter.calibrated) is (system.corrections.temperature is not None) is on
-    assert any("rehearsal" in note for note in system.task.notes) is on
+    assert any("split-half" in note for note in system.task.notes) is on
 
 
 def test_a_run_of_before_has_no_temperature(place: Place) -> None:
