@@ -78,7 +78,7 @@ def page(study: str, spec: StudySpec, stored: Any, answer: str, figures: Path | 
     lines += [shown(part, figures) for part in (*first, *tables)]
     lines += [f"## {rest.strip()}\n"] if heading else []
     lines += [shown(part, figures) for part in folded]
-    setup = fill(setup, WIDTH) if isinstance(stored, Study) else setup.rstrip()
+    setup = fill(setup, WIDTH, break_on_hyphens=False) if isinstance(stored, Study) else setup.rstrip()
     lines += [f"## How it was measured\n\n{setup}\n", again(study), provenance(stored)]
     return "\n".join(lines)
 

@@ -188,7 +188,7 @@ def parts(results: Results) -> list[Part]:
                 replace(
                     alarm_table(entries),
                     caption="Rows that raise an alarm, in percent; false on the task's own rows; aware: "
-                    "with the noise of `--distance-aware`",
+                    "with the noise of distance awareness",
                 ),
             ],
         ),
