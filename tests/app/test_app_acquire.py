@@ -233,7 +233,9 @@ def test_refusals(
     assert_one_sentence(bara("acquire", members), "--input")
     assert_one_sentence(bara("acquire", members, "--input", pool, "--by", "margin"), "--by")
     assert_one_sentence(bara("acquire", members, "--input", pool, "--output", tmp_path / "x.txt"), ".parquet")
-    assert_one_sentence(bara("acquire", members, "--input", pool, "--output", pool, "--overwrite"), "is read")
+    assert_one_sentence(
+        bara("acquire", members, "--input", pool, "--output", pool, "--overwrite"), "the input"
+    )
     mean = ("acquire", finished, "--input", pool, "--count", 2, "--samples", 0, "--by")
     for by in ("bald", "batch-bald"):
         assert_one_sentence(bara(*mean, by), "agree", "entropy")
