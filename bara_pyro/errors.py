@@ -25,7 +25,7 @@ class BaraError(Exception):
         ...     prior = bp.make_prior("gamma", shape=2.0)
         ... except bp.BaraError as error:  # whatever it is; the message says what to do
         ...     print(error)
-        Unknown hyper-parameter of prior 'gamma': 'shape': choose one of concentration, rate.
+        Unknown hyperparameter of prior 'gamma': 'shape': choose one of concentration, rate.
     """
 
     def __init__(self, *args: object) -> None:

@@ -1,7 +1,7 @@
-"""The methods by name: each a (model, guide) pair with its settings.
+"""Registry of methods: each is a (model, guide) pair with its settings.
 
-Adding one: write a program in `models/`, a guide in `guides/` (or take one), and a file here that registers
-the pair; docs/contributing.md walks through it.
+To add a method, write a program in `models/`, write or choose a guide in `guides/`, and register the pair in
+a file of this package; docs/contributing.md explains the steps.
 """
 
 from bara_pyro.methods.base import (

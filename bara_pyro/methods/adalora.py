@@ -14,8 +14,8 @@ from bara_pyro.methods.recipes import Training, common
 from bara_pyro.models.adalora import AdaLoRA
 
 MASK_INTERVAL = 10  # steps between two allocations, as in the authors' scripts for GLUE
-# Shares of the steps before ranks are taken away and after the last allocation; there 0.09 to 0.15 and
-# 0.46 to 0.58.
+# Shares of the steps before ranks are removed and after the last allocation; 0.09 to 0.15 and 0.46 to 0.58 in
+# the authors' scripts.
 T_INIT, T_FINAL = 0.1, 0.5
 
 
@@ -28,7 +28,7 @@ class AdaLoRAConfig(MethodConfig):
 
 
 class AdaLoRASVI(SVI[AdaLoRA, DeltaGuide]):
-    """One AdamW; after each step the allocator masks singular values.
+    """SVI with one AdamW, whose allocator masks singular values after each step.
 
     Args:
         model, guide, optim, **options: as for `SVI`.
@@ -48,13 +48,13 @@ class AdaLoRASVI(SVI[AdaLoRA, DeltaGuide]):
         self.allocator = allocator
 
     def update(self) -> None:
-        """Take the step and allocate."""
+        """Take the optimiser step, then allocate ranks."""
         super().update()
         self.allocator.step()
 
 
 def adalora_svi(model: AdaLoRA, guide: DeltaGuide, train: Training, config: AdaLoRAConfig) -> AdaLoRASVI:
-    """Return the inference that allocates ranks."""
+    """Return the SVI that allocates ranks during training."""
     optim = adamw(model, guide, train.lr, weight_decay=train.weight_decay)
     modules = [Triplets(a.lora_A, a.lora_E, a.lora_B) for a in model.adapters.values()]
     budget = Budget(
@@ -69,7 +69,7 @@ def adalora_svi(model: AdaLoRA, guide: DeltaGuide, train: Training, config: AdaL
 
 
 def final_ranks(fit: Fit[AdaLoRA, DeltaGuide, AdaLoRAConfig]) -> dict[str, float]:
-    """Return the rank that each module ended with, for the record."""
+    """Return the final rank of each module, for the record."""
     ranks = fit.model.ranks()
     return {"rank_mean": sum(ranks.values()) / len(ranks), **{f"rank/{k}": v for k, v in ranks.items()}}
 

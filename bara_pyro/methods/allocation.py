@@ -1,4 +1,4 @@
-"""Which ranks AdaLoRA keeps: importance of singular triplets, the budget's schedule, the mask."""
+"""Rank allocation of AdaLoRA: importance of singular triplets, budget schedule and mask."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,15 +21,15 @@ class Triplets(NamedTuple):
 
 @dataclass(frozen=True)
 class Budget:
-    """How many singular values all modules together may have, by the number of steps done.
+    """Schedule of the number of singular values of all modules together.
 
-    `first` for `start` steps, then down to `last` along a cubic curve, which is reached after `end` steps
-    and kept.
+    The budget is `first` for `start` steps, then falls to `last` along a cubic curve until step `end`, and
+    stays there.
 
     Attributes:
-        first, last: singular values before and after.
-        start, end: steps.
-        interval: steps between two allocations in between.
+        first, last: number of singular values before and after.
+        start, end: steps at which the fall starts and ends.
+        interval: steps between two allocations during the fall.
     """
 
     first: int
@@ -54,21 +54,20 @@ class Budget:
 class RankAllocator:
     """Keeps the most important singular values of all modules, by Equations 8 to 10 of the AdaLoRA paper.
 
-    Of each weight w with gradient g, `I = |w g|`; its running mean `S = beta1 S + (1 - beta1) I`
-    (sensitivity) and `U = beta2 U + (1 - beta2) |I - S|` (uncertainty) give the score `S U`. A singular value
-    scores its own, plus the means over its row of A and its column of B. Those without a place in the budget
-    are set to 0; until the last allocation they may grow back.
+    For a weight w with gradient g, `I = |w g|`. The running means `S = beta1 S + (1 - beta1) I` (sensitivity)
+    and `U = beta2 U + (1 - beta2) |I - S|` (uncertainty) give its score `S U`. The score of a singular
+    triplet is that of the singular value plus the mean scores of its row of A and its column of B. Singular
+    values outside the budget are set to 0; until the last allocation they may grow back.
 
-    The running means live in the optimiser's state beside Adam's: they are part of every checkpoint and of
-    no finished run. Order and formulas are those of the authors' code and of PEFT: the weights are those
-    after the optimiser's step, the gradient the one before; at equal scores the first is kept where the
-    others drop both.
+    The running means are part of the optimiser's state: checkpoints contain them, finished runs do not. Order
+    and formulas follow the authors' code and PEFT: weights after the optimiser step, gradients before it. At
+    equal scores this class keeps the first triplet, whereas their code drops both.
 
     Attributes:
-        modules: the parameters.
-        optim: what trains them, an Adam.
+        modules: parameters of all modules.
+        optim: the Adam optimiser that trains them.
         budget: the schedule.
-        beta1, beta2: of the running means.
+        beta1, beta2: decay rates of the running means.
     """
 
     modules: Sequence[Triplets]
@@ -79,10 +78,10 @@ class RankAllocator:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Observe a step that the optimiser has taken, and mask where it is time to."""
-        # Counted by the optimiser: a resumed run goes on where it was.
+        """Update the running means after an optimiser step, and mask singular values if due."""
+        # The optimiser counts the steps, so that a resumed run continues correctly.
         done = int(self._state(self.modules[0].lora_E)["step"])
-        if done < max(self.budget.end, 2):  # the first step always: there must be something to rank by
+        if done < max(self.budget.end, 2):  # always after the first step: ranking needs scores
             self._observe()
         if not self.budget.due(done):
             return
@@ -96,7 +95,7 @@ class RankAllocator:
             module.lora_E.mul_(mask)
 
     def scores(self) -> list[Tensor]:
-        """Return the importance of every singular value, one `r`-vector a module."""
+        """Return the importance of every singular value, one `r`-vector per module."""
         return [
             self._score(m.lora_E).squeeze(1) + self._score(m.lora_A).mean(1) + self._score(m.lora_B).mean(0)
             for m in self.modules
@@ -114,12 +113,12 @@ class RankAllocator:
             state = self._state(weight)
             for name in (SENSITIVITY, UNCERTAINTY):
                 state.setdefault(name, torch.zeros_like(weight))
-            now = (weight * cast(Tensor, weight.grad)).abs()  # every weight is on the loss's path
+            now = (weight * cast(Tensor, weight.grad)).abs()  # every weight has a gradient
             state[SENSITIVITY].lerp_(now, 1 - self.beta1)
             state[UNCERTAINTY].lerp_((now - state[SENSITIVITY]).abs(), 1 - self.beta2)
 
     def _best(self, count: int) -> list[Tensor]:
-        """Return 1 for the `count` most important singular values and 0 for the others, `r x 1` a module."""
+        """Return masks, `r x 1` per module: 1 for the `count` most important singular values, else 0."""
         scores = self.scores()
         order = torch.cat(scores).argsort(descending=True, stable=True)
         kept = torch.zeros_like(order, dtype=scores[0].dtype)
@@ -127,7 +126,7 @@ class RankAllocator:
         return [mask.unsqueeze(1) for mask in kept.split([len(score) for score in scores])]
 
     def _settle(self, kept: list[Tensor]) -> None:
-        """Note the last allocation and drop what only served to find it."""
+        """Store the last allocation and delete the running means."""
         for module, mask in zip(self.modules, kept, strict=True):
             for weight in module:
                 for name in (SENSITIVITY, UNCERTAINTY):

@@ -1,4 +1,4 @@
-"""BaRA and its variants: one program, one of four guides."""
+"""BaRA in its additive form (`bara`) and gate form (`bara-gate`), with a choice of guides."""
 
 from functools import partial
 from typing import Annotated, ClassVar, Self
@@ -81,7 +81,7 @@ class BaRAMethodConfig(MethodConfig):
     )
 
     def for_rows(self, rows: int) -> Self:
-        """Return the settings with the noise level at the start, which a run's files need to be read back."""
+        """Return the settings with an explicit initial noise level, so that a saved run can be read back."""
         if self.init_kappa is not None or not FAMILIES[self.guide].noisy:
             return self
         return self.model_copy(update={"init_kappa": min(start_kappa(rows), self.max_kappa)})
@@ -90,8 +90,8 @@ class BaRAMethodConfig(MethodConfig):
     def _coupled_to_something(self) -> Self:
         if self.guide == "weibull-coupled" and self.latent != "phi*theta":
             raise ConfigError(
-                f"method.guide=weibull-coupled ties theta to Phi, and latent={self.latent} has one of the "
-                "two: take the guide 'weibull'."
+                f"method.guide=weibull-coupled needs both Phi and theta, and latent={self.latent} has only "
+                "one of them: use the guide 'weibull'."
             )
         return self
 
@@ -116,7 +116,7 @@ class BaRAMethodConfig(MethodConfig):
 
 
 class BaRAGateConfig(BaRAMethodConfig):
-    """Settings of its gate form, `B ((Phi * theta) * A x)`."""
+    """Settings of BaRA's gate form, `B ((Phi * theta) * A x)`."""
 
     form: ClassVar[Form] = "gate"
 

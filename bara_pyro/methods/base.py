@@ -1,4 +1,4 @@
-"""What a method is, and the registry of methods."""
+"""Definition of a method (program, guide, settings, training) and the registry of methods."""
 
 import inspect
 from collections.abc import Callable
@@ -34,9 +34,9 @@ class MethodConfig(BaseModel):
 
     @model_validator(mode="after")
     def _all_are_read(self, info: ValidationInfo) -> Self:
-        """Refuse settings that have no effect beside others, as far as they are marked `Unread`.
+        """Refuse settings that have no effect together with others (marked `Unread`).
 
-        Those of a stored run are as they are: its results do not depend on them.
+        Settings of stored runs are accepted, because the results do not depend on them.
         """
         if info.context == STORED:
             return self
@@ -58,15 +58,20 @@ class MethodConfig(BaseModel):
         return self
 
     def for_rows(self, rows: int) -> Self:
-        """Return the settings with what follows from the number of training rows written out; here none."""
+        """Return the settings with defaults that depend on the number of training rows filled in."""
         return self
 
 
 def setting(of: Callable[..., object], parameter: str, description: str, **limits: Any) -> Any:
-    """Return a field whose default is that of a parameter of a program, a guide, a function.
+    """Return a pydantic field whose default is that of a parameter of a program, guide or function.
 
-    With `limits`, further arguments of `pydantic.Field`, such as `gt=0`. Under the parameter's own name it is
-    what `given` finds.
+    Name the field like the parameter, so that `pair` passes its value on.
+
+    Args:
+        of: the program, guide or function.
+        parameter: name of its parameter.
+        description: help text of the setting.
+        **limits: further arguments of `pydantic.Field`, such as `gt=0`.
 
     Examples:
         >>> import bara_pyro as bp
@@ -81,9 +86,9 @@ def setting(of: Callable[..., object], parameter: str, description: str, **limit
 
 
 def given(to: Callable[..., object], config: MethodConfig) -> dict[str, Any]:
-    """Return the settings that a program or guide has parameters for, under the same names.
+    """Return the settings whose names are parameters of a program or guide.
 
-    A class that takes `**options` for the class that it is derived from has the parameters of both.
+    For a class that takes `**options` the parameters of its base class count as well.
     """
     names: dict[str, None] = {}
     for one in inspect.getmro(to) if inspect.isclass(to) else (to,):
@@ -100,7 +105,7 @@ C = TypeVar("C", bound=MethodConfig)
 
 
 class Draw(Protocol):
-    """Draws answers' log-probabilities: rows, S and a seed -> `max(S, 1) x n x C`, float64."""
+    """Protocol: draw the answers' log-probabilities of rows, `max(S, 1) x n x C`, float64."""
 
     def __call__(self, split: EncodedSplit, samples: int, *, seed: int) -> Tensor:
         """Return the draws, in the order of the split's rows."""
@@ -109,17 +114,17 @@ class Draw(Protocol):
 
 @dataclass(frozen=True)
 class Fit(Generic[M, G, C]):
-    """What a method is given to fit once training is over, and to look at before it starts.
+    """Input of a method's `check`, before training, and of its `finish`, after training.
 
     Attributes:
-        model, guide: the program and its posterior.
-        config: the settings of the method.
-        corrections: what is fitted to the draws.
-        answer_ids: long, `C`: the token of each class.
-        split: name of a split -> its rows as token ids; raises `DataError` where there are none.
-        draw: draws answers as prediction does.
-        seed: of the draws of prediction.
-        batch_size: rows a forward of prediction.
+        model, guide: the program and its guide.
+        config: settings of the method.
+        corrections: corrections of the predictions.
+        answer_ids: token id of each class, long, `C`.
+        split: function from the name of a split to its encoded rows; raises `DataError` for a missing split.
+        draw: function that draws answers as prediction does.
+        seed: seed of the prediction's draws.
+        batch_size: rows per forward pass of prediction.
     """
 
     model: M
@@ -135,26 +140,27 @@ class Fit(Generic[M, G, C]):
 
 @dataclass(frozen=True)
 class Method(Generic[M, G, C]):
-    """A named pair of program and guide.
+    """A method: a named pair of program and guide, with its settings and training.
 
     Attributes:
-        name: what `--method` takes.
+        name: the name for `--method`.
         summary: one line for `bara methods`.
-        config: the class of its settings.
-        build: `(backbone, num_data, adapter settings, method settings) -> (model, guide)`; see `pair`.
-        defaults: settings that this name presets.
-        train: settings of the section `train` that this name presets.
-        svi: `(model, guide, training settings, method settings) -> SVI`: how it is trained; by default one
-            AdamW on the negative ELBO.
-        finish: what is fitted once training is over (a Laplace approximation, a temperature), in place, to
-            frozen parameters of model and guide, so that it is saved with them; returns figures worth
-            recording.
-        check: called before training; raises where `finish` could not do its work.
-        uses_validation: whether `finish` looks at validation rows, which then calibrate nothing any more.
-        calibrated: whether it has a temperature of a rehearsal where nobody says, with few rows.
-        tempered: whether `finish` sets a temperature, so that `adapter.calibrated` would be a second one.
-        peft: whether `lora_A` and `lora_B` of the program, without the guide, are a LoRA worth using (the
-            posterior's mean), so that PEFT may read a run's folder as one.
+        config: class of its settings.
+        build: function `(backbone, num_data, adapter settings, method settings) -> (model, guide)`; see
+            `pair`.
+        defaults: preset values of its settings.
+        train: preset values of the section `train`.
+        svi: function `(model, guide, training settings, method settings) -> SVI`; by default one AdamW on the
+            negative ELBO.
+        finish: function called after training, which fits for example a Laplace approximation or a
+            temperature. It changes frozen parameters of model and guide in place, so that they are saved, and
+            returns numbers to record.
+        check: function called before training; raises if `finish` could not work.
+        uses_validation: whether `finish` uses validation rows, which are then no longer held out.
+        calibrated: whether split-half calibration is on by default when there are few rows.
+        tempered: whether `finish` sets a temperature, so that `adapter.calibrated` must be off.
+        peft: whether the program's `lora_A` and `lora_B` alone are a usable LoRA (the posterior mean), so
+            that PEFT may read a run's folder.
     """
 
     name: str
@@ -175,9 +181,9 @@ class Method(Generic[M, G, C]):
 def pair(
     program: Callable[..., M], guide: Callable[..., G]
 ) -> Callable[[Backbone, int, AdapterOptions, MethodConfig], tuple[M, G]]:
-    """Return what builds a program and its guide, each of the settings of its parameters' names.
+    """Return a `build` function that passes each setting to the program's or guide's parameter of that name.
 
-    What is no setting is fixed by `functools.partial`.
+    Fix other parameters with `functools.partial`.
 
     Examples:
         >>> from functools import partial
@@ -185,7 +191,7 @@ def pair(
         >>> from bara_pyro.methods import MethodConfig
         >>> from bara_pyro.methods.base import pair
         >>> build = pair(partial(bp.models.BaRA, form="gate"), bp.guides.WeibullGuide)
-        >>> settings = MethodConfig(name="mine")  # without any of its own
+        >>> settings = MethodConfig(name="mine")  # no further settings
         >>> model, guide = build(bp.load_backbone("microworld"), 640, {"r": 4}, settings)
         >>> model.form, model.r, type(guide).__name__
         ('gate', 4, 'WeibullGuide')
@@ -203,11 +209,11 @@ def pair(
 METHODS: Registry[Method[Any, Any, Any]] = Registry(
     "method", "bara_pyro.methods", ("bara_pyro.methods.*",), of=Method
 )
-"""Those of this package, and those that installed packages offer as entry points."""
+"""Methods of this package, and those that installed packages provide as entry points."""
 
 
 def register_method(method: Method[M, G, C]) -> Method[M, G, C]:
-    """Add a method to the registry; a name can be taken once.
+    """Add a method to the registry.
 
     Raises:
         ConfigError: the name is taken.
@@ -226,14 +232,14 @@ def register_method(method: Method[M, G, C]) -> Method[M, G, C]:
 
 
 def method_config(value: Json | str, *, stored: bool = False) -> MethodConfig:
-    """Return the checked settings of the method that `value["name"]` names.
+    """Return the validated settings of a method.
 
     Args:
-        value: a name, or settings with a name.
-        stored: they are of a stored run, and may have some that nothing reads.
+        value: name of the method, or its settings including the name.
+        stored: whether the settings come from a stored run, where settings without effect are accepted.
 
     Raises:
-        ConfigError: unknown method, setting or value.
+        ConfigError: unknown method, unknown setting or invalid value.
     """
     data = {"name": value} if isinstance(value, str) else dict(value)
     name = data.get("name", DEFAULT_METHOD)
@@ -261,15 +267,17 @@ def build(
         config: from `method_config`.
         backbone: the frozen language model.
         num_data: number of training examples.
-        adapter: `r`, `lora_alpha`, `target_modules`, `full_vocab`.
+        adapter: options such as `r`, `lora_alpha` and `target_modules`.
+
+    Raises:
+        ConfigError: model or guide has a persistent buffer, which runs do not save.
     """
     model, guide = METHODS[config.name].build(backbone, num_data, adapter, config)
     for part in (model, guide):
         kept = dict(part.named_parameters())
         if lost := [name for name in part.state_dict() if name not in kept]:
             raise ConfigError(
-                f"The {type(part).__name__} of {config.name!r} has the buffer {lost[0]!r}, which no run "
-                "keeps: make it a parameter (`frozen` if it is not trained), or register it with "
-                "persistent=False."
+                f"The {type(part).__name__} of {config.name!r} has the buffer {lost[0]!r}, but runs save "
+                "only parameters: make it a parameter (`frozen` if untrained), or use persistent=False."
             )
     return model, guide

@@ -12,7 +12,7 @@ from bara_pyro.methods.base import Method, MethodConfig, pair, register_method, 
 from bara_pyro.methods.recipes import OF_ELBO, OF_REPRODUCTION, Recipe, Training, alternating, default_svi
 from bara_pyro.models.gaussian_lora import GaussianLoRA
 
-KL_LR = 0.01  # of the descent on the KL, as published
+KL_LR = 0.01  # learning rate of the descent on the KL, as published
 
 
 class BLoBConfig(MethodConfig):
@@ -32,7 +32,7 @@ class BLoBConfig(MethodConfig):
 
 
 def blob_svi(model: GaussianLoRA, guide: NormalGuide, train: Training, config: BLoBConfig) -> SVI:
-    """Return the inference of the chosen recipe."""
+    """Return the SVI of the chosen recipe."""
     if config.recipe == "elbo":
         return default_svi(model, guide, train, config)
     optim = adamw(model, guide, train.lr, weight_decay=train.weight_decay)

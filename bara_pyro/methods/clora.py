@@ -19,11 +19,11 @@ from bara_pyro.methods.recipes import (
 )
 from bara_pyro.models.clora import CLoRA
 
-# Of the KL beside pi_i, whatever the backbone: 1e-6 of the public code, and the mean over 65 modules.
+# Weight of the KL besides pi_i: 1e-6 of the public code, divided by its 65 modules, for every backbone.
 KL_WEIGHT = 1e-6 / 65
-# Of the cross-entropy; the public code has 2 for WinoGrande-S, OpenBookQA and BoolQ, 4 for WinoGrande-M.
+# Weight of the cross-entropy; the public code has 2 for WinoGrande-S, OpenBookQA, BoolQ, 4 for WinoGrande-M.
 NLL_WEIGHT = 1.0
-KL_LR = 0.01  # of the networks; published: 0.01 to 0.02
+KL_LR = 0.01  # learning rate of the networks; published values are 0.01 to 0.02
 
 
 class CLoRAConfig(MethodConfig):
@@ -43,7 +43,7 @@ class CLoRAConfig(MethodConfig):
 def _svi(model: CLoRA, guide: ContextualGuide, train: Training, config: CLoRAConfig) -> SVI:
     if config.recipe == "elbo":
         return default_svi(model, guide, train, config)
-    # A and B alone, as published: there the optimiser is made before the networks are.
+    # The optimiser holds A and B only: the published code creates it before the networks.
     optim = AdamW(model.parameters(), lr=train.lr, weight_decay=train.weight_decay, eps=1e-6, fused=True)
     return TwoStepSVI(
         model,

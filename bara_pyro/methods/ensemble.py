@@ -29,16 +29,16 @@ class EnsembleConfig(MethodConfig):
 
 
 class EnsembleSVI(SVI[Ensemble, EnsembleGuide]):
-    """One optimiser over all members that moves each as if it were trained alone on the same batches.
+    """One optimiser over all members that trains each as if it were alone on the same batches.
 
-    AdamW works entry by entry, so that members are coupled by nothing but the size of their gradients (which
-    Adam's epsilon sees) and clipping: the gradient is that of the sum of the members' losses, not of the
-    mean that is reported, and `clip_norm` bounds the norm of each member's gradient. `grad_norm` in the log
-    is that of all members together, before clipping.
+    AdamW works entry by entry, so members could interact only through the size of their gradients (Adam's
+    epsilon) and through clipping. To avoid both, the gradient is that of the sum of the members' losses, not
+    of the reported mean, and `clip_norm` applies to each member's gradient. `grad_norm` in the log is the
+    norm over all members before clipping.
 
     Args:
         model, guide, optim: as for `SVI`.
-        **options: of `SVI`; `clip_norm` is the norm to clip the gradient of a member to, or None.
+        **options: options of `SVI`; `clip_norm` is the gradient norm per member, or None.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class EnsembleSVI(SVI[Ensemble, EnsembleGuide]):
         super().backward(terms, share * self.model.members)
 
     def update(self) -> None:
-        """Clip each member's gradient and take the step."""
+        """Clip each member's gradient and take the optimiser step."""
         if self.member_norm is not None:
             grads = [p.grad for p in self.parameters if p.grad is not None]
             norms = torch.stack([g.flatten(1).norm(dim=1) for g in grads]).norm(dim=0)
@@ -68,7 +68,7 @@ class EnsembleSVI(SVI[Ensemble, EnsembleGuide]):
 def ensemble_svi(
     model: Ensemble, guide: EnsembleGuide, train: Training, config: EnsembleConfig
 ) -> EnsembleSVI:
-    """Return the inference that trains all members at once."""
+    """Return the SVI that trains all members at once."""
     optim = adamw(model, guide, train.lr, weight_decay=train.weight_decay)
     return EnsembleSVI(model, guide, optim, **common(optim, train))
 

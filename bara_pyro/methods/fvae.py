@@ -14,21 +14,21 @@ from bara_pyro.methods.base import Method, MethodConfig, pair, register_method, 
 from bara_pyro.methods.recipes import OF_ELBO, Recipe, Training, common, default_svi
 from bara_pyro.models.fvae import FVAE, Weights
 
-PUBLISHED_EPS = 1e-8  # Adam's, in the official script
-CE_WEIGHT = 1000.0  # of the cross-entropy there; all other parts of the loss weigh 1
+PUBLISHED_EPS = 1e-8  # Adam's epsilon in the official script
+CE_WEIGHT = 1000.0  # weight of the cross-entropy in the official script; the other parts have weight 1
 
 
 class FVAEConfig(MethodConfig):
     """Settings of FVAE-LoRA.
 
-    With 'reproduction' the loss a row is that of the official code divided by its weight of CE, `w` = 1000:
+    With 'reproduction' the loss per row is that of the official code, divided by its CE weight `w` = 1000:
 
         CE + 1 / (w L) sum_l [ -log p(x | z) + mean((z2 - m)^2) - mean(z1^2) + KL(q1 || N(0, I)) ]
 
-    L modules. CE is a mean over rows. `-log p` is summed over the entries of x, KL over the r latents, then
-    both are averaged over rows and tokens; the two squares are means over rows, tokens and latents. There is
-    no KL(q2 || p2). As in the official code padding tokens count, and the gradient of the reconstructed input
-    reaches the layers below.
+    L is the number of modules. CE is a mean over rows. `-log p` is summed over the entries of x and KL over
+    the r latents; then both are averaged over rows and tokens. The two squares are means over rows, tokens
+    and latents. There is no KL(q2 || p2). As in the official code, padding tokens count and the gradient of
+    the reconstruction target reaches the layers below.
     """
 
     recipe: Recipe = Field(
@@ -62,7 +62,7 @@ def _build(
 
 
 def _svi(model: FVAE, guide: FVAEGuide, train: Training, config: FVAEConfig) -> SVI:
-    """Return one AdamW on the loss; for 'reproduction' its epsilon is divided by what the loss is."""
+    """Return one AdamW on the loss; 'reproduction' divides its epsilon by the same weight as the loss."""
     if config.recipe == "elbo":
         return default_svi(model, guide, train, config)
     optim = adamw(

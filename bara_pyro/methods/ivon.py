@@ -3,10 +3,11 @@
     q(w) = Normal(m, 1 / (ess (h + delta)))        for every weight w of A and B
     minimises  E_q[mean cross-entropy] + KL(q || Normal(0, 1 / (ess delta))) / ess
 
-`delta` is `train.weight_decay` (0 in the published scripts: a flat prior), `h` the running estimate of the
-loss's curvature, from `hhat = g (w - m) / sigma^2` with one draw w and its gradient g. With `ess` the number
-of training rows and delta > 0 that is the negative ELBO divided by it, and `1 / (ess delta)` the variance of
-the prior. Published values of `ess` lie far above: a posterior colder than the exact one.
+`delta` is `train.weight_decay` (0, a flat prior, in the published scripts). `h` is the running estimate of
+the loss's curvature, from `hhat = g (w - m) / sigma^2` with one draw w and its gradient g. If `ess` is the
+number of training rows and delta > 0, the objective is the negative ELBO divided by `ess`, and `1 / (ess
+delta)` is the prior variance. Published values of `ess` are far larger, which gives a posterior colder than
+the exact one.
 """
 
 from functools import partial
@@ -29,17 +30,17 @@ if TYPE_CHECKING:
 
 
 BETA1, BETA2 = 0.9, 0.99999  # decay of the running gradient and of the running curvature, as published
-HESS_INIT = 1e-3  # h at the start; noise starts at 1 / sqrt(ess h)
-CLIP_RADIUS = 1e-3  # largest Newton step of a weight, before the rate, as published
+HESS_INIT = 1e-3  # initial h; the initial noise scale is 1 / sqrt(ess h)
+CLIP_RADIUS = 1e-3  # largest Newton step of a weight before the learning rate is applied, as published
 
 
 class IVONConfig(MethodConfig):
-    """Settings of IVON-LoRA; the rate (0.03) and delta are `train.lr` and `train.weight_decay`.
+    """Settings of IVON-LoRA; learning rate (0.03) and delta are `train.lr` and `train.weight_decay`.
 
-    Published values of the curvature at the start (`HESS_INIT`) and `ess`: 3e-4 and 1e7 (WinoGrande small,
-    BoolQ), 3e-4 and 1e8 (WinoGrande medium), 1e-3 and 1e6 (ARC, OpenBookQA), all for 10,000 steps. A step
-    moves a weight by at most `train.lr * CLIP_RADIUS`, 3e-5 with the published rate: a run of some thousand
-    steps from which AdamW would ask a rate of 1e-3 wants `train.lr` near 0.3 (seen on the microworld).
+    Published values of the initial curvature (`HESS_INIT`) and `ess`: 3e-4 and 1e7 (WinoGrande small, BoolQ),
+    3e-4 and 1e8 (WinoGrande medium), 1e-3 and 1e6 (ARC, OpenBookQA), all for 10,000 steps. A step moves a
+    weight by at most `train.lr * CLIP_RADIUS`, which is 3e-5 at the published learning rate. For runs of
+    about a thousand steps, where AdamW would use 1e-3, set `train.lr` near 0.3 (found on the microworld).
     """
 
     ess: float = Field(
@@ -48,14 +49,14 @@ class IVONConfig(MethodConfig):
 
 
 class IVONSVI(SVI[PosthocLoRA, PosthocGuide]):
-    """Gradients at one draw of all weights a step, and IVON's update of mean and curvature.
+    """Take gradients at one draw of all weights per step, and update mean and curvature with IVON.
 
-    One draw a step, not one a micro-batch: accumulation changes the memory of a step and nothing else.
-    Gradients are clipped (`train.clip_norm`) before the curvature is estimated from them.
+    All micro-batches of a step share the draw, so accumulation changes only the memory of a step. Gradients
+    are clipped (`train.clip_norm`) before the curvature is estimated from them.
     """
 
     optim: "IVON"
-    common_noise = True  # that one draw is of all processes, too: curvature is gradient times noise
+    common_noise = True  # all processes share the draw, since the curvature is gradient times noise
 
     def __init__(
         self, model: PosthocLoRA, guide: PosthocGuide, optim: "IVON", **options: Unpack[SVIOptions]
@@ -65,8 +66,8 @@ class IVONSVI(SVI[PosthocLoRA, PosthocGuide]):
         self.sites = [site_of[id(p)] for p in self.parameters]
 
     def gradients(self, *batches: Batch) -> dict[str, float]:
-        """Compute the gradients at a draw from the posterior; afterwards the weights are means again."""
-        # IVON moves parameters into new memory, and does not put them back where an error stops the block.
+        """Compute the gradients at a posterior draw, then restore the weights to the means."""
+        # IVON moves parameters into new memory and does not restore them after an error.
         memory = [p.data for p in self.parameters]
         try:
             with self.optim.sampled_params(train=True):
@@ -75,9 +76,9 @@ class IVONSVI(SVI[PosthocLoRA, PosthocGuide]):
             self._move_to(memory)
 
     def update(self) -> None:
-        """Move means and curvature, and the guide's scales with them."""
+        """Update means and curvature, and set the guide's scales."""
         if self.scheduler is not None:
-            # IVON keeps its own count (for the bias of its running mean) where no checkpoint sees it.
+            # IVON's own step count (for bias correction) is not part of its state, so set it here.
             self.optim.current_step = self.scheduler.last_epoch
         memory = [p.data for p in self.parameters]
         self.optim.step()
@@ -88,7 +89,7 @@ class IVONSVI(SVI[PosthocLoRA, PosthocGuide]):
         self._write_scales()
 
     def _move_to(self, memory: list[torch.Tensor]) -> None:
-        """Let the parameters use this memory, which others look at too."""
+        """Let the parameters use the given memory, to which other objects refer."""
         for p, home in zip(self.parameters, memory, strict=True):
             p.data = home
 
@@ -102,7 +103,7 @@ class IVONSVI(SVI[PosthocLoRA, PosthocGuide]):
 
 
 def ivon_svi(model: PosthocLoRA, guide: PosthocGuide, train: Training, config: IVONConfig) -> SVI:
-    """Return the inference.
+    """Return IVON's SVI.
 
     Raises:
         ConfigError: the package ivon-opt is not installed.
@@ -111,8 +112,8 @@ def ivon_svi(model: PosthocLoRA, guide: PosthocGuide, train: Training, config: I
         from ivon import IVON
     except ImportError as error:
         raise ConfigError(
-            "The method 'ivon' needs the package ivon-opt, which is under the GPL and therefore optional: "
-            "pip install ivon-opt."
+            "The method 'ivon' needs the package ivon-opt (optional, because it is under the GPL): pip "
+            "install ivon-opt."
         ) from error
     optim = IVON(
         parameters(model, guide),
@@ -129,7 +130,7 @@ def ivon_svi(model: PosthocLoRA, guide: PosthocGuide, train: Training, config: I
 
 
 def fit_ivon(fit: Fit[PosthocLoRA, PosthocGuide, IVONConfig]) -> dict[str, float]:
-    """Draw from the posterior from now on: its scales are in the guide already.
+    """Mark the posterior as fitted; the guide already holds its scales.
 
     Returns:
         The mean, smallest and largest standard deviation of a weight.

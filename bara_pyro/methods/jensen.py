@@ -1,12 +1,12 @@
-r"""The bound of a Bayesian last layer without draws: Jensen's inequality twice.
+r"""Closed-form bound for a Bayesian last layer, from Jensen's inequality instead of draws.
 
 For logits `z_k = mu_k + w_k . phi` with posteriors w_k ~ Normal(m_k, S_k) the expected log-likelihood is
 
     E[z_y] - E[log sum_k exp z_k]  >=  mean_y - log sum_k exp(mean_k + v_k / 2)
 
-with `mean_k = mu_k + m_k . phi` and `v_k = phi^T S_k phi`, because the logarithm is concave and the mean of
-a log-normal number is known (Harrison, Willes and Snoek, ICLR 2024, arXiv 2404.11599, the bound of their
-discriminative classifier).
+with `mean_k = mu_k + m_k . phi` and `v_k = phi^T S_k phi`, because the logarithm is concave and the mean of a
+log-normal variable is known. This is the bound for the discriminative classifier of Harrison, Willes and
+Snoek (ICLR 2024, arXiv 2404.11599).
 """
 
 from dataclasses import dataclass
@@ -29,17 +29,17 @@ from bara_pyro.models.vbll import LAST, VBLL
 
 @dataclass(frozen=True)
 class GaussianLogits:
-    """Gaussian logits in place of a categorical distribution: `log_prob` is the bound on its mean.
+    """Stands in for a categorical distribution with Gaussian logits; `log_prob` is the Jensen bound.
 
     Attributes:
-        mean, variance: `... x C`.
+        mean, variance: of the logits, `... x C`.
     """
 
     mean: Tensor
     variance: Tensor
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return `mean_y - logsumexp(mean + variance / 2)` of classes y, long, `...`."""
+        """Return `mean_y - logsumexp(mean + variance / 2)` for classes y, long, `...`."""
         chosen = self.mean.gather(-1, value.unsqueeze(-1)).squeeze(-1)
         return chosen - (self.mean + self.variance / 2).logsumexp(-1)
 
@@ -51,9 +51,9 @@ def gaussian_logits(
 
     Args:
         model: the program.
-        posterior: batch `K`, event `d`.
+        posterior: posterior of the rows, batch shape `K`, event shape `d`.
         hidden: last hidden states of the last token, `B x 1 x d`.
-        answer_ids: long, `C`.
+        answer_ids: token ids of the answers, long, `C`.
     """
     places = model.places(answer_ids)
     mean = model.logits([posterior.loc[places]], hidden, answer_ids)
@@ -64,14 +64,14 @@ def gaussian_logits(
 
 
 class JensenELBO(MeanFieldELBO):
-    """The negative ELBO of a `VBLL` with Jensen's bound in the place of one draw of the rows."""
+    """The negative ELBO of a `VBLL`, with Jensen's bound instead of a draw of the rows."""
 
     def terms(self, model: AdaptedLM, guide: SiteGuide, batch: Batch) -> ElboTerms:
         """Evaluate the bound with one forward of the language model; see `MeanFieldELBO.terms`."""
         program = cast(VBLL, model)
         with last_states(program) as seen:
             model_trace, guide_trace = guide.run(batch)
-        if LIKELIHOOD not in guide_trace.nodes:  # else there are no labels, which is refused below
+        if LIKELIHOOD not in guide_trace.nodes:  # without labels, `_terms` raises below
             posterior = cast(DenseNormal, guide_trace.nodes[LAST]["fn"])
             distribution = gaussian_logits(program, posterior, seen[0].unsqueeze(-2), batch.answer_ids)
             model_trace.nodes[LIKELIHOOD]["fn"] = cast(TorchDistribution, distribution)

@@ -1,1 +1,1 @@
-"""Corrections fitted once training is over: they change what draws say, and no program knows of them."""
+"""Corrections that are fitted after training and change predictions: temperature, distance, one pass."""

@@ -1,4 +1,4 @@
-"""The corrections of a run, together: how they are made, fitted and applied to draws."""
+"""All corrections of a run: create them, fit them after training, and apply them to draws."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -20,25 +20,26 @@ from bara_pyro.posthoc.distance import Distance, frozen_states
 from bara_pyro.posthoc.one_pass import OnePass
 from bara_pyro.posthoc.temperature import Temperature
 
-# Rows that are looked at: a covariance of thousands is known well enough, a draw costs a forward.
+# Largest numbers of rows for the fits: thousands are enough for a covariance, and each draw costs a forward.
 MOST, MOST_DRAWN, DRAWS = 4096, 512, 32
 
 
 class Corrections(nn.Module):
-    """What is fitted to a program's draws once its training is over; the program knows nothing of it.
+    """Corrections of a program's predictions, fitted after training; the program itself is not changed.
 
-    Each draw's scores are divided by the temperature. Then the prediction without draws is made to stand for
-    their average (`one_pass`), and draws of rows unlike the training rows get noise (`distance`).
+    Each draw's scores are divided by the temperature. Then `one_pass` makes the prediction without draws
+    approximate the average of draws, and `distance` adds noise to the draws of rows far from the training
+    rows.
 
     Args:
         model: the program.
-        calibrated: whether there is a temperature, see :class:`.Temperature`.
-        distance_aware: whether there is noise of foreign rows, see :class:`.Distance`.
-        one_pass: whether S = 0 stands for the average of draws, see :class:`.OnePass`.
+        calibrated: use a temperature, see :class:`.Temperature`.
+        distance_aware: add noise to out-of-distribution rows, see :class:`.Distance`.
+        one_pass: make S = 0 approximate the average of draws, see :class:`.OnePass`.
 
     Raises:
-        ConfigError: the program's likelihood is of no closed set of answers (`calibrated`), or of answers
-            that are not one token each (the other two).
+        ConfigError: the likelihood has no closed set of answers (`calibrated`), or answers of more than one
+            token (the other two).
 
     Examples:
         >>> import bara_pyro as bp
@@ -47,7 +48,7 @@ class Corrections(nn.Module):
         >>> answers = bp.answer_token_ids(backbone.tokenizer, task.labels)
         >>> train = bp.encode(task.train[:40], backbone.tokenizer)
         >>> model = bp.models.BaRA(backbone, num_data=40, form="gate")
-        >>> guide = bp.guides.WeibullGuide(model)  # to be trained here
+        >>> guide = bp.guides.WeibullGuide(model)  # train model and guide before the next line
         >>> corrections = Corrections(model, distance_aware=True)
         >>> corrections.fit(model, guide, bp.batches(train, answers, 20))["distance_rows"]
         40
@@ -77,10 +78,15 @@ class Corrections(nn.Module):
         self.to(model.backbone.device)
 
     def check(self, model: AdaptedLM, guide: SiteGuide, method: str = "this program") -> None:
-        """Refuse, before training, what could not be fitted after it; `method` is what the error calls it.
+        """Check before training that the corrections can be fitted afterwards.
+
+        Args:
+            model: the program.
+            guide: its guide.
+            method: name of the method, for the error message.
 
         Raises:
-            ConfigError: `one_pass` without latents, or with a guide whose draws of them will not differ.
+            ConfigError: `one_pass` for a program without latents, or with a guide whose draws do not differ.
             DataError: there are too few training rows.
         """
         if self.one_pass is not None:
@@ -100,23 +106,23 @@ class Corrections(nn.Module):
         samples: int = DRAWS,
         seed: int = 0,
     ) -> dict[str, float]:
-        """Fit distance and one pass to rows that a program was trained on, whose labels are not looked at.
+        """Fit the distance and one-pass corrections to training rows, without their labels.
 
         Args:
             model: the program.
             guide: its fitted guide.
-            batches: of training rows: the first `MOST` for the distance, `MOST_DRAWN` for the one pass.
-            groups: in the order of these rows, the name of each one's group (`data.clusters.together`), whose
-                rows look nearer to one another than rows to come will be; None: each row is alone.
-            offered: in the same order, which answers each row has to choose from, bool, `n x C`; None: all.
-            samples: number of draws that the one pass is to stand for.
-            seed: of these.
+            batches: training rows; the distance uses the first `MOST`, the one pass the first `MOST_DRAWN`.
+            groups: name of each row's group, in the same order (`data.clusters.together`). Rows of a group
+                are closer to one another than new rows will be. None: no groups.
+            offered: which answers each row may choose, in the same order, bool, `n x C`; None: all.
+            samples: number of draws whose average the one pass approximates.
+            seed: seed of these draws.
 
         Returns:
-            What the parts' own `fit` return, under `distance_..` and `one_pass_..`; empty without them.
+            The results of both fits, with the prefixes `distance_` and `one_pass_`; empty without them.
 
         Raises:
-            ConfigError: nothing differs between the guide's draws, or not yet.
+            ConfigError: the guide's draws do not differ, or its posterior is not fitted yet.
             DataError: there are too few rows.
         """
         found: dict[str, float] = {}
@@ -159,14 +165,14 @@ class Corrections(nn.Module):
         _check_draws(model, guide)
         if not guide.stochastic:
             raise ConfigError(
-                f"This {type(guide).__name__} has no draws yet: fit its posterior first, as the method does."
+                f"The posterior of this {type(guide).__name__} is not fitted yet: fit it before one_pass."
             )
         with last_states(model) as seen:
             at_mean = [self._tempered(predict(model, guide, b, samples=0))[0] for b in batches]
         drawn = [self._tempered(predict(model, guide, b, samples=samples, seed=seed)) for b in batches]
         states = torch.cat(seen).float()
         average = posterior_predictive(_among(torch.cat(drawn, dim=1), offered).log_softmax(-1))
-        # What `predict` returns is on the CPU.
+        # `predict` returns tensors on the CPU.
         return one_pass.fit(torch.cat(at_mean).to(states.device), states, average.to(states.device))
 
     @torch.no_grad()
@@ -182,7 +188,7 @@ class Corrections(nn.Module):
         memory_budget: int | None = None,
         last: int | None = None,
     ) -> Tensor:
-        """Return what `core.prediction.predict` does, corrected; its arguments, shapes and errors."""
+        """Return corrected draws; arguments, shapes and errors are those of `core.prediction.predict`."""
         drawing = partial(predict, model, guide, batch, memory_budget=memory_budget)
         if samples == 0 and self.one_pass is not None and self.one_pass.fitted:
             with last_states(model) as seen:
@@ -192,7 +198,7 @@ class Corrections(nn.Module):
         drawn = self._tempered(drawing(samples=samples, repeats=repeats, seed=seed, last=last))
         if samples == 0 or self.distance is None or not self.distance.fitted:
             return drawn
-        drawn = drawn.repeat_interleave(-(-samples // len(drawn)), 0)  # each member of an ensemble several
+        drawn = drawn.repeat_interleave(-(-samples // len(drawn)), 0)  # repeats ensemble members
         numbers = torch.arange(len(drawn)) // repeats
         return self._spread(self.distance, model, batch, drawn, numbers, seed, memory_budget)
 
@@ -206,7 +212,7 @@ class Corrections(nn.Module):
         seed: int = 0,
         memory_budget: int | None = None,
     ) -> Iterator[Drawn]:
-        """Yield what `core.prediction.record` does, corrected, but for the one pass, which is of no draws."""
+        """Yield `core.prediction.record` with corrected draws; the one pass does not change draws."""
         for piece in record(model, guide, batch, samples=samples, seed=seed, memory_budget=memory_budget):
             numbers = torch.arange(piece.draws.start, piece.draws.stop) if samples else None
             rows = batch.questions(piece.rows)
@@ -215,14 +221,14 @@ class Corrections(nn.Module):
     def of_draws(
         self, model: AdaptedLM, batch: Batch, drawn: Tensor, numbers: Tensor | None = None, seed: int = 0
     ) -> Tensor:
-        """Return draws of a batch, corrected: `S x B x C`, float64, on the CPU.
+        """Return corrected draws of a batch: `S x B x C`, float64, on the CPU.
 
         Args:
             model: the program.
             batch: the rows.
-            drawn: `S x B x C`, what its program and guide gave.
-            numbers: long, `S`: which draws they are; None: the posterior mean.
-            seed: of the draws.
+            drawn: uncorrected draws, `S x B x C`.
+            numbers: numbers of the draws, long, `S`; None for the posterior mean.
+            seed: seed of the draws.
         """
         drawn = self._tempered(drawn)
         if numbers is None or self.distance is None or not self.distance.fitted:
@@ -230,7 +236,7 @@ class Corrections(nn.Module):
         return self._spread(self.distance, model, batch, drawn, numbers, seed)
 
     def stored(self) -> dict[str, nn.Parameter]:
-        """Return the parameters by the names that they have in a run's files."""
+        """Return the parameters by their names in a run's files."""
         return {name.removeprefix("temperature."): value for name, value in self.named_parameters()}
 
     def _tempered(self, drawn: Tensor) -> Tensor:
@@ -247,30 +253,34 @@ class Corrections(nn.Module):
         seed: int,
         memory_budget: int | None = None,
     ) -> Tensor:
-        """Return draws of these numbers with the noise of foreign rows."""
+        """Return the draws with the noise of the distance."""
         pieces = [batch.questions(rows) for rows in forwards(model, batch, memory_budget)]
         states = torch.cat([frozen_states(model, piece) for piece in pieces])
         return distance.noisy(drawn.to(states.device), states, numbers.to(states.device), seed).cpu()
 
 
 def _check_draws(model: AdaptedLM, guide: SiteGuide, method: str = "this program") -> None:
-    """Refuse, for a one pass, a program without latents or a guide whose draws of them will not differ."""
+    """Refuse `one_pass` for a program without latents or a guide whose draws will not differ."""
     if not (model.latents and guide.stochastic_once_fitted):
         raise ConfigError(
-            f"one_pass (--one-pass) stands for the average of many draws, and {method} has none that "
+            f"one_pass (--one-pass) approximates the average of many draws, and {method} has none that "
             "differ: leave it out."
         )
 
 
 def _among(log_probs: Tensor, offered: Tensor | None) -> Tensor:
-    """Return log-probabilities, `... n x C`, -inf where one of the first n rows does not offer an answer."""
+    """Return log-probabilities, `... n x C`, with -inf for answers that a row does not offer."""
     if offered is None:
         return log_probs
     return log_probs.masked_fill(~offered[: log_probs.shape[-2]], -torch.inf)
 
 
 def require_temperature(corrections: Corrections) -> Temperature:
-    """Return the temperature of corrections that have one; others raise a `ConfigError`."""
+    """Return the temperature of the corrections.
+
+    Raises:
+        ConfigError: they have none.
+    """
     if corrections.temperature is None:
-        raise ConfigError("There is no temperature to set: make the corrections with calibrated=True.")
+        raise ConfigError("The corrections have no temperature: create them with calibrated=True.")
     return corrections.temperature

@@ -4,14 +4,15 @@ r"""Distance awareness: noise on the answers' logits that grows with a row's dis
 
     w = W (h(x) - mu),   d^2 = |w|^2,   g(x) = sqrt(relu(1 - q / d^2)) w / d
 
-f are the logits of any method, h(x) the last hidden state that the *frozen* language model gives the last
-token, mu and W its mean and whitening on the training rows, q the square of the radius within which 95 % of
-them lie. A Gaussian process with the kernel `sigma^2 g(x) . g(x')`, prior and posterior alike: 95 % of the
-training rows have g = 0 and say nothing of Z, which is why training leaves it out. Beyond the radius the
-variance of each logit rises from 0 to sigma^2, so that foreign rows get draws that disagree.
+f are the logits of any method. h(x) is the last hidden state of the *frozen* language model at the last
+token, mu and W are its mean and whitening on the training rows, and q is the square of the radius within
+which 95 % of them lie. The noise is a Gaussian process with kernel `sigma^2 g(x) . g(x')`. Its posterior
+equals its prior: 95 % of the training rows have g = 0 and carry no information about Z, so training leaves Z
+out. Beyond the radius the variance of each logit rises from 0 to sigma^2, so that draws disagree on
+out-of-distribution rows.
 
-The hinge at the radius is a choice of design: rows like the training rows keep their predictions. That h is
-frozen is another: what an adapter learns maps foreign rows onto those it knows, and hides the distance.
+Two design choices: the hinge at the radius keeps the predictions of rows like the training rows, and h is
+frozen because an adapter learns to map unfamiliar rows onto familiar ones, which would hide the distance.
 """
 
 from collections.abc import Sequence
@@ -36,13 +37,13 @@ INSIDE, FOLDS = 0.95, 5
 
 
 class Distance(FittedToRows):
-    """The noise of a program's answers; none before `fit`.
+    """Distance-dependent noise on a program's answers; no noise before `fit`.
 
     Args:
-        width: d, of the language model's hidden states.
+        width: width d of the language model's hidden states.
     """
 
-    purpose = "tell foreign rows from"
+    purpose = "measure distances"
     option = "distance_aware"
 
     def __init__(self, width: int) -> None:
@@ -54,15 +55,15 @@ class Distance(FittedToRows):
 
     @property
     def fitted(self) -> bool:
-        """Whether there is any noise."""
+        """Whether the noise has been fitted."""
         return bool(self.scale > 0)
 
     def squares(self, states: Tensor) -> Tensor:
-        """Return d^2 of hidden states, `... x d`, from the training rows: `...`."""
+        """Return the squared distances d^2 of hidden states, `... x d`, from the training rows: `...`."""
         return self._whitened(states).square().sum(-1)
 
     def directions(self, states: Tensor) -> Tensor:
-        """Return g of hidden states, `... x d`: 0 within the radius, of length below 1 outside."""
+        """Return g of hidden states, `... x d`: 0 within the radius, shorter than 1 outside."""
         white = self._whitened(states)
         squared = white.square().sum(-1, keepdim=True).clamp_min(torch.finfo(white.dtype).tiny)
         return ((1 - self.radius / squared).clamp_min(0) / squared).sqrt() * white
@@ -71,10 +72,11 @@ class Distance(FittedToRows):
         return (states.float() - self.mean) @ self.whitening
 
     def forward(self, log_probs: Tensor, states: Tensor) -> Tensor:
-        """Sample Z, one for all rows; return the answers' log-probabilities with its noise.
+        """Sample Z, shared by all rows; return the answers' log-probabilities with its noise.
 
         Args:
-            log_probs: `[draws x] B x C`, of the program; up to a constant a row they are its logits.
+            log_probs: the program's log-probabilities, `[draws x] B x C`: its logits up to a constant per
+                row.
             states: `B x d`, see `frozen_states`.
         """
         distribution = Normal(torch.zeros_like(self.scale), self.scale)
@@ -83,13 +85,13 @@ class Distance(FittedToRows):
         return (log_probs + noise.to(log_probs)).log_softmax(-1)
 
     def noisy(self, log_probs: Tensor, states: Tensor, numbers: Tensor, seed: int) -> Tensor:
-        """Return draws with the noise of their numbers.
+        """Return draws with noise; the number of a draw determines its noise.
 
         Args:
             log_probs: `S x B x C`, float64.
             states: `B x d`, see `frozen_states`.
-            numbers: long, `S`: which draws they are.
-            seed: of the draws.
+            numbers: numbers of the draws, long, `S`.
+            seed: seed of the draws.
         """
         with PROGRAM, InTurn(seed, numbers):
             found: Tensor = self(log_probs, states)
@@ -139,10 +141,10 @@ def frozen_states(model: AdaptedLM, batch: Batch) -> Tensor:
 
 
 def whitened(states: Tensor) -> tuple[Tensor, Tensor, float]:
-    """Return the mean of `n x d` states, what whitens them (`d x d`, float64), and the shrinkage.
+    """Return mean, whitening matrix (`d x d`, float64) and shrinkage of `n x d` states.
 
-    The covariance is that of Ledoit and Wolf (J. Multivariate Analysis 88, 2004), which has an inverse for
-    any number of rows.
+    The covariance is the estimate of Ledoit and Wolf (J. Multivariate Analysis 88, 2004), which is invertible
+    for any number of rows.
     """
     states = states.double()
     mean = states.mean(0)
@@ -157,16 +159,16 @@ def whitened(states: Tensor) -> tuple[Tensor, Tensor, float]:
     shrunk = (1 - shrinkage) * covariance
     shrunk.diagonal().add_(shrinkage * size)
     values, vectors = torch.linalg.eigh(shrunk)
-    # States that do not vary at all have no scale: the least that can be divided by.
+    # States that do not vary have no scale; keep the divisor above 0.
     least = values[-1].clamp_min(torch.finfo(values.dtype).tiny) * 1e-10
     return mean, vectors * values.clamp_min(least).rsqrt(), shrinkage
 
 
 def held_out_squares(states: Tensor, groups: Sequence[str] | None = None) -> Tensor:
-    """Return d^2 of each of `n x d` states by the mean and covariance of four fifths without it, float64.
+    """Return cross-validated d^2 of `n x d` states, float64, each with mean and covariance of other folds.
 
-    By those of all rows it would be too small: they were fitted to it. So it would be by those of rows that
-    belong to its group, which are left out with it.
+    With mean and covariance of all rows, d^2 would be too small, because they were fitted to the same rows.
+    For the same reason the rows of a group are in one fold.
     """
     fold = torch.tensor(folds([""] * len(states) if groups is None else groups, FOLDS))
     found = torch.empty(len(states), dtype=torch.float64)
@@ -177,15 +179,15 @@ def held_out_squares(states: Tensor, groups: Sequence[str] | None = None) -> Ten
 
 
 class InTurn(Messenger):
-    """Draw Z by number: in C draws that follow one another, each class takes each of C noises once.
+    """Handler that draws Z so that in C consecutive draws each class receives each of C noises once.
 
-    Z of draw s is that of draw s // C with its classes turned by s mod C, which is as likely. Every draw has
-    the distribution of the site, and so has any average over draws its expectation; but where noise decides
-    the answer, C draws give each class one vote, and few draws say that the answer is not known.
+    Draw s is noise number s // C with its classes rotated by s mod C. Every draw has the distribution of the
+    site, so averages over draws are unbiased. If the noise decides the answer, each class wins once in C
+    draws, so a few draws suffice to show that the answer is uncertain.
 
     Args:
-        seed: of the draws.
-        numbers: long, `S`: which draws.
+        seed: seed of the draws.
+        numbers: numbers of the draws, long, `S`.
     """
 
     def __init__(self, seed: int, numbers: Tensor) -> None:

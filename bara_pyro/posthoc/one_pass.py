@@ -1,11 +1,11 @@
-r"""One forward in place of many draws: the logits at the posterior mean, with a temperature for every row.
+r"""One-pass prediction: the logits at the posterior mean, with a temperature per row, instead of many draws.
 
     p(y | x) = softmax(z(x) exp(u . phi(x)))
 
-z are the logits at the posterior mean, phi(x) a constant, their entropy and size, and the last hidden state.
-u is fitted to the average of many draws on training rows, whose labels are not looked at: least mean
-KL(average of draws || p), with a ridge. The average of draws is a flatter distribution than that of the mean
-draw, and how much flatter is what a row's state tells.
+z are the logits at the posterior mean. phi(x) holds a constant, the entropy and size of z, and the last
+hidden state. u minimises the mean KL(average of draws || p) on training rows, without their labels, with a
+ridge penalty. The average of draws is flatter than the prediction at the posterior mean; the row's hidden
+state predicts how much flatter.
 """
 
 import math
@@ -22,13 +22,13 @@ OWN = 3  # features beside the hidden state
 
 
 class OnePass(FittedToRows):
-    """The temperatures of a program's rows; all 1 before `fit`.
+    """Row-wise temperatures that approximate the average of draws; all 1 before `fit`.
 
     Args:
-        width: d, of the language model's hidden states.
+        width: width d of the language model's hidden states.
     """
 
-    purpose = "fit temperatures to"
+    purpose = "fit temperatures"
     option = "one_pass"
 
     def __init__(self, width: int) -> None:
@@ -39,11 +39,11 @@ class OnePass(FittedToRows):
 
     @property
     def fitted(self) -> bool:
-        """Whether there are temperatures."""
+        """Whether the temperatures have been fitted."""
         return bool(self.weights.any())
 
     def features(self, log_probs: Tensor, states: Tensor) -> Tensor:
-        """Return phi, `B x (3 + d)`, float64, of `B x C` log-probabilities and `B x d` states."""
+        """Return phi, `B x (3 + d)`, float64, from `B x C` log-probabilities and `B x d` states."""
         logits = log_probs.double()
         entropy = -(logits.exp() * logits).sum(-1)
         size = (logits - logits.mean(-1, keepdim=True)).square().mean(-1).sqrt()
@@ -51,23 +51,23 @@ class OnePass(FittedToRows):
         return torch.cat([own, (states.double() - self.mean) / self.deviation], -1)
 
     def forward(self, log_probs: Tensor, states: Tensor) -> Tensor:
-        """Return what stands for the average of draws.
+        """Return the approximate log average of draws, `B x C`.
 
         Args:
-            log_probs: `B x C`, at the posterior mean.
-            states: `B x d`, the last hidden states there.
+            log_probs: log-probabilities at the posterior mean, `B x C`.
+            states: last hidden states at the posterior mean, `B x d`.
         """
         scale = (self.features(log_probs, states) @ self.weights.double()).exp()
         return (log_probs.double() * scale.unsqueeze(-1)).log_softmax(-1)
 
     def fit(self, log_probs: Tensor, states: Tensor, average: Tensor) -> dict[str, float]:
-        """Set the temperatures to those of training rows.
+        """Fit the temperatures to training rows.
 
         Args:
-            log_probs: `n x C`, at the posterior mean.
-            states: `n x d`, there.
-            average: `n x C`, log of the average of draws' probabilities; -inf where a row does not offer an
-                answer.
+            log_probs: log-probabilities at the posterior mean, `n x C`.
+            states: last hidden states at the posterior mean, `n x d`.
+            average: log of the draws' average probabilities, `n x C`; -inf for answers that a row does not
+                offer.
 
         Returns:
             `kl_before`, `kl_after`: mean KL(average || one pass) on these rows, nats; `rows`.
@@ -102,8 +102,7 @@ class OnePass(FittedToRows):
         after = float(divergence().detach())
         if not math.isfinite(after):
             raise DataError(
-                f"The temperatures of {rows} training rows could not be fitted ({after} nats): leave out "
-                "one_pass."
+                f"The one-pass fit to {rows} training rows failed ({after} nats): leave out one_pass."
             )
         with torch.no_grad():
             self.weights.copy_(weights)

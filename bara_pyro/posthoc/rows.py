@@ -1,4 +1,4 @@
-"""What is fitted to the training rows of a run, and needs some of them."""
+"""Base of corrections that need a minimum number of training rows."""
 
 from typing import ClassVar
 
@@ -13,17 +13,21 @@ class FittedToRows(nn.Module):
     """Base of corrections that are fitted to training rows.
 
     Attributes:
-        purpose: what the rows are for, as a sentence goes on.
-        option: what asks for it.
+        purpose: use of the rows, which completes the error message "training rows are too few to ..".
+        option: the option that switches the correction on.
     """
 
     purpose: ClassVar[str]
     option: ClassVar[str]
 
     def check_rows(self, rows: int) -> None:
-        """Raise `DataError` for fewer than `FEWEST` training rows."""
+        """Check the number of training rows.
+
+        Raises:
+            DataError: there are fewer than `FEWEST` rows.
+        """
         if rows < FEWEST:
             raise DataError(
-                f"There are {rows} training rows to {self.purpose}, and {FEWEST} are the least: leave out "
+                f"{rows} training rows are too few to {self.purpose}: give at least {FEWEST}, or leave out "
                 f"{self.option}."
             )

@@ -1,4 +1,4 @@
-"""One temperature for all rows: p(y) = softmax(z / T), z the answers' scores (Guo et al., ICML 2017)."""
+"""Temperature scaling: p(y) = softmax(z / T), z the answers' scores (Guo et al., ICML 2017)."""
 
 import math
 from collections.abc import Sequence
@@ -12,15 +12,15 @@ from bara_pyro.core.modules import frozen
 from bara_pyro.errors import ConfigError
 from bara_pyro.metrics import nll, posterior_predictive
 
-# Rows that are all right (or mostly wrong) want T = 0 (or infinity): the fit stops here.
+# Bounds of the fit: if all rows are right (or most are wrong), the best T would be 0 (or infinity).
 COLDEST, HOTTEST = 0.01, 100.0
-CRITICAL = 1.645  # standard errors: a calibrated prediction is further off to one side in 5 of 100 cases
+CRITICAL = 1.645  # standard errors, the critical value of a one-sided test at 5 %
 
 
 class Temperature(nn.Module):
-    """What each draw's scores are divided by: `T = exp(log_temperature)`, 1 until it is set.
+    """Divides each draw's scores by `T = exp(log_temperature)`, which is 1 until it is set.
 
-    It leaves the most probable answer of every draw as it is.
+    The most probable answer of every draw stays the same.
     """
 
     def __init__(self) -> None:
@@ -29,11 +29,11 @@ class Temperature(nn.Module):
 
     @property
     def value(self) -> float:
-        """T."""
+        """The temperature T."""
         return float(self.log_temperature.exp())
 
     def forward(self, draws: Tensor) -> Tensor:
-        """Return log-probabilities at T, of the shape of `draws`, `... x C`, which are those at 1."""
+        """Return log-probabilities at temperature T from those at T = 1, both `... x C`."""
         if not self.log_temperature:
             return draws
         return (draws * self.log_temperature.neg().exp().to(draws)).log_softmax(-1)
@@ -58,7 +58,8 @@ def best_log_temperature(log_probs: Tensor, labels: Tensor) -> float:
         labels: `n`, long.
 
     Returns:
-        The minimum, to the last digits of float64, within `[ln COLDEST, ln HOTTEST]`; 0 where all are alike.
+        The minimum within `[ln COLDEST, ln HOTTEST]`, to float64 precision; 0 if the NLL does not depend on
+        T.
     """
     z = log_probs.double()
     right = z.gather(1, labels[:, None]).squeeze(1)
@@ -73,16 +74,15 @@ def best_log_temperature(log_probs: Tensor, labels: Tensor) -> float:
 
 
 def too_unsure(draws: Tensor, labels: Tensor, groups: Sequence[Sequence[int]] | None = None) -> bool:
-    """Return whether answers show predictions to be too unsure: whether a temperature below 1 is better.
+    """Test whether predictions are underconfident, that is, whether a temperature below 1 is better.
 
-    The score test of T = 1 against T < 1 at a level of 5 percent. To first order its statistic is the best
-    ln T over its standard error, but it needs no optimum, which few rows that are all right do not have.
+    This is the score test of T = 1 against T < 1 at the 5 % level. To first order its statistic is the best
+    ln T divided by its standard error. It needs no optimum, which a few rows that are all right do not have.
 
     Args:
-        draws: `S x n x C`, log-probabilities of predictions whose average is looked at.
+        draws: log-probabilities of draws, `S x n x C`; their average prediction is tested.
         labels: `n`, long.
-        groups: places of rows that belong together, which count as if their errors were one; None: each row
-            is alone.
+        groups: row indices of each group of dependent rows, whose errors are summed; None: independent rows.
     """
     score, variance = score_of_log_temperature(draws, labels)
     deviation = variance.sqrt()
@@ -92,19 +92,19 @@ def too_unsure(draws: Tensor, labels: Tensor, groups: Sequence[Sequence[int]] | 
 
 
 def score_of_log_temperature(draws: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return, for each row, -d ln p(label) / d ln T at T = 1 and its variance where labels come of p.
+    """Return each row's score -d ln p(label) / d ln T at T = 1, and its variance for labels drawn from p.
 
-    p is the average over draws of `softmax(draws / T)`; of labels that come of it the mean is 0.
+    p is the average over draws of `softmax(draws / T)`. For labels drawn from p the score has mean 0.
 
     Args:
         draws: `S x n x C`, log-probabilities at T = 1.
         labels: `n`, long.
 
     Returns:
-        Two of `n`, float64.
+        Score and variance, each `n`, float64.
     """
     z = draws.double().log_softmax(-1)
-    size = z.masked_fill(z.isneginf(), 0.0)  # of what a row does not offer
+    size = z.masked_fill(z.isneginf(), 0.0)  # 0 for answers that a row does not offer
     slope = size - (z.exp() * size).sum(-1, keepdim=True)
     slope = (z.softmax(0).nan_to_num() * slope).sum(0)
     p = (z.logsumexp(0) - math.log(len(z))).exp()
@@ -117,12 +117,12 @@ def best_common_log_temperature(draws: Tensor, labels: Tensor, *, spread: float 
     Args:
         draws: `S x n x C`, logits or log-probabilities at T = 1.
         labels: `n`, long.
-        spread: standard deviation of the prior `N(0, spread^2)` of ln T, whose maximum a posteriori is asked
-            for; infinite: of the likelihood alone.
+        spread: standard deviation of the prior `N(0, spread^2)` of ln T, for the maximum a posteriori;
+            infinite for maximum likelihood.
 
     Returns:
-        Of one draw without a prior, the minimum. Of several it need not be the only one: the lowest on a
-        grid of steps of 5 percent, then the lowest beside it to a tenth of a permille; 0 where all are alike.
+        For one draw without a prior, the minimum. With several draws the NLL may have several minima: the
+        lowest point of a grid in steps of 5 %, refined to 1e-4 in ln T; 0 if the NLL does not depend on T.
     """
     if len(draws) == 1 and math.isinf(spread):
         return best_log_temperature(draws[0], labels)
@@ -135,7 +135,7 @@ def best_common_log_temperature(draws: Tensor, labels: Tensor, *, spread: float 
     grid = torch.linspace(math.log(COLDEST), math.log(HOTTEST), 190, dtype=torch.float64).tolist()
     found = [at(log_temperature) for log_temperature in grid]
     if max(found) == min(found):
-        return 0.0  # no row says anything about it
+        return 0.0  # no row depends on the temperature
     lowest = found.index(min(found))
     around = grid[max(0, lowest - 1)], grid[min(len(grid) - 1, lowest + 1)]
     return float(minimize_scalar(at, bounds=around, method="bounded", options={"xatol": 1e-4}).x)

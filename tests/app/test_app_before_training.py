@@ -23,15 +23,19 @@ from bara_pyro.runs.train import train
         (
             "lora",
             {"adapter.distance_aware": True, "task.limit": 8},
-            "8 training rows to tell foreign rows from",
+            "8 training rows are too few to measure distances",
         ),
-        ("bara-gate", {"adapter.one_pass": True, "task.limit": 8}, "8 training rows to fit temperatures to"),
+        (
+            "bara-gate",
+            {"adapter.one_pass": True, "task.limit": 8},
+            "8 training rows are too few to fit temperatures",
+        ),
         ("temperature", {"adapter.one_pass": True}, "has no validation rows"),
         ("laplace", {"adapter.one_pass": True}, "the method 'laplace' has none that differ"),
         ("vbll", {"adapter.target_modules": ["lm_head"]}, "which the Bayesian last layer replaces"),
         ("bara", {"method.latent": "theta", "method.phi_prior": "lognormal"}, "latent=theta"),
         ("bara", {"method.latent": "phi", "method.theta_prior": "lognormal"}, "latent=phi"),
-        ("bara", {"method.latent": "phi", "method.guide": "weibull-coupled"}, "take the guide 'weibull'"),
+        ("bara", {"method.latent": "phi", "method.guide": "weibull-coupled"}, "use the guide 'weibull'"),
     ],
 )
 def test_refused_before_the_first_step(

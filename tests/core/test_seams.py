@@ -202,7 +202,7 @@ def test_a_buffer_that_no_run_keeps_is_refused(monkeypatch: pytest.MonkeyPatch) 
             ),
         )
         if persistent:
-            with pytest.raises(ConfigError, match="has the buffer 'scale', which no run keeps"):
+            with pytest.raises(ConfigError, match="has the buffer 'scale', but runs save"):
                 build(MethodConfig(name="kept"), backbone(), 4, {})
         else:
             build(MethodConfig(name="kept"), backbone(), 4, {})

@@ -192,7 +192,7 @@ def test_a_program_is_fitted_by_groups_and_by_what_rows_offer() -> None:
 
 
 def test_too_few_rows_and_other_likelihoods_are_refused() -> None:
-    with pytest.raises(DataError, match=f"9 training rows .* {FEWEST} are the least"):
+    with pytest.raises(DataError, match=f"9 training rows .* at least {FEWEST}"):
         Distance(WIDTH).fit(states(9), torch.zeros(9, 2))
     model, _ = lora_pair("llama")
     for likelihood in (TextLikelihood(), CompletionLikelihood()):

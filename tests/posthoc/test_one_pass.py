@@ -140,7 +140,7 @@ def test_what_cannot_be_is_refused() -> None:
         Corrections(lora[0], one_pass=True).fit(*lora, known())
     with pytest.raises(ConfigError, match="One-pass predictions need answers of one token"):
         Corrections(BaRA(pair[0].backbone, 4, likelihood=TextLikelihood()), one_pass=True)
-    with pytest.raises(DataError, match=f"4 training rows .* {FEWEST} are the least"):
+    with pytest.raises(DataError, match=f"4 training rows .* at least {FEWEST}"):
         Corrections(pair[0], one_pass=True).fit(*pair, known()[:1])
 
 
