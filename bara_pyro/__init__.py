@@ -1,13 +1,13 @@
 """Bayesian Adaptive Rank Allocation (BaRA) for language models, as probabilistic programs in Pyro.
 
-The names below are loaded when they are first used, so that `import bara_pyro` and `bara --help` stay quick.
+The names below are loaded when they are first used, so that `import bara_pyro` and `bara --help` are fast.
 """
 
 from bara_pyro.lazy import lazy
 from bara_pyro.moved import find_moved
 
 _HOME = {
-    # A run, from its settings to its answers: what the commands of the same names do.
+    # Whole runs, like the commands of the same names.
     "train": "api",
     "evaluate": "api",
     "predict": "runs.predict",
@@ -15,7 +15,7 @@ _HOME = {
     "load_system": "runs.folder",
     "attached": "core.attached",
     "BaRATrainer": "extras.hub.trainer",
-    # The same in pieces: a language model, rows, a program and its guide, inference.
+    # Building blocks: language model, rows, model and guide, inference.
     "models": "",
     "guides": "",
     "metrics": "",

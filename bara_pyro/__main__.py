@@ -1,4 +1,4 @@
-"""`python -m bara_pyro`: the command line, for launchers that take a module."""
+"""Run the command line with `python -m bara_pyro`, for launchers that need a module."""
 
 from bara_pyro.cli.app import main
 

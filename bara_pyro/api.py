@@ -1,4 +1,4 @@
-"""A run in Python, in the words of the command line: train, evaluate (and `bara_pyro.predict`)."""
+"""Train and evaluate runs in Python, with the names of the command line's options."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,7 +23,7 @@ from bara_pyro.runs.train import check_free
 from bara_pyro.runs.train import train as fit
 from bara_pyro.types import Json
 
-# Settings that `train` has an argument of its own for.
+# Settings for which `train` has a separate argument.
 ARGUMENTS = {"task.name": "task", "backbone.name": "model", "method.name": "method"}
 
 
@@ -38,29 +38,30 @@ def train(
     on_rehearsal: OnStep | None = None,
     **settings: object,
 ) -> System:
-    """Fine-tune a language model on a task and write the folder of the run; `bara train`, but for its scores.
+    """Fine-tune a language model on a task and write the run to a folder, like `bara train` without scores.
 
     Args:
-        task: the name of one ("micro-wgs" by default), a file of rows, rows from Python (a DataFrame, a
-            Dataset, a list of dictionaries), or a task made of them: `task_from_rows`, `replies_from_rows`.
-        method: the name of one ("bara-gate" by default), or its settings: `{"name": "bara-gate",
+        task: name of a task ("micro-wgs" by default), a file of rows, rows (a DataFrame, a Dataset, a list of
+            dictionaries), or the result of `task_from_rows` or `replies_from_rows`.
+        method: name of a method ("bara-gate" by default), or its settings: `{"name": "bara-gate",
             "beta_theta": 1e-4}`.
-        model: "microworld" (the default), a Hugging Face folder, a hub name, or a `Backbone`, such as
-            `load_backbone` gives. Without a name its run is read back by `load_system(out, backbone=...)`.
+        model: "microworld" (the default), a Hugging Face folder, a hub name, or a `Backbone`, for example
+            from `load_backbone`. If the `Backbone` has no name, read the run with
+            `load_system(out, backbone=...)`.
         out: folder of the run.
-        resume: go on with the run in `out` from its last checkpoint; a finished one is only read back. It
-            keeps its own settings: none has to be given again, and others are refused.
+        resume: continue the run in `out` from its last checkpoint; a finished run is only loaded. The run
+            keeps its settings: you need not repeat them, and other values are refused.
         on_step: called after each step with the number of steps done and the parts of the loss.
-        on_rehearsal: the same of the rehearsal that comes before, with `calibrated=True`.
-        settings: all others, by the names of the command line's options, `lr=1e-4` for `--lr 1e-4`, or by
-            their dotted keys.
+        on_rehearsal: the same for the steps of split-half calibration, with `calibrated=True`.
+        settings: all other settings, by the name of the command-line option (`lr=1e-4` for `--lr 1e-4`) or by
+            dotted key.
 
     Returns:
-        The fitted run, as `load_system(out)` reads it back.
+        The fitted run, as `load_system(out)` loads it.
 
     Raises:
-        ConfigError: an unknown setting, a value out of range, `out` holds a run and `resume` is False, or a
-            run that goes on was started with another setting.
+        ConfigError: a setting is unknown or out of range, `out` holds a run and `resume` is False, or a
+            resumed run was started with another setting.
         BaraError: see `bara_pyro.runs.system.build_system` and `bara_pyro.runs.train.train`.
 
     Examples:
@@ -71,13 +72,13 @@ def train(
         >>> [sorted(answer["probs"]) for answer in answers.rows]
         [['A', 'B'], ['A', 'B']]
 
-        Rows of one's own, a method's own settings, and going on with a run that is there:
+        Train on your own rows with settings of the method, then resume the run:
 
         >>> names = ("summer", "winter")
         >>> rows = [{"text": f"in {name} {i}", "label": name} for name in names for i in range(10)]
         >>> how = {"method": {"name": "bara-gate", "beta_theta": 1e-4}, "steps": 5, "out": "runs/seasons"}
         >>> run = bp.train(task=rows, **how)  # or a DataFrame, a datasets.Dataset
-        >>> again = bp.train(task=rows, out="runs/seasons", resume=True)  # only read back
+        >>> again = bp.train(task=rows, out="runs/seasons", resume=True)  # finished, so only loaded
         >>> again.task.names
         ('summer', 'winter')
     """
@@ -85,7 +86,7 @@ def train(
     given = ({} if method is None else {"method": method}) | by_key(settings)
     for key, argument in ARGUMENTS.items():
         if key in given:
-            raise ConfigError(f"{key}={given[key]!r}: there is an argument for it, give {argument}=.")
+            raise ConfigError(f"{key}={given[key]!r} has its own argument: use {argument}=.")
     if isinstance(task, str | Path):
         given["task.name"] = str(task)
     elif isinstance(task, ReplyTask):
@@ -97,7 +98,7 @@ def train(
             if (asked := given.get(key, has)) != has:
                 name = key.partition(".")[2]
                 raise ConfigError(
-                    f"{name}={asked!r}, and the language model given has {name} {has}: leave {name} out, or "
+                    f"{name}={asked!r}, but the given language model has {name} {has}: leave {name} out, or "
                     "load the model with it."
                 )
         given |= own
@@ -105,7 +106,7 @@ def train(
         given["backbone.name"] = str(model)
     elif model is not None:
         raise ConfigError(
-            f"model is a {type(model).__name__}: give a name, a folder, or bp.Backbone(model, tokenizer)."
+            f"model is a {type(model).__name__}: pass a name, a folder, or bp.Backbone(model, tokenizer)."
         )
     started = None
     if resume and is_run(Path(out)):
@@ -130,17 +131,16 @@ def evaluate(
     """Score a fitted run on its test rows, as `bara train` and `bara evaluate` do.
 
     Args:
-        run: what `train` or `load_system` gave, or its folder.
-        data: other rows with their answers, all of which are scored: a file, DataFrame, Dataset or list of
-            dictionaries, read as `predict` reads them; or a task, such as `load_task("micro-far")`.
-        samples: numbers S of posterior draws, 0 for the posterior mean; the run's own (0 and 10) by default.
-        split: "test" or "validation"; the run's own by default.
-        out: folder to write `metrics.json` and `predictions.jsonl` to, such as that of the run; nothing is
-            written by default.
+        run: the result of `train` or `load_system`, or the run's folder.
+        data: other labelled rows, all of which are scored: a file, DataFrame, Dataset or list of
+            dictionaries, read as by `predict`; or a task, such as `load_task("micro-far")`.
+        samples: numbers S of posterior draws, 0 for the posterior mean; by default the run's (0 and 10).
+        split: "test" or "validation"; by default the run's.
+        out: folder for `metrics.json` and `predictions.jsonl`; by default nothing is written.
 
     Returns:
-        What `metrics.json` holds, see `bara_pyro.runs.evaluate.evaluate_system`: the scores are in `metrics`,
-        by S as a text.
+        The contents of `metrics.json`, see `bara_pyro.runs.evaluate.evaluate_system`: the scores are in
+        `metrics`, with S as a string key.
 
     Raises:
         ConfigError: a value is out of range.

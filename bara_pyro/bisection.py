@@ -1,25 +1,25 @@
-"""Searches along a line: for the largest noise still allowed, and for the place where a slope turns."""
+"""One-dimensional searches: for the largest feasible number and for a change of sign."""
 
 from collections.abc import Callable
 
-# Where the search for a noise level gives up doubling or halving.
+# Bounds of doubling and halving.
 LARGEST, SMALLEST = 1e3, 1e-9
 
 
 def largest_feasible(feasible: Callable[[float], bool], start: float, precision: float = 0.01) -> float:
-    """Return the largest feasible positive number below the first infeasible one that doubling finds.
+    """Return the largest feasible positive number, up to a relative precision.
 
     Doubles (or halves) `start` until a feasible and an infeasible number enclose the boundary, then bisects
-    their logarithms. Where the feasible numbers are not one interval, the boundary is the first one seen.
+    their logarithms. If the feasible numbers are not one interval, the first boundary found is used.
 
     Args:
-        feasible: whether a number is allowed; 0 is taken to be.
-        start: the number tried first.
-        precision: the boundary is enclosed to this share.
+        feasible: whether a number is allowed; 0 is assumed to be.
+        start: the first number to try.
+        precision: relative precision of the boundary.
 
     Returns:
-        A number for which `feasible` was true while `1 + precision` times it lies beyond one for which it was
-        false; at least `LARGEST` where all are feasible, 0 where none down to `SMALLEST` is.
+        A feasible number within the relative `precision` of an infeasible one; at least `LARGEST` if all
+        tried numbers are feasible, 0 if none is feasible down to `SMALLEST`.
     """
     low = high = start
     if feasible(start):
@@ -39,9 +39,9 @@ def largest_feasible(feasible: Callable[[float], bool], start: float, precision:
 
 
 def sign_change(function: Callable[[float], float], low: float, high: float) -> float:
-    """Return where a function turns from negative to positive, or the nearer end where it does not.
+    """Return where a function turns from negative to positive; without such a point, the nearer end.
 
-    Sixty halvings leave no digit of a float64 interval undecided.
+    Sixty halvings reach the precision of float64.
     """
     for _ in range(60):
         middle = (low + high) / 2

@@ -1,4 +1,4 @@
-"""The kinds of columns that rows of one's own have: one list, for settings, options, Python and readers."""
+"""Kinds of columns in users' data, and the column names by which each is found."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -19,12 +19,12 @@ CONTEXTS = ("context", "passage", "background", "paragraph", "document", "articl
 
 
 class Kind(NamedTuple):
-    """What a kind of column is for.
+    """Description of a kind of column.
 
     Attributes:
-        holds: what stands in it, as a sentence names it.
-        help: the same at more length, behind "column of".
-        usual: names that it is found by, the first one first; none where it is never guessed.
+        holds: content of the column, for messages.
+        help: longer description, which follows "column of".
+        usual: column names by which it is found, in order of preference; empty if it is never guessed.
     """
 
     holds: str
@@ -39,10 +39,9 @@ def _column(holds: str, help: str, usual: tuple[str, ...] = ()) -> str | None:
 
 @dataclass(frozen=True)
 class ColumnNames:
-    """Columns that the user names, where they have no usual names, or others than in the rows trained on.
+    """Names of the columns of classification data; None finds a column by its usual names.
 
-    All are of rows that are answered with one of a closed set. A kind `text` is `text_column` among settings
-    and in Python, and `--text-column` on the command line.
+    The kind `text` is called `text_column` in settings and Python, and `--text-column` on the command line.
     """
 
     text: str | None = _column("the text or question", "the text or question", (*QUESTIONS, *TEXTS))
@@ -57,16 +56,16 @@ class ColumnNames:
 
     @property
     def named(self) -> dict[str, str]:
-        """The columns that are named, by their kinds."""
+        """Kind -> name of the columns that the user named."""
         return {kind: name for kind, name in asdict(self).items() if name is not None}
 
 
 UNNAMED = ColumnNames()
-"""None is named: each is found by its usual name, or is the one that was trained on."""
+"""No column is named: each is found by its usual names, or is the one used in training."""
 
 
 class ColumnOptions(TypedDict, total=False):
-    """The columns that a function of Python takes, each a name or None; see `ColumnNames`."""
+    """Keyword arguments of functions that take column names; see `ColumnNames`."""
 
     text_column: str | None
     label_column: str | None
@@ -77,11 +76,15 @@ class ColumnOptions(TypedDict, total=False):
 
 KINDS: dict[str, Kind] = {one.name: one.metadata["kind"] for one in fields(ColumnNames)}
 OPTIONS = {f"{kind}_column": kind for kind in KINDS}
-"""The argument and setting of each kind."""
+"""Argument or setting -> kind of column."""
 
 
 def column_names(options: Mapping[str, Any]) -> ColumnNames:
-    """Return the columns of options, `text_column` and its like; a `TypeError` where there is another."""
+    """Return the column names from options such as `text_column`.
+
+    Raises:
+        TypeError: an option is unknown.
+    """
     for option in options:
         if option not in OPTIONS:
             raise TypeError(f"got an unexpected keyword argument {option!r}")
@@ -89,10 +92,10 @@ def column_names(options: Mapping[str, Any]) -> ColumnNames:
 
 
 def column_options(columns: ColumnNames) -> ColumnOptions:
-    """Return the columns that are named as options."""
+    """Return the named columns as keyword arguments."""
     return cast(ColumnOptions, {f"{kind}_column": name for kind, name in columns.named.items()})
 
 
 def option_of(kind: str) -> str:
-    """Return how a message calls what names a column of a kind: in Python, and on the command line."""
+    """Return the option for a kind of column, as in Python and on the command line, for messages."""
     return f"{kind}_column (--{kind}-column)"

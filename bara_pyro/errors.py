@@ -1,7 +1,7 @@
-"""The exceptions of bara_pyro: one base class, one subclass per kind of mistake.
+"""Exceptions of bara_pyro: one base class, and one subclass per kind of mistake.
 
-Each message is one sentence that names the offending value and the fix, so that the command line can
-print it as it is, without a traceback.
+Each message names the offending value and the fix in one sentence, which the command line prints without a
+traceback.
 """
 
 import signal
@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import get_args
 
 TERMINATION = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-"""Signals that ask a process to end; the second where its terminal is closed, which Windows does not tell."""
+"""Signals that end a process; SIGHUP, sent when the terminal closes, does not exist on Windows."""
 MOST_CHARACTERS, MOST_PARTS = 2000, 8  # of a sentence, and of a list in one that is longer
 NEAR = 0.7  # the share of letters in common from which on a name is taken for one that was meant
 
@@ -23,7 +23,7 @@ class BaraError(Exception):
         >>> import bara_pyro as bp
         >>> try:
         ...     prior = bp.make_prior("gamma", shape=2.0)
-        ... except bp.BaraError as error:  # whatever it is; the message says what to do
+        ... except bp.BaraError as error:  # the base class; the message says what to do
         ...     print(error)
         Unknown hyperparameter of prior 'gamma': 'shape': choose one of concentration, rate.
     """
@@ -37,38 +37,38 @@ class ConfigError(BaraError, ValueError):
 
 
 class DataError(BaraError, ValueError):
-    """A dataset, a row or a label cannot be used; names the file and the row where there is one."""
+    """A dataset, a row or a label cannot be used; the message names the file and the row."""
 
 
 class BackboneError(BaraError, ValueError):
-    """The language model does not fit: no such module, wrong architecture."""
+    """The language model cannot be used: a missing module or package, or an unsupported architecture."""
 
 
 class CheckpointError(BaraError, ValueError):
-    """A file of a run is missing, truncated, foreign or belongs to another backbone."""
+    """A file of a run is missing, truncated, of another format or for another backbone."""
 
 
 class TrainingError(BaraError, RuntimeError):
-    """Training had to stop: the loss is not finite. The last good state is kept."""
+    """Training stopped because a loss or gradient is not finite; the last good state is kept."""
 
 
 class ProcessLostError(BaraError, RuntimeError):
-    """Another process of a training that several share is gone, or does not answer."""
+    """Another process of a distributed training run is gone or does not answer."""
 
 
 class MissingKLError(BaraError, TypeError):
-    """No analytic KL is registered for a pair of posterior and prior, and sampling it was not asked for."""
+    """No analytic KL is registered for a posterior and its prior, and `sampled_kl` is off."""
 
 
 class SandboxError(BaraError, RuntimeError):
-    """Programs that nobody has read cannot be isolated on this machine."""
+    """This machine cannot isolate generated programs."""
 
 
 class Stopped(KeyboardInterrupt):
-    """Ctrl-C, SIGTERM or SIGHUP ended what was running; the message says what is kept and how to go on.
+    """Ctrl-C, SIGTERM or SIGHUP stopped the command; the message says what is kept and how to resume.
 
     Attributes:
-        code: exit code of the process, 128 and the number of the signal.
+        code: exit code of the process, 128 plus the number of the signal.
     """
 
     code = 128 + signal.SIGINT
@@ -79,7 +79,7 @@ class Stopped(KeyboardInterrupt):
 
 
 def unknown(kind: str, name: object, known: object) -> str:
-    """Return the sentence for an unknown name: what was asked for, what is spelt alike, and what there is.
+    """Return an error message for an unknown name, with the most similar name and all known names.
 
     >>> unknown("prior", "gama", ["gamma", "exponential"])
     "Unknown prior 'gama' (gamma?): choose one of exponential, gamma."
@@ -87,20 +87,24 @@ def unknown(kind: str, name: object, known: object) -> str:
     "Unknown prior 'none': choose one of exponential, gamma."
     """
     names = sorted(map(str, known))  # type: ignore[call-overload]
-    last = {full.rpartition(".")[2]: full for full in names}  # a section in common makes nothing alike
+    last = {full.rpartition(".")[2]: full for full in names}  # compare without the common section
     near = get_close_matches(str(name).rpartition(".")[2], last, n=1, cutoff=NEAR)
     hint = f" ({last[near[0]]}?)" if near else ""
     return f"Unknown {kind} {name!r}{hint}: choose one of {', '.join(names)}."
 
 
 def check_choice(kind: str, value: object, known: object) -> None:
-    """Raise `ConfigError` for a value that is none of those of `known`, a `Literal`."""
+    """Check that a value is one of those of `known`, a `Literal`.
+
+    Raises:
+        ConfigError: it is not; `kind` names it in the message.
+    """
     if value not in get_args(known):
         raise ConfigError(unknown(kind, value, get_args(known)))
 
 
 def abbreviated(sentence: str) -> str:
-    """Return a sentence without most of a long list in it, and of bounded length.
+    """Return a sentence of bounded length, with a long list in it shortened.
 
     >>> abbreviated(f"There is no column 'text' among {', '.join(f'v{i}' for i in range(10_000))}: name one.")
     "There is no column 'text' among v0, v1, v2, v3, v4, v5, v6, v7 and 9,991 more, v9999: name one."
@@ -119,15 +123,15 @@ def abbreviated(sentence: str) -> str:
 
 
 def require_packages(what: str, packages: Iterable[str], extra: str) -> None:
-    """Refuse to go on where a package is not installed.
+    """Check that packages are installed.
 
     Args:
-        what: what needs it, as the subject of a sentence.
-        packages: names that are imported.
-        extra: of this package, which brings them.
+        what: feature that needs them, the subject of the message.
+        packages: import names of the packages.
+        extra: extra of bara-pyro that installs them.
 
     Raises:
-        BackboneError: one of them is not installed.
+        BackboneError: a package is not installed.
     """
     for package in packages:
         if find_spec(package) is None:

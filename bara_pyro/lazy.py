@@ -1,4 +1,4 @@
-"""Packages whose names are loaded when they are first used, so that importing them stays quick."""
+"""Lazy imports: load the names of a package when they are first used, so that importing it is fast."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -8,12 +8,11 @@ from typing import Any
 
 
 def lazy(package: str, home: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` of a package.
+    """Return `__getattr__` and `__dir__` for a package.
 
     Args:
-        package: its name.
-        home: each name that it offers -> the module in it that defines the name; empty where the name is that
-            of a module itself.
+        package: name of the package.
+        home: public name -> module of the package that defines it; "" if the name is itself a module.
     """
 
     def load(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Modules and classes under the names that they had before, for one version, with a DeprecationWarning."""
+"""Old names of modules and classes, kept for one version with a DeprecationWarning."""
 
 import sys
 import warnings
@@ -32,7 +32,7 @@ MOVED = {
     "bara_pyro.sandbox": "bara_pyro.extras.replies.sandbox",
     "bara_pyro.serving": "bara_pyro.extras.serve.http",
 }
-"""A name -> where the module is now; what is in it is found under its old name, too."""
+"""Old module name -> new module name; its submodules are found as well."""
 RENAMED = {
     "bara_pyro.core.adapter": {
         name: f"bara_pyro.core.sampling.{name}"
@@ -48,22 +48,22 @@ RENAMED = {
     "bara_pyro.microworld": {"load_task": "micro_task"},
     "bara_pyro.report": {"Scale": "ColourScale"},
 }
-"""A module -> what was in it by which name, and what that is called now, with its module where it left."""
+"""Module -> old name -> new name, with the new module if the object moved."""
 KEPT = {"bara_pyro.peft"}
-"""A name that stays: PEFT shows it to whoever reads a run without bara_pyro (`runs.peft_files.PEFT_TYPE`)."""
+"""Old names without a warning: PEFT shows this one if bara_pyro is missing (`runs.peft_files.PEFT_TYPE`)."""
 
 
 class OldNames(MetaPathFinder, Loader):
-    """Finds the module that moved, so that both names are of one module and its classes are the same."""
+    """Import hook that resolves an old module name to the moved module, so that classes are identical."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return a spec that this loads; None where the name is of nothing that moved."""
+        """Return a spec for a moved module; None for any other name."""
         return spec_from_loader(fullname, self) if _now(fullname) else None
 
     def exec_module(self, module: ModuleType) -> None:
-        """Put the module that moved in place of an empty one."""
+        """Replace the empty module by the moved one."""
         old = module.__name__
         now = _now(old)
         if old in MOVED and old not in KEPT:
@@ -73,7 +73,7 @@ class OldNames(MetaPathFinder, Loader):
 
 
 def _now(name: str) -> str:
-    """Return where a module is now, or ""."""
+    """Return the new name of a module, or ""."""
     for old, new in MOVED.items():
         if name == old or name.startswith(f"{old}."):
             return new + name.removeprefix(old)
@@ -81,7 +81,7 @@ def _now(name: str) -> str:
 
 
 def old_names(module: str) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a module that finds what was in it under its old name, too."""
+    """Return a `__getattr__` for a module that also finds its old names."""
 
     def load(name: str) -> Any:
         now = RENAMED[module].get(name)
@@ -96,5 +96,5 @@ def old_names(module: str) -> Callable[[str], Any]:
 
 
 def find_moved() -> None:
-    """Let Python look here first: a file in a package that moved would be found, and loaded, once a name."""
+    """Install the import hook first: Python would load a file of a moved package once per name."""
     sys.meta_path.insert(0, OldNames())

@@ -1,7 +1,7 @@
-"""What is not whole yet stands in a hidden folder, locked while its writer runs: a killed one's is known.
+"""Write files by way of hidden, locked folders, so that leftovers of killed writers can be recognised.
 
-The system lets go of the lock when a process ends, however it ends. Where it locks no folders (Windows, some
-network drives) what a killed writer left stays.
+The system releases the lock when a process ends for any reason. Where folders cannot be locked (Windows, some
+network drives), leftovers of killed writers stay.
 """
 
 import os
@@ -17,26 +17,26 @@ try:
 except ImportError:
     fcntl = None  # type: ignore[assignment]
 
-LONGEST = 50  # characters of a name in its part's, which must not be too long where the file's is not
+LONGEST = 50  # characters of a file's name used in its part's name, which must not become too long
 NAMED = re.compile(r"\..+\.bara-[0-9a-f]{8}\.part")
 BEFORE = re.compile(r"\.(.+)\.[0-9]+\.part")
-"""A file that a writer of an older version was killed over: the file's name and the number of the process."""
+"""Leftover of a killed writer of an older version: the file's name and the process id."""
 
 
 def is_part(name: str) -> bool:
-    """Return whether a name is one of a part."""
+    """Return whether a name is that of a part folder or file."""
     return bool(NAMED.fullmatch(name) or BEFORE.fullmatch(name))
 
 
 @contextmanager
 def part_folder(path: Path) -> Iterator[Path]:
-    """Give a hidden folder beside a file or folder that is to be written, whose parts move from there.
+    """Yield a hidden folder beside a file or folder to write; move finished parts out of it.
 
-    It is removed in the end, with what is still in it.
+    The folder is removed at the end, with everything left in it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part, held = _held(path)
-    while not part.exists():  # another writer took it for a dead one's before it was locked
+    while not part.exists():  # another writer removed it before it was locked
         _close(held)
         part, held = _held(path)
     try:
@@ -56,7 +56,7 @@ def _held(path: Path) -> tuple[Path, int]:
 
 
 def remove_parts(folder: Path, name: str | None = None) -> None:
-    """Remove what writers that are gone left in a folder, or what they left of one file or folder in it."""
+    """Remove leftovers of killed writers in a folder, or only those of one file or folder in it."""
     if fcntl is None or not folder.is_dir():
         return
     start = "." if name is None else f".{name[:LONGEST]}."
@@ -65,7 +65,7 @@ def remove_parts(folder: Path, name: str | None = None) -> None:
         ours = part.name.startswith(start) and NAMED.fullmatch(part.name)
         if not ours and (before is None or before[1] != name):
             continue
-        with suppress(OSError):  # gone by now, a link, or not ours to open
+        with suppress(OSError):  # already gone, a link, or not readable
             held = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
                 if _lock(held):
@@ -75,12 +75,12 @@ def remove_parts(folder: Path, name: str | None = None) -> None:
 
 
 def _lock(held: int) -> bool:
-    """Lock what is open; return whether that was possible."""
+    """Try to lock an open folder or file; return whether it worked."""
     if fcntl is None:
         return False  # type: ignore[unreachable]  # on Windows
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # somebody else holds it, or the file system locks nothing
+    except OSError:  # another process holds it, or the file system has no locks
         return False
     return True
 

@@ -1,4 +1,4 @@
-"""Processes that train one model together: each takes its share of a step's rows, gradients are averaged."""
+"""Data-parallel training: each process takes a share of a step's rows, and gradients are averaged."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,14 +16,14 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those of a training.
+    """Rank of this process among those of a training run.
 
-    Every method is called by all of them, in the same order; where there is only one, nothing is sent.
+    All processes must call the methods in the same order. With one process nothing is sent.
 
     Attributes:
-        rank: number of this one, from 0.
-        size: how many there are.
-        device: where tensors that are sent have to be.
+        rank: number of this process, from 0.
+        size: number of processes.
+        device: device for tensors that are sent.
     """
 
     rank: int = 0
@@ -32,19 +32,19 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """Whether this is the one that writes."""
+        """Whether this is the process that writes files."""
         return self.rank == 0
 
     def share(self, rows: Sequence[int]) -> Sequence[int]:
-        """Return this process's part of the rows of a step, which the processes can share evenly."""
+        """Return this process's part of a step's rows, whose number must be divisible by `size`."""
         part = len(rows) // self.size
         return rows[self.rank * part : (self.rank + 1) * part]
 
     def average(self, tensors: Sequence[Tensor], numbers: Mapping[str, float]) -> dict[str, float]:
         """Replace tensors by their mean over the processes; return the means of the numbers.
 
-        All are sums over rows divided by their number, or the same for every row: with equal shares the mean
-        is that of one process with all rows.
+        Tensors and numbers are means over rows, so with equal shares the result equals that of one process
+        with all rows.
         """
         flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
         own = torch.tensor([*numbers.values()], dtype=torch.float64).to(self.device)
@@ -66,7 +66,7 @@ class Ranks:
         return int(value)
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
-        """Return the tensor of every process, in their order."""
+        """Return the tensors of all processes, in order of rank."""
         if self.size == 1:
             return [tensor]
         own = tensor.to(self.device)
@@ -76,7 +76,7 @@ class Ranks:
         return [value.to(tensor.device) for value in every]
 
     def take_over(self, tensors: Sequence[Tensor]) -> None:
-        """Wait for all, and let all have the first one's values."""
+        """Wait for all processes, and copy the first one's values to all."""
         if self.size == 1:
             return
         with _talking():
@@ -89,7 +89,7 @@ ALONE = Ranks()
 
 
 def number_of_processes() -> int:
-    """Return how many processes train together: those of the group that was joined, or started together."""
+    """Return the number of processes that train together, from the joined group or the launcher."""
     if distributed.is_initialized():
         return distributed.get_world_size()
     return int(os.environ.get("WORLD_SIZE", "1"))
@@ -99,14 +99,14 @@ def number_of_processes() -> int:
 def joined(device: torch.device, timeout: float) -> Iterator[Ranks]:
     """Join the processes that `torchrun` or `accelerate launch` started together with this one.
 
-    A group that the program has joined already is used and kept.
+    An existing process group is used and kept.
 
     Args:
-        device: of the model.
-        timeout: seconds that one waits for another.
+        device: device of the model.
+        timeout: seconds to wait for other processes.
 
     Raises:
-        ProcessLostError: another one is gone, or did not answer in time.
+        ProcessLostError: another process is gone or did not answer in time.
     """
     if distributed.is_initialized():
         yield Ranks(distributed.get_rank(), distributed.get_world_size(), device)
@@ -131,7 +131,7 @@ def joined(device: torch.device, timeout: float) -> Iterator[Ranks]:
 def _talking() -> Iterator[None]:
     try:
         yield
-    except RuntimeError as error:  # torch's own kinds of it are what a lost connection and a timeout are
+    except RuntimeError as error:  # torch raises subclasses for a lost connection or a timeout
         raise ProcessLostError(
-            "Another process of this training is gone or does not answer, so that this one stops."
+            "Another process of this training run is gone or does not answer: this one stops."
         ) from error

@@ -1,7 +1,7 @@
-"""Things by name: methods, guides, priors and tasks, those of this package and those of others.
+"""Registries of methods, guides, priors and tasks, which other packages can extend.
 
-A package offers its own through an entry point, found where the package is installed and imported when its
-name is first asked for::
+A package provides an item through an entry point. It is found once the package is installed, and imported
+when its name is first used::
 
     [project.entry-points."bara_pyro.priors"]
     weibull = "my_package.priors:weibull"
@@ -22,16 +22,16 @@ Kind = TypeVar("Kind")
 
 
 class Registry(Mapping[str, Item], Generic[Item]):
-    """A read-only mapping of names to things, filled by `register` and by installed packages.
+    """Read-only mapping of names to items, filled by `register` and by installed packages.
 
-    What installed packages offer is listed by name, and imported when it is asked for.
+    Items of installed packages are listed by name and imported on first use.
 
     Args:
-        kind: what the things are, for messages: "method".
-        group: the entry-point group in which other packages offer theirs: "bara_pyro.methods".
-        modules: those of this package that register theirs when they are imported, which happens when a name
-            is looked for that is not there yet; `package.*` stands for all modules of a package.
-        of: class of what packages offer.
+        kind: what the items are, for messages, such as "method".
+        group: entry-point group of other packages, such as "bara_pyro.methods".
+        modules: modules of this package that register items on import; they are imported when an unknown name
+            is looked up. `package.*` stands for all modules of a package.
+        of: class that items of other packages must have.
     """
 
     def __init__(
@@ -44,10 +44,10 @@ class Registry(Mapping[str, Item], Generic[Item]):
         self._items: dict[str, Item] = {}
 
     def register(self, name: str, item: Item) -> Item:
-        """Add a thing under a name and return it; a name can be taken once.
+        """Add an item under a name and return it.
 
         Raises:
-            ConfigError: the name is no text, or is taken.
+            ConfigError: the name is empty or not a string, or it is taken.
         """
         self._check_name(name)
         if self._items.get(name, item) is not item:
@@ -56,10 +56,10 @@ class Registry(Mapping[str, Item], Generic[Item]):
         return item
 
     def named(self, name: str) -> Callable[[Kind], Kind]:
-        """Return a decorator that registers what stands below it: `@REGISTRY.named("name")`.
+        """Return a decorator that registers an item: `@REGISTRY.named("name")`.
 
         Raises:
-            ConfigError: the name is no text, or is taken.
+            ConfigError: the name is empty or not a string, or it is taken.
         """
         self._check_name(name)
 
@@ -74,17 +74,17 @@ class Registry(Mapping[str, Item], Generic[Item]):
             raise ConfigError(f'A {self.kind} needs a name, such as "mine", not {name!r}.')
 
     def find(self, name: object) -> Item:
-        """Return the thing of a name.
+        """Return the item of a name.
 
         Raises:
-            ConfigError: there is none, or the package that offers it cannot be imported.
+            ConfigError: the name is unknown, or the package that provides it cannot be imported.
         """
         if not isinstance(name, str) or name not in self:
             raise ConfigError(unknown(self.kind, name, self))
         return self[name]
 
     def usable(self) -> Iterator[tuple[str, Item]]:
-        """Yield names and things but for those of packages that cannot be imported."""
+        """Yield names and items, except items whose package cannot be imported."""
         for name in self:
             with suppress(ConfigError):
                 yield name, self[name]
@@ -119,19 +119,19 @@ class Registry(Mapping[str, Item], Generic[Item]):
 
     @cached_property
     def _offered(self) -> dict[str, EntryPoint]:
-        """What installed packages offer, by name."""
+        """Entry points of installed packages, by name."""
         return {point.name: point for point in entry_points(group=self.group)}
 
     def _load(self, point: EntryPoint) -> Item:
         try:
             item: Item = point.load()
-        except (Exception, SystemExit) as error:  # whatever somebody else's module does
+        except (Exception, SystemExit) as error:  # another package's module may raise anything
             raise ConfigError(
-                f"{self._offer(point)} cannot be imported ({error}): mend or uninstall that package."
+                f"{self._offer(point)} cannot be imported ({error}): fix or uninstall that package."
             ) from error
         if not isinstance(item, self._of):
             raise ConfigError(
-                f"{self._offer(point)} is a {type(item).__name__} and no {self._of.__name__}: mend or "
+                f"{self._offer(point)} is a {type(item).__name__}, not a {self._of.__name__}: fix or "
                 "uninstall that package."
             )
         return item
@@ -142,24 +142,24 @@ class Registry(Mapping[str, Item], Generic[Item]):
 
 
 PLUGINS: list[str] = []
-"""The modules that `load_plugin` has imported: a run remembers them, and is not read without them."""
+"""Modules imported by `load_plugin`; a run records them and needs them to be read back."""
 
 
 def load_plugin(module: str) -> None:
-    """Import a module that registers methods, guides, priors or tasks when it is imported.
+    """Import a module that registers methods, guides, priors or tasks.
 
-    For what is not installed as a package with entry points.
+    For plug-ins that are not installed as packages with entry points.
 
     Raises:
-        ConfigError: there is no such module, or it fails.
+        ConfigError: the module does not exist, or importing it fails.
     """
     try:
         import_module(module)
-    except (Exception, SystemExit) as error:  # whatever somebody else's module does
+    except (Exception, SystemExit) as error:  # another package's module may raise anything
         absent = isinstance(error, ModuleNotFoundError) and module.startswith(error.name or "")
-        way_out = "mend it"
+        way_out = "fix it"
         if absent:
-            way_out = "give the name of a module that Python finds, for example through PYTHONPATH"
+            way_out = "give a module that Python can find, for example through PYTHONPATH"
         raise ConfigError(f"The plug-in {module!r} cannot be imported ({error}): {way_out}.") from error
     if module not in PLUGINS:
         PLUGINS.append(module)

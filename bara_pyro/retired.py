@@ -1,4 +1,4 @@
-"""Settings that there are no more: read where a run has the only value that they still have, else refused."""
+"""Retired settings: stored runs may have them with their constant value; other values are refused."""
 
 from collections.abc import Mapping
 
@@ -70,10 +70,10 @@ RETIRED: dict[str, Json] = {
     "method.vbll": {"bound": "jensen", "max_gigabytes": 8.0},
     "train": {"process_timeout": 600.0},
 }
-"""A section, or a method -> settings that were there, each with the value that is now a constant of the code.
+"""Section or method -> retired settings with the values that are now constants of the code.
 
-They still count in the hash of a configuration, so that stored results keep their names, but for what never
-counted (`runs.config.WITHOUT_EFFECT`).
+They still count in the hash of a configuration, so that stored results keep their names, except settings that
+never counted (`runs.config.WITHOUT_EFFECT`).
 """
 
 
@@ -81,21 +81,21 @@ def without_retired(section: str, given: Mapping[str, object]) -> Json:
     """Return the settings of a section or of a method without retired ones.
 
     Raises:
-        ConfigError: one has another value than its constant.
+        ConfigError: a retired setting differs from its constant.
     """
     constants = RETIRED.get(section, {})
     for name, constant in constants.items():
         if name in given and given[name] != constant:
             part, _, method = section.partition(".")
             raise ConfigError(
-                f"{part}.{name}={given[name]!r} is no setting any more: it is always {constant!r}"
+                f"{part}.{name}={given[name]!r} is no longer a setting: it is always {constant!r}"
                 f"{f' with the method {method!r}' if method else ''}, so leave it out."
             )
     return {name: value for name, value in given.items() if name not in constants}
 
 
 def with_retired(dumped: Json) -> Json:
-    """Return a dumped configuration with the retired settings that it would have had."""
+    """Return a dumped configuration with the constants of its retired settings added."""
     method = dumped["method"]
     found = {name: RETIRED.get(name, {}) | part for name, part in dumped.items() if isinstance(part, dict)}
     found["method"] = RETIRED.get(f"method.{method['name']}", {}) | method

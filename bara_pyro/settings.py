@@ -1,4 +1,4 @@
-"""What classes of settings share: fields added later or switched off by others, and sentences of errors."""
+"""Helpers for settings classes: fields added later, settings without effect, and error messages."""
 
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -9,24 +9,24 @@ from bara_pyro.errors import BaraError, unknown
 
 T = TypeVar("T")
 
-DEFAULT_METHOD = "bara-gate"  # where nobody names one: docs/decisions.md, record 4
+DEFAULT_METHOD = "bara-gate"  # see docs/decisions.md, record 4
 
-# What is wanted in the words of a user, where pydantic says what it tried.
+# Replacements for pydantic's messages.
 FIXES = {"bool": "give true or false", "int": "give a whole number", "float": "give a number"}
 
 
 def later(default: T, description: str, **limits: Any) -> T:
     """Return a field that was added after results had been stored under a configuration's hash.
 
-    While it has its default it is left out of what is dumped, and so of the hash: a configuration that does
-    not use it keeps the name that its stored results have. For the same reason its default, once released,
-    must never change. Use it for every new field of a section or of a method's settings:
+    While it has its default, it is left out of the dump and so of the hash: a configuration that does not use
+    it keeps the name of its stored results. For the same reason its default must never change after a
+    release. Use it for every new field of a section or of a method's settings:
 
         text_column: str | None = later(None, "column of the text")
 
     Args:
-        default: the value with which everything is as before.
-        description: what it does, for help and errors.
+        default: the value that keeps the previous behaviour.
+        description: help text.
         limits: further arguments of `pydantic.Field`, such as `gt=0`.
     """
     field: T = Field(default, description=description, exclude_if=lambda value: value == default, **limits)
@@ -35,13 +35,13 @@ def later(default: T, description: str, **limits: Any) -> T:
 
 @dataclass(frozen=True)
 class Unread:
-    """Marks a setting of a method that nothing reads while another one has one of some values.
+    """Marks a setting that has no effect while another setting has one of some values.
 
-    A configuration in which it is not its default then is refused: what somebody gives is never ignored.
+    A configuration that then sets it to anything but its default is refused, so that no setting is ignored.
 
     Attributes:
-        setting: the other one.
-        values: its values, or types of them.
+        setting: name of the other setting.
+        values: values of the other setting, or their types.
 
     Examples:
         >>> from typing import Annotated
@@ -63,16 +63,16 @@ class Unread:
 
 
 def validation_sentence(error: ValidationError, model: type[BaseModel], prefix: tuple[str, ...] = ()) -> str:
-    """Return the first mistake that pydantic found as one sentence; an unknown key comes with the known ones.
+    """Return pydantic's first error as one sentence; for an unknown key it lists the known ones.
 
     Args:
-        error: what pydantic raised.
-        model: the class that was validated.
-        prefix: the key of the section that it is, for the user to find it.
+        error: pydantic's error.
+        model: the validated class.
+        prefix: key of the section, for the message.
     """
     first = error.errors()[0]
     cause = first.get("ctx", {}).get("error")
-    if isinstance(cause, BaraError):  # raised by a validator of ours: says it all
+    if isinstance(cause, BaraError):  # raised by one of our validators
         return str(cause)
     key = ".".join(map(str, (*prefix, *first["loc"])))
     if first["type"] == "extra_forbidden":
@@ -84,7 +84,7 @@ def validation_sentence(error: ValidationError, model: type[BaseModel], prefix: 
 
 
 def _known_fields(model: type[BaseModel], path: tuple[int | str, ...], prefix: tuple[str, ...]) -> list[str]:
-    """Return the dotted keys beside an unknown one."""
+    """Return the valid dotted keys at the place of an unknown one."""
     for part in path:
         annotation = model.model_fields[str(part)].annotation
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):

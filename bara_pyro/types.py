@@ -1,4 +1,4 @@
-"""Types of what is read from files and defaults: names and values that are checked where they are used."""
+"""Shared type aliases, and the default values of parameters."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -6,33 +6,33 @@ from numbers import Integral
 from typing import Any, Literal, TypeGuard
 
 Json = dict[str, Any]
-"""An object as JSON and YAML have it."""
+"""A JSON or YAML object."""
 
 Fields = Mapping[str, Any]
-"""The same, only to be read."""
+"""A read-only JSON or YAML object."""
 
 FloatType = Literal["float32", "bfloat16", "float16"]
 """Names of the floating-point types of weights."""
 
 WeightType = Literal[FloatType, "int8", "int4"]
-"""Names of the types that the frozen weights of a language model can have; see `bara_pyro.lm.quantized`."""
+"""Names of the types of a language model's frozen weights; see `bara_pyro.lm.quantized`."""
 
 Law = Literal["joint", "token", "mean", "base"]
-"""What a text's probability under a posterior is taken to be; see `bara_pyro.extras.lmeval.harness.laws`."""
+"""How to compute a text's probability under a posterior; see `bara_pyro.extras.lmeval.harness.laws`."""
 
 SetScore = Literal["lac", "aps"]
-"""How ill an answer suits a prediction; see `bara_pyro.metrics.conformal`."""
+"""Nonconformity score of an answer; see `bara_pyro.metrics.conformal`."""
 
 Measure = Literal["total", "epistemic", "distance"]
-"""What is high where little is known of a row: the entropy of the prediction, the mutual information of its
-answer and the latents (nats), or the squared distance from the training rows (`posthoc.distance`)."""
+"""Uncertainty measure of a row: the entropy of its prediction, the mutual information of its answer and the
+latents (both in nats), or the squared distance from the training rows (`posthoc.distance`)."""
 
 Acquisition = Literal["batch-bald", "bald", "entropy", "random"]
-"""What rows to be labelled are chosen by; see `bara_pyro.metrics.acquisition`."""
+"""Criterion for choosing rows to label; see `bara_pyro.metrics.acquisition`."""
 
 
 def is_whole(value: object) -> TypeGuard[int]:
-    """Return whether a value is a whole number, of Python or of NumPy; True and False are none."""
+    """Return whether a value is a Python or NumPy integer; bools do not count."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 

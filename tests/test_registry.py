@@ -50,7 +50,7 @@ def test_what_a_package_offers_is_imported_when_asked_for(package: Path) -> None
     for name in ("gone", "lost", "broken"):
         with pytest.raises(ConfigError, match=f"The colour '{name}' of the package colours cannot be"):
             colours.find(name)
-    with pytest.raises(ConfigError, match="The colour 'number' of the package colours is a int and no str"):
+    with pytest.raises(ConfigError, match="The colour 'number' of the package colours is a int, not a str"):
         colours.find("number")
     assert dict(colours.usable()) == {"red": "ff0000"}
 

@@ -36,7 +36,7 @@ def test_a_model_in_half_precision_is_read_back_as_it_was(tmp_path: Path) -> Non
     half = bp.load_backbone("microworld", dtype="bfloat16")
     run = bp.train(out=tmp_path / "half", model=half, **SHORT)  # type: ignore[arg-type]
     assert run.config.backbone.dtype == "bfloat16"
-    with pytest.raises(ConfigError, match="dtype='float16', and the language model given has dtype bfloat16"):
+    with pytest.raises(ConfigError, match="dtype='float16', but the given language model has dtype bfloat16"):
         bp.train(out=tmp_path / "other", model=half, dtype="float16", **SHORT)  # type: ignore[arg-type]
     again = bp.load_system(tmp_path / "half")
     assert again.backbone.dtype == torch.bfloat16
@@ -61,7 +61,7 @@ def test_a_model_without_a_name_is_given_again(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"backbone=bp\.Backbone\(model, tokenizer\)"):
         bp.load_system(tmp_path / "own")
     assert answers(bp.load_system(tmp_path / "own", backbone=own)) == answers(run)
-    with pytest.raises(ConfigError, match="model is a LlamaForCausalLM: give"):
+    with pytest.raises(ConfigError, match="model is a LlamaForCausalLM: pass"):
         bp.train(out=tmp_path / "bare", model=loaded.lm, **SHORT)  # type: ignore[arg-type]
     assert not (tmp_path / "bare").exists()
 
