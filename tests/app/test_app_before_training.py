@@ -141,7 +141,7 @@ def test_a_guide_that_no_lora_is_near_is_named(place: Place, tmp_path: Path, bar
     out = tmp_path / "run"
     assert bara(*place.arguments(out, "bara-gate", **{"method.guide": "weibull-coupled"})).code == 0
     refused = bara("export", out, "--out", tmp_path / "lora")
-    assert_one_sentence(refused, "near the method 'bara-gate' with the guide 'weibull-coupled'", "'weibull'")
+    assert_one_sentence(refused, "The method 'bara-gate' with the guide 'weibull-coupled'", "'weibull'")
 
 
 def test_laplace_of_layers_that_are_computed_again(place: Place, tmp_path: Path) -> None:

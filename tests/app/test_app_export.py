@@ -254,7 +254,7 @@ def test_noise_far_from_the_training_rows_is_said_to_be_left_out(
     train(system, tmp_path / "run")
     found = bara("export", tmp_path / "run", "--out", tmp_path / "out")
     assert found.code == 0, found.err
-    assert "which no LoRA has" in " ".join(found.out.split())
+    assert "is not exported" in " ".join(found.out.split())
     assert json.loads((tmp_path / "out" / "export.json").read_text())["distance_aware"] is True
 
 
@@ -264,7 +264,7 @@ def test_what_is_no_lora_is_refused(place: Place, tmp_path: Path, bara: Bara) ->
     assert_one_sentence(bara("export", tmp_path / "additive", *out, "--fit", "mean"), "least-squares")
     fitted(place, tmp_path / "plain", "lora")
     assert_one_sentence(bara("export", tmp_path / "plain", *out, "--draws", 2), "--draws")
-    assert_one_sentence(bara("export", tmp_path / "plain", *out, "--fit", "mean"), "--fit is of local gates")
+    assert_one_sentence(bara("export", tmp_path / "plain", *out, "--fit", "mean"), "--fit needs local gates")
     fitted(place, tmp_path / "many", "ensemble")
     assert_one_sentence(bara("export", tmp_path / "many", *out), "'ensemble'")
     fitted(place, tmp_path / "no-theta", {"name": "bara", "latent": "phi"})

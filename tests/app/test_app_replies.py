@@ -104,10 +104,10 @@ def test_commands_on_replies(run: Path, told: Place, tmp_path: Path, bara: Bara)
     ):
         assert_one_sentence(bara(*command), "learns replies", "--likelihood answer")
     exported = bara("export", run, "--out", tmp_path / "exported")
-    assert_one_sentence(exported, "learnt replies", "PEFT reads the run itself")
+    assert_one_sentence(exported, "trained on replies", "load the run itself")
     assert_one_sentence(bara("inspect", run), "answers of one token each")
     pushed = bara("push", run, "me/it", "--offline", "--out", tmp_path / "hub")
-    assert_one_sentence(pushed, "learnt replies", "upload me/it")
+    assert_one_sentence(pushed, "trained on replies", "upload me/it")
     assert not (tmp_path / "hub").exists()
 
 
@@ -322,10 +322,10 @@ def test_a_page_of_what_was_generated(run: Path, tmp_path: Path, bara: Bara) -> 
     ("arguments", "said"),
     [
         ((), "--input"),
-        (("--prompt", "is", "--page", "x.html"), "give --uncertainty"),
-        (("--prompt", "is", "--page", "x.txt", "--uncertainty", "2"), "x.txt: end the name in .html"),
+        (("--prompt", "is", "--page", "x.html"), "add for example --uncertainty 10"),
+        (("--prompt", "is", "--page", "x.txt", "--uncertainty", "2"), "x.txt does not end in .html"),
         (("--prompt", "is", "--page", "/proc/x/x.html", "--uncertainty", "2"), "Cannot write"),
-        (("--prompt", "is", "--input", "x.jsonl"), "with --input (x.jsonl) or with --prompt, not both"),
+        (("--prompt", "is", "--input", "x.jsonl"), "--input x.jsonl and --prompt both give prompts"),
         (("--prompt", "is \udcff"), "is not valid Unicode"),
         (
             ("--prompt", "is", "--chat"),
@@ -338,7 +338,7 @@ def test_a_page_of_what_was_generated(run: Path, tmp_path: Path, bara: Bara) -> 
         (("--prompt", "is", "--top-p", "0"), "top_p is 0"),
         (
             ("--prompt", "is", "--draws", "mean", "--temperature", "0", "--seed", "5"),
-            "--seed draws nothing with --draws mean --temperature 0",
+            "--seed has no effect with --draws mean --temperature 0",
         ),
         (("--prompt", "is", "--memory-budget", "0"), "--memory-budget"),
         (("--prompt", "is", "--max-new-tokens", "64"), "(--max-new-tokens 63) or fewer"),

@@ -111,7 +111,7 @@ def test_trainer_refuses_to_score_rows_without_labels(plain: tuple[System, Path]
     assert getattr(args, name)  # what was refused changed nothing
     assert not run.backbone.checkpointing
     trainer = bp.BaRATrainer(pair, args, train_dataset=rows, eval_dataset=some, answer_ids=run.answer_ids)
-    with pytest.raises(DataError, match="1 of 3 rows to evaluate on have no label"):
+    with pytest.raises(DataError, match="1 of 3 rows to evaluate have no label"):
         trainer.evaluate()
     run.backbone.checkpointing = False
 

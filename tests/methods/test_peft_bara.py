@@ -209,7 +209,7 @@ def test_runs_of_the_first_layout_are_read(tmp_path: Path) -> None:
 def test_a_language_model_of_other_sizes_is_refused(runs: Runs) -> None:
     folder, _ = runs["bara-gate"]
     lm = AutoModelForCausalLM.from_pretrained(backbone_path(), dtype=torch.float32)
-    other = "was trained on another language model than this one"
+    other = "was trained on another language model"
     with pytest.warns(UserWarning, match="fingerprint"), pytest.raises(BackboneError, match=other) as error:
         peft.PeftModel.from_pretrained(lm, folder / "run")
     said = str(error.value)
@@ -369,7 +369,7 @@ def test_generation_takes_an_adapter_a_row(runs: Runs) -> None:
     ("names", "said"),
     [
         (["one"] * 4, "4 names and the batch 5 rows"),
-        (["one", "one", "tow", "one", "__base__"], "'tow', which is none of the adapters"),
+        (["one", "one", "tow", "one", "__base__"], "'tow', which is not an adapter"),
         ("one", "'e', which is none"),
     ],
 )

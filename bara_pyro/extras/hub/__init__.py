@@ -1,1 +1,1 @@
-"""Runs for others: PEFT, plain LoRA, the Hugging Face hub, `Trainer`; language models as folders."""
+"""Share runs: PEFT, plain LoRA, the Hugging Face hub, `Trainer`, language models as folders."""

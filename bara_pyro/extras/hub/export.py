@@ -1,9 +1,9 @@
-r"""A run as plain LoRA, which PEFT reads without bara_pyro and servers of LoRA adapters serve.
+r"""Export a run as plain LoRA, which PEFT and LoRA servers read without bara_pyro.
 
-What is a LoRA at its posterior mean stays what it is. BaRA is near one: at the posterior mean its change is
-s B (Phi * c(x)), with c(x) = theta(x) * (A x) in gate form and theta(x) in additive form. c becomes the
-linear map nearest to it on given rows (`bara_pyro.extras.hub.linear_gates`), and Phi, at its posterior mean
-or at a draw, is folded into the columns of B. How near that is, is measured.
+Methods that are a LoRA at their posterior mean are exported exactly. BaRA is approximated: at the posterior
+mean its change is s B (Phi * c(x)), with c(x) = theta(x) * (A x) in gate form and theta(x) in additive form.
+The export replaces c by the nearest linear map on given rows (`bara_pyro.extras.hub.linear_gates`) and folds
+Phi, at its posterior mean or at a draw, into the columns of B. It also measures the approximation error.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,13 +39,13 @@ EXPORT: Final = "export.json"
 
 @dataclass(frozen=True)
 class Nearness:
-    """How near predictions are to those of the run, on the same rows.
+    """How close the predictions of an export are to those of its run, on the same rows.
 
     Attributes:
         rows: number of rows.
-        kl_mean, kl_max: KL(run || export) of the answers' probabilities, nats a row.
-        nll_run, nll_export: negative log-likelihood of the labels, nats a row.
-        same_answer: percent of the rows whose likeliest answer is the same.
+        kl_mean, kl_max: mean and largest KL(run || export) of the answers' probabilities, nats per row.
+        nll_run, nll_export: negative log-likelihood of the labels, nats per row.
+        same_answer: percentage of rows with the same most probable answer.
     """
 
     rows: int
@@ -70,25 +70,25 @@ def export_lora(
     """Write a fitted system as plain LoRA adapters of PEFT.
 
     Args:
-        system: of a method that is a LoRA at its mean (`lora`, `blob`, ..), or BaRA.
-        out: folder of the adapter; each draw gets a folder `draw-<k>` in it.
-        rows: over whose tokens BaRA's local gates are fitted, of the training split for example.
-        compared_on: rows on which predictions are compared with the run's.
-        fit: "least-squares", or "mean": theta at its mean over the rows (gate form only).
-        draws: number K of draws of Phi to write as adapters of their own.
-        seed: of these draws; the run's own by default.
-        max_kl: the most nats a row, on average, that predictions may be away from the run's; None for any.
+        system: a fitted system whose method is a LoRA at its mean (`lora`, `blob`, ..), or BaRA.
+        out: folder of the adapter; draw k is written to its subfolder `draw-<k>`.
+        rows: rows whose tokens BaRA's local gates are fitted on, for example of the training split.
+        compared_on: rows on which the export is compared with the run.
+        fit: "least-squares", or "mean" for theta at its mean over the rows (gate form only).
+        draws: number K of draws of Phi, each written as a separate adapter.
+        seed: seed of these draws; the run's own by default.
+        max_kl: largest mean KL divergence from the run to the export, nats per row; None for no limit.
 
     Returns:
-        What `export.json` holds: `ask`, how the adapters are asked (`prompt_format.prompt_format`); `mean`,
-        the nearness of the adapter to the run at S = 0; with draws, `draws`, that of the K adapters' average
-        to the run at S = K (see `Nearness`); `temperature` and `distance_aware` of a run that has what no
-        LoRA has.
+        The content of `export.json`: `ask`, the prompt format (`prompt_format.prompt_format`); `mean`, the
+        `Nearness` of the adapter to the run at S = 0; with draws, `draws`, the `Nearness` of the K adapters'
+        average to the run at S = K; and the run's `temperature` and `distance_aware`, if it has them, which a
+        LoRA cannot hold.
 
     Raises:
-        ConfigError: no LoRA is near the method, the nearest is further away than `max_kl`, it has no Phi to
-            draw, `fit` is unknown, or `out` is the folder of a run, whose own files an adapter's would
-            replace. Nothing is written then.
+        ConfigError: the method has no nearest LoRA, the nearest is further than `max_kl`, there is no Phi to
+            draw, `fit` is unknown, or `out` is the folder of a run, whose files would be replaced. Nothing is
+            written.
 
     Examples:
         >>> from pathlib import Path
@@ -105,7 +105,7 @@ def export_lora(
     out = Path(out)
     if is_run(out):
         raise ConfigError(
-            f"{out} is the folder of a run, whose files an adapter's would replace: give another."
+            f"{out} is the folder of a run, whose files the adapter would replace: give another folder."
         )
     check_replaceable(out, (PEFT_CONFIG, ADAPTER, EXPORT))
     found = nearest_loras(system, rows=rows, compared_on=compared_on, fit=fit, draws=draws, seed=seed)
@@ -116,11 +116,11 @@ def export_lora(
 
 @dataclass(frozen=True)
 class PlainLoras:
-    """The LoRA adapters nearest to a system, before they are written.
+    """The LoRA adapters nearest to a system, not yet written.
 
     Attributes:
-        system: what they are near to.
-        report: how near, and how they are asked: what `export_lora` returns.
+        system: the exported system.
+        report: how close they are and their prompt format, as returned by `export_lora`.
     """
 
     system: System
@@ -148,7 +148,7 @@ def nearest_loras(
     draws: int = 0,
     seed: int | None = None,
 ) -> PlainLoras:
-    """Return the adapters and how near they are; arguments and errors are those of `export_lora`."""
+    """Return the nearest adapters and their report; see `export_lora` for arguments and errors."""
     check_choice("fit", fit, Fit)
     seed = system.config.predict.seed if seed is None else seed
     down, phis = _parts(system, rows, fit, draws, seed)
@@ -175,35 +175,35 @@ def nearest_loras(
 
 
 def check_near(report: Json, max_kl: float | None) -> None:
-    """Raise `ConfigError` where adapters are further from their run than they may be."""
+    """Raise `ConfigError` if adapters are further from their run than `max_kl` (nats per row)."""
     for name in ("mean", "draws"):
         if max_kl is not None and name in report and report[name]["kl_mean"] > max_kl:
             raise ConfigError(
-                f"The nearest LoRA is {report[name]['kl_mean']:.3g} nats a row from the run, more than "
-                f"{max_kl:g}, so nothing was written: serve the run itself, or allow more with --max-kl."
+                f"The nearest LoRA is {report[name]['kl_mean']:.3g} nats per row from the run, above "
+                f"the limit {max_kl:g}, so nothing was written: serve the run itself, or raise --max-kl."
             )
 
 
 def _parts(
     system: System, rows: EncodedSplit, fit: Fit, draws: int, seed: int
 ) -> tuple[Mapping[str, Tensor], list[Tensor | None]]:
-    """Return each module's down-projection, and Phi, `modules x r`: its mean, then each draw of it."""
+    """Return each module's down-projection, and Phi (`modules x r`): its mean, then its draws."""
     name, gates = system.config.method.name, system.model.gates
     if not METHODS[name].peft and (gates is None or not is_bara(system)):
         guide = getattr(system.config.method, "guide", None)
         told = f" with the guide {guide!r}" if gates is not None and guide else ""
-        way_out = "train with the guide 'weibull'" if told else "export BaRA, or a LoRA"
-        raise ConfigError(f"No plain LoRA is near the method {name!r}{told}: {way_out}.")
+        way_out = "train with the guide 'weibull'" if told else "export BaRA or a LoRA method"
+        raise ConfigError(f"The method {name!r}{told} cannot be exported as plain LoRA: {way_out}.")
     if draws and (gates is None or gates.phi is None):
-        raise ConfigError(f"This {name!r} has no gates Phi to draw: leave --draws out.")
+        raise ConfigError(f"This run of {name!r} has no gates Phi to draw: leave --draws out.")
     if gates is None:
         return down_projections(system), [None]
     if not gates.modulating and (fit == "mean" or not gates.theta):
         what = "with theta at its mean" if gates.theta else "without theta"
         way_out = "give --fit least-squares" if gates.theta else "export the gate form, or train with theta"
         raise ConfigError(
-            f"No plain LoRA is near this {name!r} {what}: its change does not depend on the layer's input "
-            f"then; {way_out}."
+            f"This run of {name!r} {what} cannot be exported as plain LoRA, because its change does not "
+            f"depend on the layer's input: {way_out}."
         )
     down = linear_gates(system, gates, rows, fit) if gates.theta else down_projections(system)
     phi = [phi_draws(system, rows, count, seed) for count in ((0, draws) if draws else (0,)) if gates.phi]
@@ -211,14 +211,18 @@ def _parts(
 
 
 def phi_draws(system: System, rows: EncodedSplit, samples: int, seed: int) -> Tensor:
-    """Return draws of Phi, those of prediction: `max(samples, 1) x modules x r`; its mean with none."""
+    """Return the draws of Phi that prediction uses, or its mean for `samples=0`.
+
+    Returns:
+        Phi, `max(samples, 1) x modules x r`.
+    """
     one = batches(first_rows(rows, 1), system.answer_ids, 1)
     phi = gate_draws(system.model, system.guide, one, samples=samples, seed=seed).phi
     return torch.as_tensor(phi)
 
 
 def plain_lora(system: System) -> System:
-    """Return LoRA on the same backbone, every module of rank r: servers know one rank an adapter."""
+    """Return LoRA on the same backbone with rank r in every module, as LoRA servers require."""
     config = load_config(
         base=system.config, overrides={"method": {"name": "lora"}, "adapter.calibrated": False}
     )
@@ -227,7 +231,7 @@ def plain_lora(system: System) -> System:
 
 @torch.no_grad()
 def fold(system: System, down: Mapping[str, Tensor], phi: Tensor | None, lora: System) -> None:
-    """Give a LoRA down-projections, and a system's B with its columns times Phi; pruned units are zeros."""
+    """Fill a LoRA with down-projections and the system's B, its columns times Phi; pruned units are 0."""
     for target in system.model.targets:
         ours, a, b = (
             model.get_parameter(f"adapters.{module_key(target.path)}.{name}")
@@ -241,14 +245,14 @@ def fold(system: System, down: Mapping[str, Tensor], phi: Tensor | None, lora: S
 
 
 def write_adapter(lora: System, folder: Path, metadata: Json) -> None:
-    """Write the two files of a PEFT adapter, and the manifest."""
+    """Write the two files of a PEFT adapter and the manifest."""
     with adding(folder) as place:
         write_json(place / PEFT_CONFIG, peft_config(lora))
         write_tensors(place / ADAPTER, lora_tensors(lora.model), metadata)
 
 
 def nearness(run: Tensor, export: Tensor, labels: tuple[int, ...]) -> Nearness:
-    """Compare predictive distributions, given as draws of log-probabilities, `S x n x C`."""
+    """Compare two predictive distributions, given as draws of log-probabilities (`S x n x C`)."""
     p, q = posterior_predictive(run), posterior_predictive(export)
     kl = (p.exp() * (p - q)).nan_to_num(0.0).sum(-1).clamp_min(0)  # 0 log 0 is 0
     truth = torch.tensor(labels)

@@ -1,12 +1,12 @@
-r"""The linear map nearest to what a module's local gates make of its input.
+r"""Fit the linear map nearest to a module's local gates.
 
-At the posterior mean a module passes on `c(x) = theta(x) * (A x)` (gate form) or `c(x) = theta(x) - centre`
-(additive form, where it is centred: else 0), times Phi, to its B. A LoRA passes on `D x`. By least squares
-over the tokens of given rows,
+At the posterior mean, a module multiplies c(x) by Phi and B, with `c(x) = theta(x) * (A x)` in gate form and
+`c(x) = theta(x) - centre` in additive form (centre is 0 unless the form is centred). A LoRA has `D x` in the
+place of c(x). By least squares over the tokens of given rows,
 
     D = argmin  sum_x |c(x) - D x|^2 + ridge |D - D0|^2,
 
-with D0 = diag(mean theta) A of the gate form, 0 of the additive; "mean" is D0 itself.
+with D0 = diag(mean theta) A in gate form and 0 in additive form; the fit "mean" is D0 itself.
 """
 
 from collections.abc import Mapping
@@ -23,20 +23,20 @@ from bara_pyro.data import EncodedSplit, batches
 from bara_pyro.runs.system import System
 
 Fit = Literal["least-squares", "mean"]
-RIDGE = 1e-2  # of the inputs' mean square: the answer head has one token a row, often fewer than its width
+RIDGE = 1e-2  # times the inputs' mean square: the answer head often has fewer tokens than its width
 
 
 @torch.no_grad()
 def linear_gates(system: System, gates: Gates, rows: EncodedSplit, fit: Fit) -> dict[str, Tensor]:
     """Return each module's D: path -> `rank x in_features`.
 
-    Takes 8 bytes times the square of a module's width, for each module.
+    Needs 8 bytes times the square of its width for each module.
 
     Args:
-        system: a fitted BaRA with local gates; in additive form by least squares only.
-        gates: of its program.
-        rows: over whose real tokens the sums go.
-        fit: see above.
+        system: a fitted BaRA with local gates.
+        gates: the gates of its program.
+        rows: rows whose tokens, without padding, D is fitted on.
+        fit: "least-squares", or "mean" (gate form only).
     """
     down = down_projections(system) if gates.modulating else {}
     centre: float = getattr(system.model, "centre", 0.0)
@@ -66,7 +66,7 @@ def linear_gates(system: System, gates: Gates, rows: EncodedSplit, fit: Fit) -> 
 
 
 def down_projections(system: System) -> Mapping[str, Tensor]:
-    """Return each module's A, float64, on the CPU: path -> `rank x in_features`."""
+    """Return each module's A (float64, on the CPU): path -> `rank x in_features`."""
     return {
         target.path: system.model.get_parameter(f"adapters.{module_key(target.path)}.lora_A").cpu().double()
         for target in system.model.targets

@@ -1,1 +1,1 @@
-"""Runs under EleutherAI's lm-evaluation-harness."""
+"""Evaluate runs with EleutherAI's lm-evaluation-harness."""

@@ -1,4 +1,4 @@
-"""`bara lm-eval`: tasks of lm-evaluation-harness on a run, or on a bare language model."""
+"""`bara lm-eval`: score a run, or a language model, on tasks of lm-evaluation-harness."""
 
 import sys
 from contextlib import nullcontext, redirect_stderr
@@ -25,34 +25,34 @@ def lm_eval(
         typer.Argument(
             metavar="RUN",
             parser=path,
-            help="Folder of a finished run; with --law base also a language model: a folder or a hub name.",
+            help="Folder of a finished run; with --law base also a language model (folder or hub name).",
         ),
     ],
     tasks: Annotated[
-        str, of_data(metavar="NAME,NAME", help="Tasks of lm-eval, or of your own, separated by commas.")
+        str, of_data(metavar="NAME,NAME", help="Tasks of lm-eval, or your own, separated by commas.")
     ],
     law: Annotated[
         Law,
         typer.Option(
-            help="joint: one posterior draw holds for a whole continuation; token: a draw of its own at each "
-            "token; mean: every latent at its posterior mean; base: without adapters."
+            help="Distribution over continuations. joint: one posterior draw for the whole continuation; "
+            "token: a new draw at each token; mean: every latent at its posterior mean; base: no adapters."
         ),
     ] = "joint",
     samples: Annotated[
-        int, typer.Option(min=1, max=MOST_DRAWS, help="Posterior draws S, of joint and token.")
+        int, typer.Option(min=1, max=MOST_DRAWS, help="Posterior draws S, for --law joint and token.")
     ] = 10,
     seed: Seed = 0,
-    batch_size: Annotated[int, typer.Option(min=1, help="Requests a forward, each of S rows.")] = 8,
+    batch_size: Annotated[int, typer.Option(min=1, help="Requests per forward pass, each of S rows.")] = 8,
     num_fewshot: Annotated[
-        int | None, of_data(min=0, help="Examples before each question; as each task says by default.")
+        int | None, of_data(min=0, help="Examples before each question. (default: the task's)")
     ] = None,
     data_dir: DataDir = None,
     include_path: Annotated[
-        Path | None, of_data(parser=path, metavar="FOLDER", help="Folder of task files of your own.")
+        Path | None, of_data(parser=path, metavar="FOLDER", help="Folder of your own task files.")
     ] = None,
     limit: Limit = None,
     out: Annotated[
-        Path | None, typer.Option(parser=path, metavar="FILE", help="File for the results, JSON.")
+        Path | None, typer.Option(parser=path, metavar="FILE", help="File to write the results to, JSON.")
     ] = None,
     overwrite: Overwrite = False,
     model: Moved = None,
@@ -60,11 +60,11 @@ def lm_eval(
     dtype: Annotated[
         WeightType | None,
         typer.Option(
-            rich_help_panel=MODEL, help="Type of a bare language model's weights. (default: float32)"
+            rich_help_panel=MODEL, help="Type of the weights, if RUN is a language model. (default: float32)"
         ),
     ] = None,
 ) -> None:
-    """Score a run on tasks of lm-evaluation-harness, as it was before training and is now."""
+    """Score a run on tasks of lm-evaluation-harness, before (--law base) and after training."""
     from bara_pyro.cli.outputs import check_file
     from bara_pyro.cli.typed import check_overwrite, note_of_draws, refuse
     from bara_pyro.errors import ConfigError, DataError
@@ -72,12 +72,12 @@ def lm_eval(
 
     check_overwrite(out)
     if law in ("mean", "base"):
-        refuse(["samples", "seed"], f"is of draws, and law {law} has none: give --law joint or token")
+        refuse(["samples", "seed"], f"needs draws, which --law {law} does not use: give --law joint or token")
     if law != "base" or is_run(run):
         if is_language_model(run):
             raise ConfigError(
-                f"{run} is a language model and no run, which law {law} needs: give --law base, or the "
-                f"folder of a run as RUN and this one as --model {run}."
+                f"{run} is a language model, and --law {law} needs a run: give --law base, or a run's folder "
+                f"with --model {run}."
             )
         check_run(run)
     for folder in (data_dir, include_path):
@@ -95,14 +95,14 @@ def lm_eval(
     lm = BaraLM(run, law, samples, seed, batch_size=batch_size, backbone=model, device=device, dtype=dtype)
     if lm.system is not None:
         note_of_draws(lm.system, samples=samples, seed=seed)
-    # lm-eval's bars are on stderr whatever is asked for.
+    # lm-eval always writes its progress bars to stderr.
     with redirect_stderr(StringIO()) if mode.quiet else nullcontext(sys.stderr):
         report = evaluate_tasks(
             lm, names, data_dir=data_dir, include_path=include_path, limit=limit, num_fewshot=num_fewshot
         )
     _show(report)
     if lm.truncated:
-        say_notes([f"{lm.truncated} contexts of more than {lm.max_length} tokens lost their beginning"])
+        say_notes([f"{lm.truncated} contexts were cut to their last {lm.max_length} tokens"])
     if out is not None:
         write_json(out, report)
         say(f"Written to {out}")
@@ -110,7 +110,7 @@ def lm_eval(
 
 
 def _show(report: Json) -> None:
-    """Print a line a task and metric."""
+    """Print a table with one row per task and metric."""
     from bara_pyro.cli.terminal import show
     from bara_pyro.report.table import Column, Table
 
@@ -152,7 +152,7 @@ def _rows(report: Json) -> list[Json]:
 
 
 def _results_in(file: Path) -> bool:
-    """Return whether a file holds results of this command."""
+    """Return whether this command wrote a file."""
     try:
         stored = bounded_json(read_text(file), finite=False)
     except (OSError, ValueError):

@@ -1,1 +1,1 @@
-"""Replies: generated with uncertainty, scored by reward models, run in a sandbox."""
+"""Generate replies with uncertainty, score them with reward models, and run programs in a sandbox."""

@@ -1,4 +1,4 @@
-"""Replies of a run in Python, in the words of the command line: `bara_pyro.generate`."""
+"""`bara_pyro.generate`: write replies with a run, with the options of `bara generate`."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -24,24 +24,24 @@ def generate(
     memory_budget: int | None = None,
     **decoding: Any,
 ) -> list[Json]:
-    """Reply to prompts, each reply under one draw of the posterior that holds for all of it; `bara generate`.
+    """Write replies to prompts, each with one posterior draw for the whole reply, as `bara generate` does.
 
     Args:
-        run: what `train` or `load_system` gave, or its folder.
-        prompts: a list of texts, or rows as `bara_pyro.extras.replies.generation.load_prompts` reads them: a
-            file, a DataFrame, a list of dictionaries with `prompt` or `messages`.
-        replies: number of replies a prompt.
-        uncertainty: number of draws that say how sure the posterior is of each token; 0: none.
-        chat: whether texts, too, go through the chat template; as the run was trained by default.
-        memory_budget: bytes that a batch may take; see `bara_pyro.extras.replies.generation.generate`.
-        decoding: `temperature`, `top_p`, `top_k`, `max_new_tokens`, `stop`, `seed`, `draws`, `fresh_theta`,
-            `mixture`: see `bara_pyro.extras.replies.generation.generate`, which yields replies as they are
-            ready, and takes further arguments of transformers.
+        run: a system from `train` or `load_system`, or the folder of a run.
+        prompts: a list of texts, or rows that `bara_pyro.extras.replies.generation.load_prompts` reads: a
+            file, a DataFrame, or a list of dictionaries with `prompt` or `messages`.
+        replies: number of replies per prompt.
+        uncertainty: number of draws that estimate each token's uncertainty; 0 for no uncertainty.
+        chat: whether to put plain texts through the chat template; by default as in training.
+        memory_budget: bytes per batch; see `bara_pyro.extras.replies.generation.generate`.
+        decoding: `temperature`, `top_p`, `top_k`, `max_new_tokens`, `stop`, `seed`, `draws`, `fresh_theta`
+            and `mixture`; see `bara_pyro.extras.replies.generation.generate`, which also yields replies as
+            they are ready and takes further arguments of transformers.
 
     Returns:
-        One dictionary a reply: `id` of the prompt, `number`, `reply`, `log_prob` in nats under its own draw,
-        and by token, where that was asked for, `total`, `aleatoric` and `epistemic` in nats; all of it:
-        `bara_pyro.extras.replies.generation.file.reply_lines`.
+        One dictionary per reply: `id` of the prompt, `number`, `reply` and `log_prob` (nats, under the
+        reply's own draw). With `uncertainty` also `total`, `aleatoric` and `epistemic`, lists with one number
+        (nats) per token. `bara_pyro.extras.replies.generation.file.reply_lines` lists all keys.
 
     Raises:
         ConfigError: an argument is unknown or out of range; see
@@ -56,7 +56,7 @@ def generate(
         >>> found = bp.generate(run, prompts, replies=2, uncertainty=3, max_new_tokens=4, stop=".")
         >>> [(reply["id"], reply["number"]) for reply in found]
         [('0', 0), ('0', 1)]
-        >>> len(found[0]["epistemic"]) == found[0]["tokens"]  # nats, of each token
+        >>> len(found[0]["epistemic"]) == found[0]["tokens"]  # one number (nats) per token
         True
     """
     known = [field.name for field in fields(Decoding)]

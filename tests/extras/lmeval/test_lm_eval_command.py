@@ -54,7 +54,7 @@ def test_what_is_left_out_is_said(place: Place, rows: Path, bara: Bara) -> None:
     options = ["--data-dir", rows, "--law", "base", "--limit", 2, "--num-fewshot", 11]
     result = bara("lm-eval", place.backbone, "--tasks", "arc_easy", *options)
     assert result.code == 0, result.err
-    assert "contexts of more than 64 tokens lost their beginning" in result.out
+    assert "contexts were cut to their last 64 tokens" in result.out
 
 
 def test_only_its_own_files_are_replaced(run: Path, rows: Path, bara: Bara, tmp_path: Path) -> None:
@@ -84,9 +84,9 @@ def test_only_its_own_files_are_replaced(run: Path, rows: Path, bara: Bara, tmp_
         ("{run} --tasks boolq --data-dir {rows} --out {rows}/boolq/x.json", "the input"),
         (
             "{backbone} --tasks boolq --data-dir {rows}",
-            "is a language model and no run, which law joint needs",
+            "is a language model, and --law joint needs a run",
         ),
-        ("{backbone} --tasks boolq --data-dir {rows} --law mean", "give --law base, or the folder of a run"),
+        ("{backbone} --tasks boolq --data-dir {rows} --law mean", "give --law base, or a run"),
         (
             "{rows} --tasks boolq --data-dir {rows}",
             "is missing or was not written by bara_pyro): train one with",

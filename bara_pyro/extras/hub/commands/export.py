@@ -1,4 +1,4 @@
-"""`bara export`: a run as plain LoRA adapters, for PEFT and for servers."""
+"""`bara export`: write a run as plain LoRA adapters, for PEFT and for inference servers."""
 
 from typing import Annotated, Literal
 
@@ -15,51 +15,53 @@ def export(
     run: Run,
     out: OutFolder,
     kind: Annotated[
-        Literal["lora"], typer.Option("--as", help="lora: plain LoRA, in PEFT's files.")
+        Literal["lora"], typer.Option("--as", help="lora: plain LoRA in PEFT's format.")
     ] = "lora",
     rows: Annotated[
         int,
         typer.Option(
             min=1,
             max=MOST_ROWS,
-            help="Training rows whose tokens BaRA's local gates are fitted on; as many test rows say how "
-            "near the export is.",
+            help="Training rows to fit BaRA's local gates on; as many test rows measure how close the "
+            "export is.",
         ),
     ] = 256,
     fit: Annotated[
         Literal["least-squares", "mean"],
-        typer.Option(help="BaRA's local gates: the nearest linear map, or (gate form) theta at its mean."),
+        typer.Option(
+            help="What replaces BaRA's local gates: the nearest linear map or, in gate form, their mean."
+        ),
     ] = "least-squares",
     draws: Annotated[
-        int, typer.Option(min=0, max=MOST_DRAWS, help="Draws of Phi, an adapter each, in FOLDER/draw-<k>.")
+        int, typer.Option(min=0, max=MOST_DRAWS, help="Draws of Phi, one adapter each, in FOLDER/draw-<k>.")
     ] = 0,
     seed: Annotated[
-        int | None, typer.Option(min=0, max=MOST_SEED, help="Seed of the draws; the run's own by default.")
+        int | None, typer.Option(min=0, max=MOST_SEED, help="Seed of the draws. (default: the run's)")
     ] = None,
     max_kl: Annotated[
         float,
         typer.Option(
             min=0,
-            help="Nats a row, on average, that the export may be away from the run; beyond them nothing is "
-            "written.",
+            help="Write nothing if the mean KL divergence from the run to the export exceeds this (nats per "
+            "row).",
         ),
     ] = 0.05,
     overwrite: Overwrite = False,
     model: Moved = None,
     device: RunDevice = None,
 ) -> None:
-    """Say how near plain LoRA, which PEFT and vLLM read without bara_pyro, is to a run, and write it.
+    """Write a run as plain LoRA, which PEFT and vLLM read without bara_pyro, and measure the difference.
 
-    A method that is a LoRA at its mean stays what it is. BaRA's gates depend on the token, which a LoRA's
-    weights do not: the export is the LoRA nearest to it on rows, with Phi at its mean or a draw. PEFT reads a
-    run of BaRA as it is with `import bara_pyro.peft`.
+    For methods that are a LoRA at their mean the export is exact. BaRA's gates depend on the token, so its
+    export is the nearest LoRA on training rows, with Phi at its mean or at a draw. With `import
+    bara_pyro.peft`, PEFT reads a run of BaRA itself.
     """
     from bara_pyro.cli.outputs import check_folder
     from bara_pyro.cli.typed import refuse
     from bara_pyro.runs.manifest import check_run
 
     if not draws:
-        refuse(["seed"], "is of --draws: give that")
+        refuse(["seed"], "needs --draws: add it")
     check_folder(out, overwrite=overwrite, inputs=[run])
     check_run(run)
 
@@ -74,12 +76,12 @@ def export(
     if system.model.gates is None or not system.model.gates.theta:
         refuse(
             ["fit"],
-            f"is of local gates, which {system.config.method.name} has not: export a run of bara-gate",
+            f"needs local gates, which {system.config.method.name} does not have: leave it out",
         )
     if system.config.task.likelihood == "completion":
         raise ConfigError(
-            f"{run} learnt replies, and what an export is near to is measured on answers: PEFT reads the run "
-            f"itself, peft.PeftModel.from_pretrained(lm, {str(run)!r}), as docs/peft.md says of each method."
+            f"{run} was trained on replies, and exports are compared on answers: load the run itself with "
+            f"peft.PeftModel.from_pretrained(lm, {str(run)!r}) (docs/peft.md)."
         )
     fitted = first_rows(system.split("train"), rows)
     compared = first_rows(system.split(system.config.task.evaluate_on), rows)
@@ -88,29 +90,30 @@ def export(
     check_near(found.report, max_kl)
     clear(out)
     found.write(out)
-    say(f"Written to {out}: peft.PeftModel.from_pretrained(lm, {str(out)!r}) reads it")
+    say(f"Written to {out}: load it with peft.PeftModel.from_pretrained(lm, {str(out)!r})")
     result({"out": out, **found.report})
 
 
 def say_report(report: Json) -> None:
-    """Say how near plain LoRA is to a run, and how it is asked."""
+    """Print how close plain LoRA is to a run, and the prompt format."""
     from bara_pyro.cli.terminal import say
 
     for key in ("mean", "draws"):
         if key in report:
             near, of = report[key], "its posterior mean" if key == "mean" else "the average of its draws"
             say(
-                f"KL from the run at {of} to the export, {near['rows']} rows: {near['kl_mean']:.4f} nats on "
-                f"average, {near['kl_max']:.4f} at most; NLL {near['nll_run']:.4f} and "
-                f"{near['nll_export']:.4f}; the same answer in {near['same_answer']:.1f} %."
+                f"On {near['rows']} rows, KL from the run at {of} to the export: mean {near['kl_mean']:.4f} "
+                f"nats, largest {near['kl_max']:.4f}. NLL of run and export: {near['nll_run']:.4f} and "
+                f"{near['nll_export']:.4f}; same answer on {near['same_answer']:.1f} % of the rows."
             )
     if "temperature" in report:
         say(
-            f"Divide the answers' logits by {report['temperature']:.3f}, as the run does and as is done here."
+            f"Divide the answers' logits by the run's temperature, {report['temperature']:.3f}, as was done "
+            "here."
         )
     if "distance_aware" in report:
         say(
-            "Far from its training rows the run's answers have noise, which no LoRA has: this one is as sure "
-            "there as elsewhere."
+            "The run's distance-aware uncertainty is not exported: far from the training rows the export "
+            "stays as confident as elsewhere."
         )
-    say(f"Prompt to send ('ask' in export.json has its tokens): {report['ask']['prompt']!r}")
+    say(f"Prompt format ('ask' in export.json has its tokens): {report['ask']['prompt']!r}")

@@ -1,4 +1,4 @@
-"""`bara push`: a run with its model card on the Hugging Face hub."""
+"""`bara push`: upload a run with a model card to the Hugging Face hub."""
 
 from pathlib import Path
 from typing import Annotated
@@ -15,34 +15,34 @@ def push(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name on the hub: user/model.")],
     out: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER", parser=path, help="Where to write what is uploaded. (default: RUN/hub)"
-        ),
+        typer.Option(metavar="FOLDER", parser=path, help="Folder to write and upload. (default: RUN/hub)"),
     ] = None,
     base: Annotated[
         str | None,
-        typer.Option(help="The language model's name on the hub, where the run has it from a folder."),
+        typer.Option(help="The language model's name on the hub, if the run used a local folder."),
     ] = None,
     license_name: Annotated[
         str | None, typer.Option("--license", help="Licence of the adapter, as the hub names it.")
     ] = None,
-    private: Annotated[bool, typer.Option("--private", help="Make a new repository a private one.")] = False,
+    private: Annotated[
+        bool, typer.Option("--private", help="If the repository is new, make it private.")
+    ] = False,
     offline: Annotated[
-        bool, typer.Option("--offline", help="Write the folder, with its card, and upload nothing.")
+        bool, typer.Option("--offline", help="Write the folder and its card, but do not upload them.")
     ] = False,
     overwrite: Overwrite = False,
 ) -> None:
     """Write a model card and upload a run to the Hugging Face hub.
 
-    Uploaded are the files that loading needs, the scores, and a card on method, data, scores, calibration,
-    limits and loading; not the predictions, the training log, or any path of this machine.
+    Uploads the files needed for loading, the scores, and a card on method, data, calibration and limits.
+    Predictions, the training log and paths of this machine are not uploaded.
     """
     from bara_pyro.cli.outputs import check_folder
     from bara_pyro.cli.typed import refuse
     from bara_pyro.runs.manifest import HUB, check_run
 
     if offline:
-        refuse(["private"], "is of an upload, and --offline uploads nothing: leave --offline out")
+        refuse(["private"], "has no effect with --offline, which uploads nothing: leave out one of them")
     check_run(run)
     out = run / HUB if out is None else out
     check_folder(out, overwrite=overwrite, inputs=[run])
@@ -55,7 +55,7 @@ def push(
     clear(out)
     if offline:
         prepare_upload(run, name, out, base=base, license_name=license_name)
-        say(f"Written to {out}: `hf upload {name} {out}` uploads it")
+        say(f"Written to {out}: upload it with `hf upload {name} {out}`")
         result({"out": out, "url": None})
         return
     url = upload(run, name, out, base=base, license_name=license_name, private=private)

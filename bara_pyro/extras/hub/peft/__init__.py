@@ -1,4 +1,4 @@
-"""BaRA as a method of Hugging Face's PEFT; importing this module makes it known to PEFT.
+"""BaRA as a method of Hugging Face's PEFT; importing this module registers it.
 
 import bara_pyro.peft
 from peft import PeftModel, get_peft_model
@@ -16,8 +16,10 @@ try:
 except ImportError as error:
     raise ConfigError(f"PEFT is missing ({error}): pip install 'bara-pyro[peft]'.") from error
 if not hasattr(_BaseTuner, "_remap_adapter_state_dict_for_load"):
-    # Before, what belongs to an adapter's file was decided by a list of PEFT's own methods.
-    raise ConfigError(f"PEFT {_peft.__version__} saves only methods of its own: pip install 'peft>=0.21'.")
+    # Older versions of PEFT save only the methods in a fixed list.
+    raise ConfigError(
+        f"PEFT {_peft.__version__} cannot save methods of other packages: pip install 'peft>=0.21'."
+    )
 
 from bara_pyro.extras.hub.peft.config import BaRAConfig
 from bara_pyro.extras.hub.peft.model import BaRAModel, register

@@ -1,4 +1,4 @@
-"""The settings of a BaRA adapter, as PEFT keeps them in `adapter_config.json`."""
+"""The settings of a BaRA adapter, which PEFT stores in `adapter_config.json`."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -18,8 +18,8 @@ from bara_pyro.types import Json, default
 from bara_pyro.untrusted.patterns import matching
 from bara_pyro.untrusted.schemas import AdapterSizes
 
-# A member of an enumeration as PEFT's own are: a text with a `.value`, its name the same, so that it is found
-# in a table under the plain text.
+# Like a member of PEFT's own enumeration: a string with a `.value`, so that PEFT's tables find it under the
+# plain string.
 BaRAType = Enum("BaRAType", {PEFT_TYPE: PEFT_TYPE}, type=str)  # type: ignore[misc]  # named by PEFT's name
 TYPE: str = cast(Any, BaRAType)[PEFT_TYPE]
 
@@ -31,15 +31,15 @@ class BaRAConfig(PeftConfig):
     Args:
         r: rank.
         lora_alpha: the change is scaled by `lora_alpha / r`.
-        target_modules: names, a regular expression or "all-linear", as PEFT matches them; by default the
-            query, value and output projections of the architecture, as everywhere in bara_pyro.
-        rank_pattern: path of a module -> its rank where that is less than r (a pruned run).
-        method: "bara-gate" (the default), "bara", or a name and settings, `{"name": "bara-gate",
+        target_modules: names, a regular expression or "all-linear", matched as in PEFT; by default the
+            architecture's query, value and output projections.
+        rank_pattern: path of a module -> its rank, for modules with a rank below r (pruned runs).
+        method: "bara-gate" (the default), "bara", or a name with settings, for example `{"name": "bara-gate",
             "init_kappa": 0.3}`.
-        backbone_fingerprint: of the language model that a run was trained on; None: not known.
+        backbone_fingerprint: fingerprint of the language model that the run was trained on; None if unknown.
 
     Raises:
-        ConfigError: a method other than BaRA, a setting that it does not have, or a size out of range.
+        ConfigError: the method is not BaRA, has no such setting, or a size is out of range.
     """
 
     r: int = field(default=default(AdaptedLM, "r"))
@@ -60,7 +60,7 @@ class BaRAConfig(PeftConfig):
         if not isinstance(settings, BaRAMethodConfig):
             usable = METHODS.usable()
             known = ", ".join(name for name, method in usable if issubclass(method.config, BaRAMethodConfig))
-            raise ConfigError(f"PEFT has no modules for the method {settings.name!r}: choose {known}.")
+            raise ConfigError(f"PEFT cannot build the method {settings.name!r}: choose {known}.")
         self.method = settings.model_dump(mode="json")
 
     def _check_sizes(self) -> None:
@@ -80,5 +80,5 @@ class BaRAConfig(PeftConfig):
 
     @property
     def settings(self) -> BaRAMethodConfig:
-        """The settings of the method, checked."""
+        """The validated settings of the method."""
         return cast(BaRAMethodConfig, method_config(self.method))

@@ -1,4 +1,4 @@
-"""One adapted layer: the frozen layer, and for every adapter of that name the change that BaRA adds to it."""
+"""An adapted layer: the frozen layer and the changes that its BaRA adapters add."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -30,11 +30,11 @@ from bara_pyro.models.lora import down_projection, up_projection
 
 @dataclass
 class SharedDraw:
-    """The draw that a forward pass uses; shared by all layers.
+    """The draw of a forward pass, shared by all layers.
 
     Attributes:
-        addresses: of the pass's noise; None: every gate has its posterior mean.
-        phi: adapter -> path -> its Phi, `r`, under that draw.
+        addresses: addresses of the pass's noise; None for posterior means.
+        phi: adapter -> path -> Phi (`r`) under this draw.
     """
 
     addresses: CounterNoise | None = None
@@ -42,7 +42,7 @@ class SharedDraw:
 
 
 class Weight(nn.Module):
-    """One tensor, under the key `<name>.weight` that PEFT's adapters use."""
+    """A tensor stored as `<name>.weight`, the key of PEFT's adapters."""
 
     def __init__(self, weight: Tensor) -> None:
         super().__init__()
@@ -54,13 +54,13 @@ class BaRALayer(nn.Module, BaseTunerLayer):
 
     Args:
         base_layer: the frozen layer.
-        path: where it is in the language model: half of the names of its latent sites.
-        draw: which draw the model is at.
+        path: its path in the language model, part of the names of its latent sites.
+        draw: the model's current draw.
     """
 
     adapter_layer_names = ("lora_A", "lora_B", "lora_phi", "lora_theta")
     other_param_names = ("guides", "scaling", "ranks", "centres")
-    # PEFT's, which has no types.
+    # Attributes of PEFT's class, which has no types.
     active_adapters: list[str]
     disable_adapters: bool
     get_base_layer: Callable[[], nn.Module]
@@ -80,10 +80,10 @@ class BaRALayer(nn.Module, BaseTunerLayer):
         self._draw = (draw,)
 
     def add(self, name: str, config: BaRAConfig) -> None:
-        """Add an adapter, its parameters as `BaRA` and its guide start them."""
+        """Add an adapter, initialised as by `BaRA` and its guide."""
         settings, rank = config.settings, config.rank_pattern.get(self.path, config.r)
         guide = guide_of(settings, config.r, self.path, rank, self.in_features)
-        # Not registered here: its parameters are, under the names of a run's files.
+        # The guide is not a submodule: its parameters are registered below, under the names of a run's files.
         self.guides[name] = guide
         self.scaling[name], self.ranks[name] = config.lora_alpha / config.r, rank
         self.centres[name] = centre_of(settings.theta_prior) if settings.centred else 0.0
@@ -97,7 +97,7 @@ class BaRALayer(nn.Module, BaseTunerLayer):
         self.set_adapter(self.active_adapters, inference_mode=config.inference_mode)
 
     def to_base(self, name: str) -> None:
-        """Put an adapter where the frozen weights are; it stays in float32 whatever their type."""
+        """Move an adapter to the device of the frozen weights; it stays in float32."""
         device = cast(Tensor, self.get_base_layer().weight).device
         for group in self.adapter_layer_names:
             modules: nn.ModuleDict = getattr(self, group)
@@ -105,7 +105,12 @@ class BaRALayer(nn.Module, BaseTunerLayer):
                 modules[name].to(device)
 
     def weight_of(self, part: str, name: str) -> Tensor:
-        """Return an adapter's tensor "A", "B", "phi" or "theta", in float32."""
+        """Return an adapter's tensor in float32.
+
+        Args:
+            part: "A", "B", "phi" or "theta".
+            name: the adapter.
+        """
         group: nn.ModuleDict = getattr(self, f"lora_{part}")
         return cast(Tensor, group[name].weight).float()
 
@@ -114,17 +119,17 @@ class BaRALayer(nn.Module, BaseTunerLayer):
 
         Args:
             x: `B x T x in_features`.
-            *args: of the frozen layer.
-            **kwargs: of the frozen layer; and `adapter_names`, as of PEFT's LoRA: of each row the adapter
-                whose change is added to it, "__base__" for none. They take the place of the active ones.
+            *args: arguments of the frozen layer.
+            **kwargs: keyword arguments of the frozen layer, and PEFT's `adapter_names`: the adapter of each
+                row, used instead of the active ones, or "__base__" for none.
 
         Raises:
-            ConfigError: there is not one name a row.
+            ConfigError: `adapter_names` does not have one name per row.
         """
         names: Sequence[str] | None = kwargs.pop("adapter_names", None)
         if names is not None and len(names) != len(x):
             raise ConfigError(
-                f"adapter_names has {len(names)} names and the batch {len(x)} rows: give one a row."
+                f"adapter_names has {len(names)} names for a batch of {len(x)} rows: give one name per row."
             )
         out = self.base_layer(x, *args, **kwargs)
         if self.disable_adapters:
@@ -134,7 +139,7 @@ class BaRALayer(nn.Module, BaseTunerLayer):
                 continue  # a layer that this adapter leaves as it is, or "__base__"
             change = self.change(name, x).to(out.dtype)
             if names is not None:
-                # All rows are computed: a row's noise is that of its place in the batch.
+                # Compute all rows, because a row's noise depends on its place in the batch.
                 rows = torch.tensor([own == name for own in names], device=out.device)
                 change = torch.where(rows.view(-1, *(1,) * (change.dim() - 1)), change, 0)
             out = out + change
@@ -160,10 +165,10 @@ class BaRALayer(nn.Module, BaseTunerLayer):
             if name in self.lora_A:
                 parts.append(F.linear(x, self.weight_of("A", name)))
             out = F.linear(reduce(mul, parts), self.weight_of("B", name) * self.scaling[name])
-        return out.expand(*x.shape[:-1], out.shape[-1])  # Phi alone knows neither row nor token
+        return out.expand(*x.shape[:-1], out.shape[-1])  # with Phi alone, the change has no row or token axis
 
     def phi(self, name: str) -> Tensor:
-        """Return Phi, `r`: its draw, or its posterior mean."""
+        """Return Phi (`r`): the current draw, or its posterior mean."""
         raw = self.weight_of(PHI, name)
         if self._draw[0].addresses is not None:
             return self._draw[0].phi[name][self.path].to(raw.device)
@@ -179,14 +184,14 @@ class BaRALayer(nn.Module, BaseTunerLayer):
         return guide.posterior(weight, rank, x)
 
     def merge(self, safe_merge: bool = False, adapter_names: list[str] | None = None) -> None:
-        """Refuse: gates that depend on the token fit into no weight."""
+        """Raise `ConfigError`: gates that depend on the token cannot be merged into a weight."""
         raise ConfigError(
-            "BaRA's gates depend on the token and cannot be merged into a weight: `bara export --as lora` "
-            "writes the nearest LoRA, which can."
+            "BaRA's gates depend on the token and cannot be merged into a weight: write the nearest LoRA "
+            "with `bara export --as lora` and merge that."
         )
 
     def unmerge(self) -> None:
-        """Do nothing: nothing is ever merged."""
+        """Do nothing, because adapters are never merged."""
 
     def supports_lora_conversion(self, adapter_name: str = "default") -> bool:
         """Return False, for the reason that `merge` gives."""
@@ -194,22 +199,22 @@ class BaRALayer(nn.Module, BaseTunerLayer):
 
 
 def guide_of(settings: BaRAMethodConfig, r: int, path: str, rank: int, in_features: int) -> AmortizedGuide:
-    """Return the guide of one module, with the parameters that training starts from.
+    """Return the guide of one module with its initial parameters.
 
-    A guide asks of its program no more than which latent sites there are, and where.
+    The stand-in program has only the attributes that guides read: latent sites and their location.
     """
     phi = {PHI: Site(PHI, (r,))} if settings.latent != "theta" else {}
     theta = {THETA: Site(THETA, (rank,), path, local=True, width=in_features)}
     sites = phi if settings.latent == "phi" else phi | theta
     program = SimpleNamespace(
         latents=Latents(r, sites, modulating=settings.form == "gate"),
-        num_data=1,  # PEFT is not told how many rows there are: noise starts as with few
-        backbone=SimpleNamespace(device=None),  # stays where it is made: PEFT may load onto "meta"
+        num_data=1,  # PEFT does not know the number of rows, so noise starts as for few rows
+        backbone=SimpleNamespace(device=None),  # keep the default device: PEFT may load onto "meta"
     )
     family = FAMILIES[settings.guide]
     if family.by_unit:
         raise ConfigError(
-            f"The guide {settings.guide!r} makes a module from all gates, and a module of PEFT's "
-            "knows itself alone: choose 'weibull', or read the run with bara_pyro.load_system(folder)."
+            f"The guide {settings.guide!r} couples the gates of all modules, which PEFT does not support: "
+            "choose 'weibull', or load the run with bara_pyro.load_system(folder)."
         )
     return family(cast(AdaptedLM, program), **given(family, settings))

@@ -1,4 +1,4 @@
-"""The tuner that puts BaRA's layers into a language model, and its registration with PEFT."""
+"""PEFT's tuner for BaRA, and its registration."""
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,28 +30,29 @@ from bara_pyro.untrusted.patterns import matching
 
 
 class BaRAModel(BaseTuner):
-    """A language model whose layers have BaRA's gates: at their posterior means, until `sample` is called."""
+    """A language model with BaRA adapters, at their posterior means until `sample` is called."""
 
     prefix = "lora_"
     tuner_layer_cls = BaRALayer
     target_module_mapping: ClassVar[dict[str, list[str]]] = {}
 
     def __init__(self, model: nn.Module, config: Any, adapter_name: str, **options: Any) -> None:
-        self.draw = SharedDraw()  # before PEFT's own, which puts the layers in: they share it
+        self.draw = SharedDraw()  # set first: PEFT's constructor creates the layers, which share it
         super().__init__(model, config, adapter_name, **options)
         self._placing: RemovableHandle | None = None
 
     def sample(self, seed: int | None, *, draw: int = 0, ids: Sequence[str] | None = None) -> None:
-        """Use one draw of the gates from now on: of Phi, and of theta for every row and token.
+        """Use one draw of the gates from now on: one Phi, and one theta per row and token.
 
-        Noise is a function of seed, draw, row and position: a forward that is repeated, `generate` with a
-        cache and `core.prediction.predict` see the same gates.
+        The noise is a function of seed, draw, row and position, so repeated forward passes, `generate` with a
+        cache and `core.prediction.predict` use the same gates.
 
         Args:
-            seed: of the draws; None: posterior means again.
-            draw: which of them; `core.prediction.predict(..., samples=S, seed=seed)` averages 0 to S - 1.
-            ids: of the rows of every forward that follows; by default their numbers in the batch, which
-                is what `predict` does for rows without identifiers.
+            seed: seed of the draws; None for posterior means.
+            draw: number of the draw; `core.prediction.predict(..., samples=S, seed=seed)` averages draws 0 to
+                S - 1.
+            ids: identifiers of the rows of all following forward passes; by default their numbers in the
+                batch, as in `predict` for rows without identifiers.
         """
         if self._placing is not None:
             self._placing.remove()
@@ -62,14 +63,14 @@ class BaRAModel(BaseTuner):
 
     @contextmanager
     def _enable_peft_forward_hooks(self, *_: Any, **kwargs: Any) -> Iterator[None]:
-        """Tell every layer which adapter each row has; what PEFT opens around a forward and `generate`."""
+        """Pass `adapter_names` to every layer; PEFT enters this around forward passes and `generate`."""
         names: Sequence[str] | None = kwargs.pop("adapter_names", None)
         if names is None:
             yield
             return
         self._check_names(names)
         beams = kwargs.get("num_beams") or 1
-        names = [name for name in names for _ in range(beams)]  # a row stands there once a beam
+        names = [name for name in names for _ in range(beams)]  # each row is repeated for every beam
         layers = [
             module for module in self.modules() if isinstance(module, BaRALayer | AuxiliaryTrainingWrapper)
         ]
@@ -82,18 +83,18 @@ class BaRAModel(BaseTuner):
     def _check_names(self, names: Sequence[str]) -> None:
         if self.training:
             raise ConfigError(
-                "adapter_names is for inference, and the model is in training mode: call eval()."
+                "adapter_names works only for inference, and the model is in training mode: call eval()."
             )
         layers = (layer for layer in self.modules() if isinstance(layer, BaRALayer))
         known = {name for layer in layers for name in layer.lora_B}
         if unknown := sorted({*names} - known - {"__base__"}):
             raise ConfigError(
-                f"adapter_names has {unknown[0]!r}, which is none of the adapters "
-                f"({', '.join(sorted(known))}): give these, or '__base__' for none."
+                f"adapter_names has {unknown[0]!r}, which is not an adapter: choose from "
+                f"{', '.join(sorted(known))}, or '__base__' for none."
             )
 
     def unload(self) -> nn.Module:
-        """Return the language model without adapters, as it was."""
+        """Return the original language model, without adapters."""
         self.sample(None)
         return super().unload()
 
@@ -106,13 +107,14 @@ class BaRAModel(BaseTuner):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
-        """Say before a forward at which rows and positions it is, and draw Phi."""
+        """Set the rows and positions of the next forward pass, and draw Phi."""
         mask = _mask(args, kwargs)
         rows = mask.shape[0]
         if mask.dim() != 2 or (ids is not None and len(ids) != rows):
             raise ConfigError(
-                f"Draws need an attention mask of two dimensions and one id a row: the mask has {mask.dim()} "
-                f"dimensions, and there are {rows} rows and {rows if ids is None else len(ids)} ids."
+                f"The attention mask has {mask.dim()} dimensions, and there are {rows} rows and "
+                f"{rows if ids is None else len(ids)} ids: draws need a mask of two dimensions and one id "
+                "per row."
             )
         self.draw.addresses = CounterNoise(
             seed,
@@ -120,11 +122,11 @@ class BaRAModel(BaseTuner):
             tuple(map(str, range(rows))) if ids is None else ids,
             mask.long().cumsum(-1) - 1,
         )
-        # Of all: a batch may name the adapter of each of its rows.
+        # For all adapters: each row of a batch may name its own.
         self.draw.phi = {name: self._phi(name, self.draw.addresses) for name in self.peft_config}
 
     def _phi(self, name: str, noise: CounterNoise) -> dict[str, Tensor]:
-        """Draw Phi of all modules at once, as the program does: module path -> `r`."""
+        """Draw Phi for all modules at once, as the program does: module path -> `r`."""
         layers = [layer for layer in self.model.modules() if isinstance(layer, BaRALayer)]
         layers = [layer for layer in layers if name in layer.lora_phi]
         if not layers:
@@ -142,19 +144,19 @@ class BaRAModel(BaseTuner):
         if peft_config.target_modules is None:
             peft_config.target_modules = {target.path for target in find_targets(self.model)}
         if isinstance(peft_config.target_modules, str) and peft_config.target_modules != "all-linear":
-            # PEFT would match it by Python's own expressions, which may take for ever.
+            # Not matched by PEFT, because Python's regular expressions may take exponential time.
             peft_config.target_modules = set(matching(peft_config.target_modules, sorted(known)))
         self._compare_base(peft_config)
         return peft_config
 
     def _compare_base(self, config: PeftConfig) -> None:
-        """Warn where the language model is not the one that a run was trained on."""
+        """Warn if the language model is not the one that the run was trained on."""
         if (expected := config.backbone_fingerprint) is None:
             return
         if (found := fingerprint_of(_base_weights(self.model.state_dict()))) != expected:
             warnings.warn(
-                f"The adapter was trained on a language model with fingerprint {expected} and this one has "
-                f"{found}: load {_right(config)}, unless this is the same in float16 or quantised.",
+                f"The adapter was trained on a language model with fingerprint {expected}, and this one has "
+                f"{found}: load {_right(config)}, unless this is the same model in float16 or quantised.",
                 stacklevel=2,
             )
 
@@ -162,14 +164,15 @@ class BaRAModel(BaseTuner):
     def _remap_adapter_state_dict_for_load(
         cls, model: nn.Module, config: PeftConfig, adapter_name: str, state_dict: dict[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Refuse a run of a language model of other sizes, whose matrices PEFT would list one by one."""
+        """Refuse adapters of other sizes with one message; PEFT would list every matrix."""
         found = super()._remap_adapter_state_dict_for_load(model, config, adapter_name, state_dict)
         there = model.state_dict()
         for key, value in found.items():
             if key in there and there[key].shape != value.shape:
                 raise BackboneError(
-                    f"The adapter was trained on another language model than this one ({key} is "
-                    f"{tuple(value.shape)} in it, {tuple(there[key].shape)} here): load {_right(config)}."
+                    f"The adapter was trained on another language model ({key} has shape "
+                    f"{tuple(value.shape)} in the adapter, {tuple(there[key].shape)} here): "
+                    f"load {_right(config)}."
                 )
         return found
 
@@ -187,24 +190,24 @@ class BaRAModel(BaseTuner):
         layer.add(adapter_name, peft_config)
         if layer is not target:
             if adapter_name not in self.active_adapters:
-                layer.requires_grad_(False)  # a further adapter is not trained by itself
+                layer.requires_grad_(False)  # an adapter that is not active is not trained
             self._replace_module(parent, target_name, layer, target)
 
 
 def _given_names(
     names: Sequence[str], _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Add the names of the rows' adapters to what a layer is called with."""
+    """Add `adapter_names` to a layer's keyword arguments."""
     return args, {**kwargs, "adapter_names": names}
 
 
 def _right(config: PeftConfig) -> str:
-    """Return the language model that an adapter was trained on, as a user would name it."""
+    """Return the name of the language model that an adapter was trained on, for messages."""
     return config.base_model_name_or_path or "the one that it was trained on"
 
 
 def _base_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights of a language model under their own names, without those of adapters."""
+    """Return the weights of a language model under their original names, without adapters."""
     return {
         key.replace(".base_layer.", "."): value
         for key, value in state.items()
@@ -213,7 +216,7 @@ def _base_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _mask(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """Return which tokens of a forward are real, those in its cache included, `B x T`."""
+    """Return the attention mask of a forward pass, cached tokens included, `B x T`."""
     mask = kwargs.get("attention_mask")
     if mask is not None:
         return mask
@@ -225,10 +228,10 @@ def _mask(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
 
 
 def register() -> None:
-    """Make PEFT know BaRA; once more does nothing.
+    """Register BaRA with PEFT; calling this again has no effect.
 
-    `peft.utils.register_peft_method` takes members of an enumeration that PEFT alone can extend. Its tables
-    are looked up by the text that `adapter_config.json` holds, so an entry under that text is all it takes.
+    `peft.utils.register_peft_method` accepts only members of PEFT's own enumeration. PEFT's tables are looked
+    up by the string in `adapter_config.json`, so an entry under that string is enough.
     """
     PEFT_TYPE_TO_CONFIG_MAPPING[TYPE] = BaRAConfig
     PEFT_TYPE_TO_TUNER_MAPPING[TYPE] = BaRAModel

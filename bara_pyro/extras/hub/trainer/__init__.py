@@ -1,4 +1,4 @@
-"""`transformers.Trainer` on the ELBO of a program and its guide."""
+"""Train a program and its guide with `transformers.Trainer`, on the ELBO."""
 
 from bara_pyro.errors import ConfigError
 

@@ -1,4 +1,4 @@
-"""`transformers.Trainer` around the steps of `SVI`: its arguments, callbacks, logging, checkpoints."""
+"""`transformers.Trainer` around the steps of `SVI`."""
 
 from collections.abc import Mapping, Sequence
 from copy import copy
@@ -29,17 +29,17 @@ from bara_pyro.metrics import posterior_predictive
 from bara_pyro.processes import Ranks
 from bara_pyro.runs.offered import among_offered
 
-WEIGHTS = "model.safetensors"  # where Trainer looks for them
+WEIGHTS = "model.safetensors"  # Trainer's name of the file
 
 
 class ModelAndGuide(nn.Module):
-    """Program and guide as one module, of which Trainer keeps the parameters; the language model is no part.
+    """Program and guide as one module, whose parameters Trainer saves; the language model is not included.
 
     Args:
         model, guide: the program and its guide.
     """
 
-    main_input_name = "rows"  # what `include_for_metrics=["inputs"]` hands on: the numbers of the rows
+    main_input_name = "rows"  # `include_for_metrics=["inputs"]` passes on the numbers of the rows
 
     def __init__(self, model: AdaptedLM, guide: SiteGuide) -> None:
         super().__init__()
@@ -56,44 +56,44 @@ class SplitDataset(Dataset):
         return len(self.split)
 
     def __getitem__(self, row: int) -> BatchEncoding:
-        # By the name of the tokens Trainer finds their number, by which it may group rows; of a plain
-        # dictionary it would take out what its own model does not know.
+        # Trainer needs "input_ids" to group rows by length, and it would remove unknown keys from a plain
+        # dictionary.
         return BatchEncoding({"input_ids": self.split.token_ids[row], "split": self.split, "row": row})
 
 
 class BaRATrainer(Trainer):
-    """`Trainer` whose loss is the negative ELBO in nats per example, for a program and its guide.
+    """Train a program and its guide with `Trainer`; the loss is the negative ELBO in nats per example.
 
-    The gradients of a step are those of `SVI`, and AdamW is that of `bara_pyro.adamw` at
-    `args.learning_rate`, `args.weight_decay` and Adam's betas and epsilon of `args` (with a rate of their own
-    for amortised gates, and an epsilon of 1e-6 where `args.adam_epsilon` is Trainer's default); everything
-    else is Trainer's: batches, schedule, clipping (at norm 1, unless `max_grad_norm` says otherwise),
-    callbacks, reports. With `bf16` or `fp16` the language model's products are of that type, under autocast
-    and without a scale of the loss.
-    Logs hold the parts of the bound, `nll` and `kl_...`, beside `loss`. Methods with a training scheme of
-    their own (IVON, AdaLoRA, published recipes) are not trained by it. `gradient_checkpointing` is the
+    Gradients are those of `SVI`. The optimiser is `bara_pyro.adamw` with the learning rate, weight decay,
+    betas and epsilon of `args`; amortised gates have a separate learning rate, and the epsilon is 1e-6 if
+    `args.adam_epsilon` is Trainer's default. Batches, schedule, clipping (at norm 1 by default), callbacks
+    and reports are Trainer's. With `bf16` or `fp16` the language model runs under autocast, without loss
+    scaling.
+
+    Logs hold the parts of the bound, `nll` and `kl_...`, in addition to `loss`. Methods with a special
+    training scheme (IVON, AdaLoRA, published recipes) are not supported. `gradient_checkpointing` uses the
     checkpointing of `Backbone`, which draws every gate once.
 
-    Checkpoints hold `model.safetensors` and, written by Trainer with torch.save and read with
-    `weights_only=True`, optimizer.pt, scheduler.pt and rng_state.pth (`save_only_model` leaves these out).
-    Of several processes all start from `args.seed`: they draw the same Phi at each step.
+    Checkpoints hold `model.safetensors`, optimizer.pt, scheduler.pt and rng_state.pth; `save_only_model`
+    leaves out the last three, which Trainer reads with `weights_only=True`. All processes start from
+    `args.seed`, so they draw the same Phi at each step.
 
     Args:
         run: a `System`, or `(model, guide)`.
-        args: Trainer's.
-        train_dataset, eval_dataset: splits as `bara_pyro.encode` makes them; the second may be a dictionary.
+        args: arguments of training.
+        train_dataset, eval_dataset: splits made by `bara_pyro.encode`; `eval_dataset` may be a dictionary of
+            splits.
         answer_ids: long, `C`: the token of each class; see `bara_pyro.answer_token_ids`.
         elbo: the bound; by default `MeanFieldELBO()`.
         local_lr_scale: see `bara_pyro.adamw`.
-        eval_samples: posterior draws S of an evaluation, whose `eval_loss` is the negative log-likelihood of
-            their predictive distribution (nats per row); `compute_metrics` gets its log-probabilities.
+        eval_samples: posterior draws S in evaluations. `eval_loss` is the negative log-likelihood of the
+            predictive distribution (nats per row); `compute_metrics` gets its log-probabilities.
         **options: further arguments of `Trainer` (callbacks, compute_metrics, optimizers).
 
     Raises:
-        ConfigError: the guide is another model's, `args.optim` names another optimiser (give it as
-            `optimizers`), another argument says what this trainer does not do (`arguments`), adapters and
-            guide would be sharded (FSDP, DeepSpeed), or the language model is on another kind of device
-            than Trainer's.
+        ConfigError: the guide belongs to another model, an argument is not supported (`arguments`), adapters
+            and guide would be sharded (FSDP, DeepSpeed), or the language model and Trainer use different
+            types of device.
 
     Examples:
         >>> import bara_pyro as bp
@@ -131,21 +131,21 @@ class BaRATrainer(Trainer):
         where = model.backbone.device
         if where.type != args.device.type:
             raise ConfigError(
-                f"The language model is on {where} and Trainer computes on {args.device}: load it there, or "
-                "give use_cpu=True."
+                f"The language model is on {where} and Trainer computes on {args.device}: load the model "
+                f"onto {args.device}, or give use_cpu=True."
             )
         check_arguments(args, options)
-        args = copy(args)  # the caller's own stay as they are
+        args = copy(args)  # do not change the caller's
         asked = [name for name in CHECKPOINTING if getattr(args, name, None)]
-        for name in asked:  # Trainer would switch on the language model's own
+        for name in asked:  # Trainer would use the language model's own checkpointing
             setattr(args, name, False)
-        args._n_gpu = min(args.n_gpu, 1)  # one process a GPU: nn.DataParallel copies what hooks point to
+        args._n_gpu = min(args.n_gpu, 1)  # one GPU per process: nn.DataParallel breaks the hooks
         self.answer_ids = answer_ids
         self.local_lr_scale = local_lr_scale
         self.eval_samples = eval_samples
         self.elbo = elbo
         self.autocast, args.mixed_precision = autocast_of(args), "no"  # accelerate would scale the loss
-        self._batches: list[Batch] = []  # of the step that is under way
+        self._batches: list[Batch] = []  # of the current step
         self._parts: list[dict[str, float]] = []
         super().__init__(
             ModelAndGuide(model, guide),
@@ -157,14 +157,14 @@ class BaRATrainer(Trainer):
         )
         if self.is_fsdp_enabled or self.is_deepspeed_enabled:
             raise ConfigError(
-                "FSDP and DeepSpeed would shard adapters and guide, which are small: leave them out, and "
-                "shard the language model itself (docs/scale.md)."
+                "FSDP and DeepSpeed would shard adapters and guide, which is not supported: leave them out "
+                "and shard only the language model (docs/scale.md)."
             )
         if asked:
             model.backbone.checkpointing = True
 
     def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
-        """Return AdamW as `bara_pyro.adamw` makes it, unless another was given, and let `SVI` use it."""
+        """Return the given optimiser or `bara_pyro.adamw`, and set up `SVI` with it."""
         if self.optimizer is None:
             betas, eps = adam_of(self.args)
             self.optimizer = adamw(
@@ -186,7 +186,7 @@ class BaRATrainer(Trainer):
     def training_step(
         self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None
     ) -> Tensor:
-        """Leave the gradients of all micro-batches of a step, once the last is there; return their loss."""
+        """Compute the gradients of a step after its last micro-batch, and return the loss."""
         model.train()
         self._batches.append(self._prepare_inputs(inputs)["batch"].to(self.args.device))
         if not self.accelerator.sync_gradients:
@@ -198,13 +198,13 @@ class BaRATrainer(Trainer):
         return torch.tensor(self._parts[-1]["loss"], device=self.args.device)
 
     def _track_num_input_tokens(self, inputs: dict[str, Any]) -> None:
-        """Count the tokens of a batch as Trainer does: all of `B x T`, or those that are no padding."""
+        """Count the tokens of a batch as Trainer does, with or without padding."""
         batch = inputs["batch"]
         tokens = {ModelAndGuide.main_input_name: batch.input_ids, "attention_mask": batch.attention_mask}
         super()._track_num_input_tokens(tokens)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Log, and with the loss its parts, means over the steps since the last time."""
+        """Log values; with the loss also its parts, as means over the steps since the last log."""
         if "loss" in logs and self._parts:
             names = [name for name in self._parts[0] if name not in ("loss", "grad_norm")]
             logs |= {name: mean(part[name] for part in self._parts) for name in names}
@@ -219,7 +219,7 @@ class BaRATrainer(Trainer):
         prediction_loss_only: bool,
         ignore_keys: list[str] | None = None,
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Return the predictive's NLL, its log-probabilities, `B x C`, and the labels; see the class."""
+        """Return the NLL and log-probabilities (`B x C`) of the predictive distribution, and the labels."""
         batch = self._prepare_inputs(inputs)["batch"].to(self.args.device)
         drawn = predict(
             self.model.model, self.model.guide, batch, samples=self.eval_samples, seed=self.args.seed
@@ -230,17 +230,16 @@ class BaRATrainer(Trainer):
         return (loss, None, None) if prediction_loss_only else (loss, log_probs, labels)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
-        """Return the loader of a split, or of `eval_dataset`, or of the part of it with that name.
+        """Return the loader of a split, of `eval_dataset`, or of the named part of `eval_dataset`.
 
         Raises:
-            DataError: a row has no label, without which it has no loss.
+            DataError: a row has no label, so it has no loss.
         """
         loader = super().get_eval_dataloader(_rows(eval_dataset))
         rows = loader.dataset
         if isinstance(rows, SplitDataset) and (unknown := sum(label < 0 for label in rows.split.labels)):
             raise DataError(
-                f"{unknown} of {len(rows)} rows to evaluate on have no label: leave them out, or call "
-                "`predict`."
+                f"{unknown} of {len(rows)} rows to evaluate have no label: leave them out, or call `predict`."
             )
         return loader
 
@@ -254,12 +253,12 @@ class BaRATrainer(Trainer):
         batch = part.batch(range(len(part)), self.answer_ids)
         return {
             "batch": batch,
-            "rows": torch.tensor(numbers),  # a tensor, to be counted
+            "rows": torch.tensor(numbers),  # Trainer counts the rows of tensors only
             "offered": torch.tensor(part.offered or [0] * len(part)),
         }
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
-        # Trainer's own would pickle its arguments beside the weights.
+        # Trainer's own method would also pickle its arguments.
         if self.args.should_save:
             folder = Path(output_dir or str(self.args.output_dir))
             folder.mkdir(parents=True, exist_ok=True)
@@ -267,7 +266,7 @@ class BaRATrainer(Trainer):
 
 
 def _rows(data: Any) -> Any:
-    """Wrap splits; leave names, nothing, and what is wrapped already."""
+    """Wrap splits as datasets; return anything else unchanged."""
     if isinstance(data, Mapping):
         return {name: _rows(split) for name, split in data.items()}
     return SplitDataset(data) if isinstance(data, EncodedSplit) else data

@@ -1,4 +1,4 @@
-"""Runs on the Hugging Face hub: the folder that is uploaded, and its model card."""
+"""Upload runs to the Hugging Face hub with a model card."""
 
 from bara_pyro.extras.hub.upload.push import prepare_upload, push
 

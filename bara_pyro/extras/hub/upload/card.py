@@ -1,4 +1,4 @@
-"""The model card of a run: what it is, what it was trained on, its scores, its limits, how to load it."""
+"""Write the model card of a run: method, data, scores, limits, how to load it."""
 
 from dataclasses import dataclass
 
@@ -15,18 +15,18 @@ from bara_pyro.types import Json
 
 @dataclass(frozen=True)
 class Published:
-    """What a card tells of a run, free of private names.
+    """Facts of a run for its card, without private names.
 
     Attributes:
-        name: on the hub, `user/model`.
-        base: hub name of the language model; None where it has none, or none was given.
+        name: name on the hub, `user/model`.
+        base: hub name of the language model, or None if unknown.
         config: the settings of the run.
-        stored: what its file of settings holds: task, labels, number of training rows.
-        report: what its metrics.json holds.
-        peft: "LORA" or "BARA" where PEFT reads the folder, else "".
-        figure: name of the picture of its calibration.
-        temperature: what the answers' scores are divided by; None where there is none.
-        steps: of training.
+        stored: content of the settings file: task, labels, number of training rows.
+        report: content of metrics.json.
+        peft: "LORA" or "BARA" if PEFT reads the folder, else "".
+        figure: file name of the reliability diagram.
+        temperature: temperature that divides the answers' logits, or None.
+        steps: number of training steps.
     """
 
     name: str
@@ -41,18 +41,18 @@ class Published:
 
 
 def card(run: Published, license_name: str | None = None) -> str:
-    """Return the card in Markdown, its metadata before it as YAML."""
+    """Return the card in Markdown, with its metadata as YAML at the top."""
     parts = [_what(run), _load(run), _data(run), _scores(run), _limits(run), _training(run)]
     return f"---\n{_metadata(run, license_name).to_yaml()}\n---\n\n" + "\n".join(parts)
 
 
 def best_draws(report: Json) -> str:
-    """Return the largest number of draws that was evaluated: what a reader should use."""
+    """Return the largest number of draws that was evaluated, which readers should use."""
     return max(report["metrics"], key=int)
 
 
 def published(report: Json) -> list[Metric]:
-    """Return the metrics of the table of scores that a report has, but for those that need the truth."""
+    """Return the metrics of the card's table, without those that need the true probabilities."""
     scores = report["metrics"][best_draws(report)]
     return [m for m in METRICS.values() if m.heading and not m.of_truth and m.name in scores]
 
@@ -90,8 +90,8 @@ def _what(run: Published) -> str:
     base = run.base or run.config.backbone.name
     return (
         f"# {run.name}\n\n{summary}. An adapter for the language model `{base}`, fine-tuned on "
-        f"`{run.report['task']}` with `bara_pyro` (`pip install bara-pyro`); its answers are "
-        "probabilities, averaged over draws of the posterior.\n"
+        f"`{run.report['task']}` with `bara_pyro` (`pip install bara-pyro`). Its answers are probabilities, "
+        "averaged over draws from the posterior.\n"
     )
 
 
@@ -120,7 +120,7 @@ def _load(run: Published) -> str:
     ]
     if run.peft:
         dtype = run.config.backbone.dtype if run.config.backbone.dtype in DTYPES else "bfloat16"
-        kept = "its gates at their means, or at one draw" if run.peft == "BARA" else "its posterior mean"
+        kept = "with the gates at their means or at one draw" if run.peft == "BARA" else "its posterior mean"
         lines += [
             f"In PEFT, {kept}:",
             "",
@@ -139,15 +139,15 @@ def _load(run: Published) -> str:
         ]
     if run.peft and run.temperature is not None:
         lines += [
-            f"PEFT has no place for the temperature: divide the answers' logits by {run.temperature:.4g} "
-            "there; bara_pyro does so itself.",
+            f"PEFT does not apply the temperature: divide the answers' logits by {run.temperature:.4g}. "
+            "bara_pyro does this for you.",
             "",
         ]
     return "\n".join(lines)
 
 
 def _columns(run: Published) -> str:
-    """Return the columns that a row to be answered has."""
+    """Return the names of the columns of a question."""
     own, source = run.stored.get("columns"), SOURCES.get(run.report["task"])
     named = [own[key] for key in ("context", "text", "choices") if own.get(key)] if own else ["question"]
     return ", ".join(source.columns if source else named)
@@ -174,8 +174,8 @@ def _scores(run: Published) -> str:
     columns = [Column("S", "draws S"), *scores, Column("n", "rows", format=",d")]
     return (
         f"## Scores\n\n{markdown(Table(columns, rows))}\n"
-        f"Always answering {majority['label']!r} is right in {majority['acc']:.1f} %. One run, seed "
-        f"{run.report['seed']}: another seed gives other figures.\n\n"
+        f"Always answering {majority['label']!r} has an accuracy of {majority['acc']:.1f} %. These are the "
+        f"scores of one run (seed {run.report['seed']}); another seed gives other scores.\n\n"
         f"![Accuracy against confidence]({run.figure})\n"
     )
 
@@ -186,13 +186,13 @@ def _limits(run: Published) -> str:
         [
             "## Limits",
             "",
-            f"- Calibrated to within {gap:.1f} points of ECE on rows like those above; on other rows nobody "
-            "looked.",
+            f"- The ECE is {gap:.1f} points on rows like those above; calibration on other data was not "
+            "measured.",
             "- It answers questions with the classes above; it was not trained to write text.",
-            "- Uncertainty is that of the adapter's posterior: what the frozen language model does not know, "
-            "it does not know of.",
-            "- It needs the language model that it was trained on: bara_pyro checks that, PEFT does not.",
-            "- What the language model and the data bring with them (bias, licence), this adapter has, too.",
+            "- Its uncertainty comes from the adapter's posterior and does not include gaps in the knowledge "
+            "of the frozen language model.",
+            "- It needs the language model that it was trained on; bara_pyro checks this, PEFT does not.",
+            "- It inherits the biases and licences of the language model and of the data.",
             "",
         ]
     )
@@ -203,8 +203,8 @@ def _training(run: Published) -> str:
     counts, versions = run.report["parameters"], run.report["environment"]["versions"]
     used = ", ".join(f"{name} {version}" for name, version in versions.items())
     return (
-        f"## Training\n\n{run.steps:,} steps of {train.batch_size} rows, peak rate {train.lr:g}; "
+        f"## Training\n\n{run.steps:,} steps of {train.batch_size} rows, peak learning rate {train.lr:g}; "
         f"rank {adapter.r}, alpha {adapter.lora_alpha:g}; {counts['trainable']:,} trainable parameters "
-        f"beside {counts['frozen']:,} frozen ones in {run.config.backbone.dtype}. All settings are in "
+        f"and {counts['frozen']:,} frozen ones in {run.config.backbone.dtype}. All settings are in "
         f"`bara_config.json`. {used}.\n"
     )

@@ -1,4 +1,4 @@
-"""The folder of a run as it is published, and its upload."""
+"""Prepare the folder of a run for publication, and upload it."""
 
 import shutil
 from pathlib import Path
@@ -37,31 +37,31 @@ from bara_pyro.types import Json
 from bara_pyro.untrusted.files import read_json
 from bara_pyro.untrusted.schemas import AdapterFile, FittedFile, PublishedMetrics
 
-# What goes wrong on the way. The HTTP client is another library in each version of the hub's; the hub's own
-# error is made of the class that all errors of that library have.
+# Errors of an upload. The HTTP library depends on the version of huggingface_hub; the bases of the hub's
+# error include the base class of that library's errors.
 REFUSED: tuple[type[Exception], ...] = (OSError, ValueError, *HfHubHTTPError.__bases__)
 FIGURE = "reliability.png"
-# Neither the training log nor the predictions, which name the user's rows.
+# Without the training log and the predictions, which contain ids of the user's rows.
 PUBLISHED = (CONFIG, PEFT_CONFIG, ADAPTER, GUIDE, FITTED, METRICS, CARD, FIGURE)
 
 
 def prepare_upload(
     run: str | Path, name: str, out: str | Path, *, base: str | None = None, license_name: str | None = None
 ) -> Path:
-    """Write the folder that is published for a finished run: what loading needs, scores and a model card.
+    """Write the folder to publish for a finished run, with a model card.
 
-    Paths of this machine are cut down to their last part; `bara_pyro.load_system` reads the folder.
+    Local paths are shortened to their last part. `bara_pyro.load_system` reads the folder.
 
     Args:
         run: folder of the run.
-        name: on the hub, `user/model`.
+        name: name on the hub, `user/model`.
         out: folder to write.
-        base: the language model's name on the hub, where the run has it from a folder.
-        license_name: the licence as the hub names it, for the card.
+        base: the language model's name on the hub, if the run used a local folder.
+        license_name: the licence for the card, as the hub names it.
 
     Raises:
-        CheckpointError: there is no finished run, or it was not evaluated.
-        ConfigError: the name is none of the hub's, or the run learnt replies.
+        CheckpointError: the run is not finished or was not evaluated.
+        ConfigError: the name is not valid on the hub, or the run was trained on replies.
 
     Examples:
         >>> import bara_pyro as bp
@@ -76,20 +76,22 @@ def prepare_upload(
     try:
         validate_repo_id(name)
     except ValueError as error:
-        raise ConfigError(f"{name!r} is no name on the hub ({reason_of(error)}): give user/model.") from error
+        raise ConfigError(
+            f"{name!r} is not a valid name on the hub ({reason_of(error)}): give user/model."
+        ) from error
     if "/" not in name:
-        raise ConfigError(f"{name!r} says no user of the hub: give user/model.")
+        raise ConfigError(f"{name!r} has no user name: give user/model.")
     if out.resolve() == run.resolve():
-        raise ConfigError(f"{out} is the folder of the run, which would be written over: give another one.")
+        raise ConfigError(f"{out} is the folder of the run, which would be overwritten: give another folder.")
     check_run(run)
     for needed in (METRICS, PREDICTIONS):
         if not (run / needed).is_file():
-            raise CheckpointError(f"{run / needed} is missing: {how_to_resume(run)} writes it.")
+            raise CheckpointError(f"{run / needed} is missing: write it with {how_to_resume(run)}.")
     own, kept = stored_config(run)
     if own.task.likelihood == "completion":
         raise ConfigError(
-            f"{run} learnt replies, and model cards are of answers so far: upload the folder itself, `hf "
-            f"upload {name} {run}`."
+            f"{run} was trained on replies, and `bara push` writes cards only for runs that answer "
+            f"questions: upload the folder itself with `hf upload {name} {run}`."
         )
     base = base or hub_name(own.backbone.name)
     config, stored = _public_config(run, base)
@@ -115,7 +117,7 @@ def prepare_upload(
 
 
 def _temperature(run: Path) -> float | None:
-    """Return the temperature of a run, of a rehearsal or of validation rows."""
+    """Return a run's temperature, from split-half calibration or from validation rows."""
     fitted: dict[str, float] = read_json(run / FITTED, FittedFile) if (run / FITTED).is_file() else {}
     return fitted.get("calibrated_temperature", fitted.get("temperature"))
 
@@ -129,40 +131,40 @@ def push(
     license_name: str | None = None,
     private: bool = False,
 ) -> str:
-    """Write the folder (`prepare_upload`) and upload it; return its address.
+    """Write the folder (`prepare_upload`), upload it and return its URL.
 
-    The token is the one that huggingface_hub finds (`hf auth login`, or HF_TOKEN); nothing of it is written.
+    huggingface_hub finds the token (`hf auth login` or HF_TOKEN); it is not stored.
 
     Args:
         run: folder of the run.
-        name: on the hub, `user/model`.
+        name: name on the hub, `user/model`.
         out: folder to write.
         base: see `prepare_upload`.
         license_name: see `prepare_upload`.
-        private: whether a repository that is made now is private.
+        private: whether a new repository is private.
 
     Raises:
-        ConfigError: the hub cannot be reached, or refuses; the folder is written then.
+        ConfigError: the hub cannot be reached or refuses the upload; the folder has been written.
 
     Examples:
         >>> from bara_pyro.extras.hub.upload import push
         >>> push("runs/first", "user/first", "upload")  # doctest: +SKIP
         'https://huggingface.co/user/first'
 
-        What is no name on the hub is refused before anything is read:
+        A name without a user is refused before anything is read:
 
         >>> import bara_pyro as bp
         >>> try:
         ...     address = push("runs/first", "first", "upload")
         ... except bp.BaraError as error:
         ...     print(error)
-        'first' says no user of the hub: give user/model.
+        'first' has no user name: give user/model.
     """
     prepare_upload(run, name, out, base=base, license_name=license_name)
     api = HfApi()
     try:
         api.create_repo(name, private=private, exist_ok=True)
-        # What else lies in the folder is nobody's business.
+        # Upload only these files, whatever else is in the folder.
         done = api.upload_folder(
             repo_id=name,
             folder_path=out,
@@ -172,13 +174,13 @@ def push(
         return str(done)
     except REFUSED as error:
         raise ConfigError(
-            f"Cannot upload to {name} ({reason_of(error)}): the folder {out} is ready, `hf auth login` and "
-            f"`hf upload {name} {out}` do it later."
+            f"Cannot upload to {name} ({reason_of(error)}), but the folder {out} is ready: upload it with "
+            f"`hf auth login` and `hf upload {name} {out}`."
         ) from error
 
 
 def _places(config: RunConfig) -> list[str]:
-    """Return the places on this machine that a run's settings name."""
+    """Return the local paths in a run's settings."""
     task, lm = config.task, config.backbone
     named = [
         task.name,
@@ -191,7 +193,7 @@ def _places(config: RunConfig) -> list[str]:
 
 
 def _public_config(run: Path, base: str | None) -> tuple[RunConfig, Json]:
-    """Return the settings of a run, and what their file holds, without the places where things are here."""
+    """Return the settings of a run and the content of their file, without local paths."""
     config, stored = stored_config(run)
     data = config.dump()
     own = {"name": base or Path(data["backbone"]["name"]).name, "device": "cpu", "states_folder": None}

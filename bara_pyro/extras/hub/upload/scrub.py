@@ -1,11 +1,11 @@
-"""What is published names no place on the machine it was made on."""
+"""Remove local paths from published files."""
 
 import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-# An absolute path: of two parts and more, or of one with a drive or a tilde before it.
+# An absolute path of at least two parts, or a path that begins with a drive or a tilde.
 PATH = re.compile(
     r"(?<![\w.:/])(?:file://)?(?:~|[A-Za-z]:)?(?:[\\/][^\\/\s'\",;]+){2,}|(?<!\w)~[\\/][^\s'\",;]+"
 )
@@ -13,11 +13,11 @@ HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 
 def scrubbed(value: Any, known: Iterable[str] = ()) -> Any:
-    """Return JSON values with every absolute path cut down to its last part.
+    """Return JSON values with every absolute path shortened to its last part.
 
     Args:
-        value: text, or lists and dictionaries of it.
-        known: places that are named in it, relative ones too; a space in one says nothing of where it ends.
+        value: text, or lists and dictionaries of text.
+        known: paths known to occur in it, also relative ones and ones with spaces.
     """
     known = sorted(known, key=len, reverse=True)
     if isinstance(value, dict):
@@ -36,5 +36,5 @@ def _last(found: re.Match[str]) -> str:
 
 
 def hub_name(name: str) -> str | None:
-    """Return a language model's name if it is one of the hub's, and not a folder's."""
+    """Return a language model's name if it is a hub name, or None if it is a folder."""
     return name if HUB_NAME.fullmatch(name) and not Path(name).exists() else None

@@ -1,1 +1,1 @@
-"""One file a command; what is heavy is imported where it is used, so that help stays quick."""
+"""One file per command; slow modules are imported inside functions to keep `--help` fast."""

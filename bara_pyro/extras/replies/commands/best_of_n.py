@@ -1,4 +1,4 @@
-"""`bara best-of-n`: what more replies are worth."""
+"""`bara best-of-n`: how much the best of n replies gains."""
 
 from pathlib import Path
 from typing import Annotated
@@ -17,28 +17,28 @@ def best_of_n(
         typer.Argument(
             metavar="SCORES.jsonl",
             parser=path,
-            help="Replies with scores, as `bara reward score` writes them.",
+            help="Scored replies, written by `bara reward score`.",
         ),
     ],
     references: Annotated[
         Path | None,
-        typer.Option(parser=path, help="One scored reference reply a prompt, to be beaten: win rates."),
+        typer.Option(parser=path, help="One scored reference reply per prompt, for win rates."),
     ] = None,
     encoder: Annotated[
         Path | None,
         typer.Option(
             parser=path,
             metavar="FOLDER",
-            help="A sentence encoder, a Hugging Face folder: also say how far its vectors of replies are "
-            "apart (mean pooling).",
+            help="Sentence encoder (Hugging Face folder): also report how far apart the replies' embeddings "
+            "are (mean pooling).",
         ),
     ] = None,
     device: Device = None,
 ) -> None:
-    """Show what the best of n replies is worth, how often it beats a reference, how different replies are.
+    """Show the score of the best of n replies, its win rate and the diversity of replies.
 
-    For every n up to the number of replies, unbiased over all choices of n; intervals are over prompts. A win
-    rate is worth what its judge is worth: beside it stands how often that is right on held-out pairs.
+    The scores are unbiased estimates over all choices of n replies; intervals are over prompts. A win rate is
+    only as good as its judge, so the judge's accuracy on held-out pairs is shown beside it.
     """
     import numpy as np
 
@@ -53,10 +53,13 @@ def best_of_n(
     from bara_pyro.report import Column, Table
 
     if encoder is None:
-        refuse(["device"], "is of --encoder: give that")
+        refuse(["device"], "needs --encoder: add it")
     found = read_scored(scores)
     if encoder is not None and found.scores.shape[1] < 2:
-        raise ConfigError("There is one reply a prompt, and a distance needs two: leave out --encoder.")
+        raise ConfigError(
+            f"--encoder compares replies, and {scores} has one reply per prompt: give a file with at least "
+            "two, or leave out --encoder."
+        )
     curve = best(found.scores)
     wins = None
     if references is not None:
@@ -93,12 +96,12 @@ def best_of_n(
         texts = [own[:FEW] for own in found.replies]
         report |= {"distance": float(np.mean(encoder_distance(texts, encoder, device=device or "cpu")))}
         report |= {"encoder": str(encoder)}
-        say(f"Mean cosine distance of the first {few} replies, {encoder}: {report['distance']:.4f}")
+        say(f"Mean cosine distance between the first {few} replies ({encoder}): {report['distance']:.4f}")
     result(report)
 
 
 def _right(judge: Json | None) -> str:
-    """Return how often a judge is right, as it stands beside a win rate."""
+    """Return a judge's accuracy with its interval, for the column beside the win rate."""
     if judge is None or "accuracy" not in judge:
         return "unknown"
     return f"{judge['accuracy']:.1f} ({_interval(judge['low'], judge['high'], 1)})"
@@ -110,7 +113,7 @@ def _of_judge(judge: Json | None) -> str:
     if judge is not None and "accuracy" in judge:
         return f"{judge['name']} {sentence_of(judge)}"
     name = "the judge of these scores" if judge is None else judge["name"]
-    return f"How often {name} agrees with people is not known."
+    return f"The accuracy of {name} on human preferences is unknown."
 
 
 def _interval(low: float, high: float, digits: int) -> str:

@@ -1,4 +1,4 @@
-"""`bara generate`: replies of a run to prompts."""
+"""`bara generate`: write replies to prompts with a run."""
 
 from pathlib import Path
 from typing import Annotated
@@ -37,45 +37,45 @@ def generate(
         typer.Option(
             "--input",
             parser=path,
-            help="Prompts in a file, a row each: messages, prompt, instruction or question.",
+            help="File of prompts, one per row, in a column messages, prompt, instruction or question.",
         ),
     ] = None,
     prompt: Annotated[
-        list[str] | None, typer.Option(help="A prompt, in place of a file; can be repeated.")
+        list[str] | None, typer.Option(help="A prompt, instead of --input; repeat for several.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(parser=path, help="File to write, .jsonl; replies are printed without one.")
+        Path | None, typer.Option(parser=path, help="File to write, .jsonl. (default: print the replies)")
     ] = None,
     overwrite: Overwrite = False,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the --output of an interrupted command.")
+        bool, typer.Option("--resume", help="Continue the --output of an interrupted command.")
     ] = False,
     chat: Annotated[
-        bool, typer.Option("--chat", help="Plain prompts, too, go through the model's chat template.")
+        bool, typer.Option("--chat", help="Put plain prompts through the model's chat template.")
     ] = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="Take the first so many prompts.")] = None,
-    replies: Annotated[int, typer.Option(min=1, max=MOST_DRAWS, help="Replies a prompt.")] = 1,
+    limit: Annotated[int | None, typer.Option(min=1, help="Use only the first N prompts.")] = None,
+    replies: Annotated[int, typer.Option(min=1, max=MOST_DRAWS, help="Replies per prompt.")] = 1,
     draws: Draws = "each",
     mixture: Annotated[
         int | None,
         typer.Option(
             min=1,
             max=MOST_DRAWS,
-            help="Draw tokens from the mean of the distributions of so many draws instead.",
+            help="Sample tokens from the average distribution of this many draws instead.",
         ),
     ] = None,
     mean_theta: Annotated[
         bool,
-        typer.Option("--mean-theta", help="Local gates stand at their mean, given the draw of global ones."),
+        typer.Option("--mean-theta", help="Keep local gates at their mean, given the draw of global gates."),
     ] = False,
     uncertainty: Annotated[
         int,
-        typer.Option(min=0, max=MOST_DRAWS, help="Draws that say how sure of each token to be; 0: none."),
+        typer.Option(min=0, max=MOST_DRAWS, help="Draws for each token's uncertainty; 0 for none."),
     ] = 0,
     page: Annotated[
         Path | None,
         typer.Option(
-            parser=path, help="Page to write, .html: the replies, coloured by --uncertainty token by token."
+            parser=path, help="Web page to write, .html: the replies with tokens coloured by uncertainty."
         ),
     ] = None,
     temperature: Temperature = 1.0,
@@ -84,17 +84,17 @@ def generate(
     max_new_tokens: MaxNewTokens = None,
     stop: Annotated[
         list[str] | None,
-        typer.Option(help="A text that ends a reply; can be repeated.", rich_help_panel=SAMPLING),
+        typer.Option(help="A text that ends a reply; repeat for several.", rich_help_panel=SAMPLING),
     ] = None,
     seed: Seed = 0,
     memory_budget: MemoryBudget = None,
     model: Moved = None,
     device: RunDevice = None,
 ) -> None:
-    """Reply to prompts, each reply under one draw of the posterior that holds for all of it.
+    """Write replies to prompts, each with one posterior draw for the whole reply.
 
-    A reply depends on its prompt, its number and --seed alone. With --uncertainty each token comes with its
-    total, aleatoric and epistemic uncertainty in nats, under draws of their own.
+    A reply depends only on its prompt, its number and --seed. With --uncertainty each token has its total,
+    aleatoric and epistemic uncertainty in nats, estimated with separate draws.
     """
     from bara_pyro.cli.outputs import check_file
     from bara_pyro.cli.typed import check_overwrite, note_of_draws, refuse
@@ -105,9 +105,9 @@ def generate(
     check_overwrite(output, page)
     _check_prompts(input_file, prompt)
     if resume and (overwrite or output is None):
-        raise ConfigError("--resume goes on with the file of --output: give that, without --overwrite.")
+        raise ConfigError("--resume continues the file of --output: give --output, without --overwrite.")
     if page is not None and not uncertainty:
-        raise ConfigError("--page colours tokens by their uncertainty: give --uncertainty, 10 for example.")
+        raise ConfigError("--page colours tokens by their uncertainty: add for example --uncertainty 10.")
     inputs = [run] if input_file is None else [input_file, run]
     for name, out, ending, ours, resumes in (
         ("--output", output, ".jsonl", holds_replies, True),
@@ -116,7 +116,7 @@ def generate(
         if out is None:
             continue
         if out.suffix.lower() != ending:
-            raise ConfigError(f"{name} {out}: end the name in {ending}.")
+            raise ConfigError(f"{name} {out} does not end in {ending}: rename it.")
         replaced = overwrite or resume
         check_file(out, overwrite=replaced, inputs=inputs, option=name, ours=ours, resumes=resumes)
     check_run(run)
@@ -143,7 +143,7 @@ def generate(
         seed=seed,
     )
     if how.draws == "mean" and not (temperature or uncertainty or mixture):
-        refuse(["seed"], "draws nothing with --draws mean --temperature 0: give one of them another value")
+        refuse(["seed"], "has no effect with --draws mean --temperature 0: change one of them")
     system = load_system(run, backbone=model, device=device, with_rows=False)
     note_of_draws(
         system,
@@ -161,7 +161,7 @@ def generate(
     there: list[Json] = []
     if output is not None and resume:
         there = lines_there(output, made_by(system, how, uncertainty), prompts)
-    # Draws that differ: an ensemble has its members, and a point one.
+    # The number of distinct draws: an ensemble has its members, a point estimate has one.
     judges = system.model.members or (uncertainty if system.guide.stochastic else 1)
     lines = reply_lines(
         system,
@@ -195,13 +195,13 @@ def generate(
 
 
 def _check_prompts(file: Path | None, prompts: list[str] | None) -> None:
-    """Refuse no prompts, those of both kinds, and a file that is not there."""
+    """Raise an error if prompts are missing, given in both ways, or in a file that does not exist."""
     from bara_pyro.errors import ConfigError, DataError
 
     if file is None and not prompts:
-        raise ConfigError("Give prompts, in a file with --input or one by one with --prompt.")
+        raise ConfigError("There are no prompts: give a file with --input, or a prompt with --prompt.")
     if file is not None and prompts:
-        raise ConfigError(f"Give prompts with --input ({file}) or with --prompt, not both.")
+        raise ConfigError(f"--input {file} and --prompt both give prompts: leave one of them out.")
     if file is not None and not file.is_file():
         raise DataError(f"There is no file {file}.")
 

@@ -1,4 +1,4 @@
-"""`bara humaneval`: programs of a run, run in a sandbox."""
+"""`bara humaneval`: write programs with a run and test them in a sandbox."""
 
 from pathlib import Path
 from typing import Annotated
@@ -31,45 +31,46 @@ from bara_pyro.runs.sections import MOST_DRAWS
 def humaneval(
     run: Run,
     problems: Annotated[
-        Path, typer.Option(parser=path, help="HumanEval.jsonl or HumanEval.jsonl.gz, as its authors give it.")
+        Path, typer.Option(parser=path, help="HumanEval.jsonl or HumanEval.jsonl.gz, as published.")
     ],
     out: OutFolder,
     overwrite: Overwrite = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with what --out holds.")] = False,
-    replies: Annotated[int, typer.Option(min=1, max=MOST_DRAWS, help="Programs a problem.")] = 8,
-    limit: Annotated[int | None, typer.Option(min=2, help="Take the first so many problems.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
+    replies: Annotated[int, typer.Option(min=1, max=MOST_DRAWS, help="Programs per problem.")] = 8,
+    limit: Annotated[int | None, typer.Option(min=2, help="Use only the first N problems.")] = None,
     draws: Draws = "each",
     temperature: Temperature = 0.8,
     top_p: Annotated[
         float | None,
         of_sampling(
-            help="Keep the likeliest tokens of this probability. (default: 0.95 where tokens are drawn)"
+            help="Sample from the likeliest tokens with this total probability. (default: 0.95; 1 at "
+            "temperature 0)"
         ),
     ] = None,
     top_k: TopK = 0,
     max_new_tokens: MaxNewTokens = None,
     seed: Seed = 0,
     seconds: Annotated[
-        float, typer.Option(min=0.1, help="Wall-clock time of a program and its test.")
+        float, typer.Option(min=0.1, help="Time limit of a program and its test, in seconds.")
     ] = 10.0,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Programs at a time. (default: one a processor core)")
+        int | None, typer.Option(min=1, help="Programs run in parallel. (default: one per core)")
     ] = None,
     allow_unsandboxed: Annotated[
         bool,
         typer.Option(
             "--allow-unsandboxed",
-            help="DANGEROUS: run programs that nobody has read as yourself, where there is no bubblewrap.",
+            help="DANGEROUS: run unreviewed programs with your own permissions, without bubblewrap.",
         ),
     ] = False,
     model: Moved = None,
     device: RunDevice = None,
 ) -> None:
-    """Write programs for HumanEval's problems and run their tests: pass@k, with intervals over problems.
+    """Write programs for HumanEval's problems and test them: pass@k, with intervals over problems.
 
-    Beside it the entropy of a token, and how different the programs of a problem are. They run in a sandbox
-    of bubblewrap (Linux), without network and with limits. Writes a folder: the programs, what came of each,
-    and the scores.
+    Also reports the mean entropy per token and how different the programs of a problem are. Programs run in a
+    bubblewrap sandbox (Linux), without network and with limits. The output folder holds the programs, their
+    test results and the scores.
     """
     from bara_pyro.cli.outputs import check_folder
     from bara_pyro.cli.typed import note_of_draws
@@ -80,7 +81,7 @@ def humaneval(
 
     if resume and overwrite:
         raise ConfigError(
-            "--resume goes on with what --out holds and --overwrite replaces it: give one of them."
+            "--resume continues what --out holds and --overwrite replaces it: leave one of them out."
         )
     check_run(run)
     check_folder(out, overwrite=overwrite or resume, inputs=[run])

@@ -1,4 +1,4 @@
-"""`bara reward`: reward models, which score replies; trained on preference pairs."""
+"""`bara reward`: train reward models on preference pairs, and score replies with them."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -30,44 +30,44 @@ def train(
         str, of_model("--model", help="Causal language model: a local Hugging Face folder, or a hub name.")
     ],
     task: Annotated[
-        str, of_data(help="'ultrafeedback', or a file of rows with prompt, chosen and rejected.")
+        str, of_data(help="'ultrafeedback', or a file with columns prompt, chosen and rejected.")
     ],
     out: OutFolder,
     data_dir: DataDir = None,
     test_file: Annotated[
-        Path | None, of_data(parser=path, help="Pairs to test on, for a task that is your own file.")
+        Path | None, of_data(parser=path, help="Pairs to test on, if the task is your own file.")
     ] = None,
     test_fraction: Annotated[
-        float, of_data(help="For a file without --test-file: share of its prompts to test on.")
+        float, of_data(help="Share of a file's prompts to test on, without --test-file.")
     ] = 0.2,
-    rows: Annotated[int | None, of_data(min=1, help="Train on the first so many pairs only.")] = None,
+    rows: Annotated[int | None, of_data(min=1, help="Train on the first N pairs only.")] = None,
     max_length: Annotated[
         int | None,
         of_data(
             min=1,
-            help="Tokens a row; prompts lose their beginning, longer replies are left out. (default: 1024, "
-            "or fewer that the model takes)",
+            help="Most tokens per row; longer prompts lose their beginning, longer replies are left out. "
+            "(default: 1024, or the model's own limit if lower)",
         ),
     ] = None,
     head_only: Annotated[
-        bool, typer.Option("--head-only", help="Train the head alone, on features that are computed once.")
+        bool, typer.Option("--head-only", help="Train only the head, on features computed once.")
     ] = False,
-    epochs: Annotated[int, typer.Option(min=1, help="Times that every pair is seen.")] = 2,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the pairs.")] = 2,
     lr: Annotated[
-        float | None, typer.Option(help="Rate of AdamW. (default: 1e-4; 1e-3 of the head alone)")
+        float | None, typer.Option(help="Learning rate of AdamW. (default: 1e-4; 1e-3 with --head-only)")
     ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Pairs a step.")] = 8,
+    batch_size: Annotated[int, typer.Option(min=1, help="Pairs per step.")] = 8,
     r: Annotated[int, typer.Option("--r", min=1, help="Rank of LoRA.")] = 8,
-    weight_decay: Annotated[float, typer.Option(min=0, help="Of AdamW.")] = 0.01,
+    weight_decay: Annotated[float, typer.Option(min=0, help="Weight decay of AdamW.")] = 0.01,
     seed: Annotated[int, typer.Option(min=0, max=MOST_SEED, help="Seed of the training.")] = 0,
     dtype: DType = "float32",
     device: Device = "cpu",
     overwrite: Overwrite = False,
 ) -> None:
-    """Train a reward model: LoRA and a head, by the likelihood of Bradley and Terry.
+    """Train a reward model: LoRA and a head, by the Bradley-Terry likelihood.
 
-    Writes a folder that transformers reads as a sequence classifier, with reward.json: how often it agrees
-    with held-out pairs, and how often always taking the longer reply would.
+    Writes a folder that transformers reads as a sequence classifier. Its reward.json holds the accuracy on
+    held-out pairs, and that of always preferring the longer reply.
     """
     from bara_pyro.cli.outputs import check_folder
     from bara_pyro.cli.typed import refuse
@@ -75,7 +75,7 @@ def train(
     from bara_pyro.extras.replies.reward.settings import RewardConfig
 
     if head_only:
-        refuse(["r"], "is of LoRA, and --head-only trains none: leave out --head-only")
+        refuse(["r"], "is the rank of LoRA, which --head-only does not train: leave out one of them")
     inputs = [place for place in (Path(model), Path(task), data_dir, test_file) if place and place.exists()]
     check_folder(out, overwrite=overwrite, inputs=inputs)
     config = RewardConfig(
@@ -109,7 +109,7 @@ def train(
 
 @contextmanager
 def _stages() -> Iterator["OnProgress"]:
-    """Show one bar after another, each for what is being done."""
+    """Show a progress bar for each stage in turn."""
     from bara_pyro.cli.terminal import Advance, progress
 
     shown: dict[str, Advance] = {}
@@ -127,29 +127,31 @@ def _stages() -> Iterator["OnProgress"]:
 def score(
     reward: Annotated[
         str,
-        typer.Argument(metavar="REWARD", help="A folder of `bara reward train`, or another reward model."),
+        typer.Argument(metavar="REWARD", help="Folder from `bara reward train`, or another reward model."),
     ],
     input_file: Annotated[
         Path,
         typer.Option(
             "--input",
             parser=path,
-            help="Rows with prompt, and reply or completion; or AlpacaEval's, with instruction and output.",
+            help="Rows with prompt and reply (or completion), or AlpacaEval's instruction and output.",
         ),
     ],
     output: Annotated[Path, typer.Option(parser=path, help="File to write: .jsonl.")],
     overwrite: Overwrite = False,
-    batch_size: Annotated[int, typer.Option(min=1, help="Rows at a time.")] = 8,
+    batch_size: Annotated[int, typer.Option(min=1, help="Rows per batch.")] = 8,
     max_length: Annotated[
         int | None,
-        of_data(min=1, help="Tokens a row; longer prompts lose their beginning. (default: as in training)"),
+        of_data(
+            min=1, help="Most tokens per row; longer prompts lose their beginning. (default: as in training)"
+        ),
     ] = None,
     dtype: DType = "float32",
     device: Device = "cpu",
 ) -> None:
-    """Score replies: rows are kept as they are, with columns `score` (higher is better) and `judge` beside.
+    """Score replies: adds the columns `score` (higher is better) and `judge` to each row.
 
-    `judge` is the reward model's name with its accuracy on held-out pairs, as `bara best-of-n` shows it.
+    `judge` holds the reward model's name and its accuracy on held-out pairs, which `bara best-of-n` shows.
     """
     from bara_pyro.cli.outputs import check_file
     from bara_pyro.errors import ConfigError, DataError
@@ -160,7 +162,7 @@ def score(
     inputs = [input_file, *([Path(reward)] if Path(reward).exists() else [])]
     check_file(output, overwrite=overwrite, inputs=inputs, option="--output", ours=scores_in)
     if output.suffix.lower() != ".jsonl":
-        raise ConfigError(f"--output {output}: end the name in .jsonl.")
+        raise ConfigError(f"--output {output} does not end in .jsonl: rename it.")
     rows, replies = replies_in(input_file)
 
     from bara_pyro.cli.terminal import progress, result, say, say_next
@@ -176,9 +178,9 @@ def score(
     told = {**brief(name, judge.held_out), "weights": fingerprint_of(judge.model.state_dict())}
     pairs = zip(rows, scores.tolist(), strict=True)
     write_jsonl(output, [{**row, COLUMN: value, JUDGE: told} for row, value in pairs])
-    say(f"{len(rows)} replies scored to {output}")
+    say(f"{len(rows)} replies scored, written to {output}")
     if judge.held_out is None:
-        say(f"How often {reward} agrees with people is not known: it has no reward.json.")
+        say(f"The accuracy of {reward} on human preferences is unknown: it has no reward.json.")
     else:
         say(f"{reward} {sentence_of(judge.held_out)}")
     result({"output": output, "rows": len(rows), "held_out": judge.held_out})

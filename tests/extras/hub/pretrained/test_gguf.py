@@ -49,7 +49,7 @@ def test_what_is_refused(make_gguf, tmp_path: Path) -> None:
         convert_gguf(tmp_path / "none.gguf", tmp_path / "out")
     other = tmp_path / "other.gguf"
     other.write_text("something else")
-    with pytest.raises(BackboneError, match="no GGUF file"):
+    with pytest.raises(BackboneError, match="not a GGUF file"):
         convert_gguf(other, tmp_path / "out")
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(path.read_bytes()[:20_000])
@@ -58,5 +58,5 @@ def test_what_is_refused(make_gguf, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine").write_text("")
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="exists already"):
         convert_gguf(path, tmp_path / "full")

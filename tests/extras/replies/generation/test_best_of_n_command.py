@@ -53,7 +53,7 @@ def test_the_best_of_all_choices(tmp_path: Path, bara: Bara) -> None:
     shown = bara("best-of-n", file)
     assert "best score" in shown.out
     assert "wins" not in shown.out
-    assert "is not known" in shown.out
+    assert "is unknown" in shown.out
 
 
 def test_references_go_by_what_was_asked_too(tmp_path: Path, bara: Bara) -> None:

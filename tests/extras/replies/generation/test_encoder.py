@@ -172,5 +172,5 @@ def test_it_is_shown_beside_the_best_of_n(
     assert f"{expected:.4f}" in bara("best-of-n", file, "--encoder", bert).out
     assert "distance" not in bara("best-of-n", file).out
     one = write_rows(tmp_path / "one.jsonl", rows[:1])
-    assert_one_sentence(bara("best-of-n", one, "--encoder", bert), "a distance needs two")
+    assert_one_sentence(bara("best-of-n", one, "--encoder", bert), "one reply per prompt")
     assert_one_sentence(bara("best-of-n", file, "--encoder", tmp_path), "it has no config.json")

@@ -79,7 +79,7 @@ def test_score_keeps_every_column_and_adds_one(judge: Path, tmp_path: Path, bara
     assert [row.pop("judge") for row in rows] == [{**expected_judge, "weights": weights}] * 3
     assert rows == replies()
     assert given.read_bytes() == before
-    assert "3 replies scored to" in done.out
+    assert "3 replies scored, written to" in done.out
     assert "held-out pairs" in done.out
     assert_one_sentence(bara("reward", "score", judge, "--input", given, "--output", out), "--overwrite")
     again = bara("reward", "score", judge, "--input", given, "--output", out, "--overwrite", "--json")
@@ -94,7 +94,7 @@ def test_a_judge_from_elsewhere_says_that_nothing_is_known(
     given = write_rows(tmp_path / "replies.jsonl", replies())
     done = bara("reward", "score", classifier, "--input", given, "--output", tmp_path / "s.jsonl")
     assert done.code == 0, done.err
-    assert "is not known: it has no reward.json" in done.out
+    assert "is unknown: it has no reward.json" in done.out
     rows = [json.loads(line) for line in (tmp_path / "s.jsonl").read_text().splitlines()]
     assert len({row["judge"].pop("weights") for row in rows}) == 1
     assert [row["judge"] for row in rows] == [{"name": classifier.name}] * 3
@@ -126,7 +126,7 @@ def test_two_judges_of_one_name_are_two(classifier: Path, tmp_path: Path, bara: 
         ("train --model {absent} --task {pairs} --out {new}", "Cannot load"),
         ("train --model {lm} --out {new}", "--task"),
         ("score {lm} --input {single} --output {new}.jsonl", "which would be random"),
-        ("score {classifier} --input {single} --output {new}.csv", "end the name in .jsonl"),
+        ("score {classifier} --input {single} --output {new}.csv", "does not end in .jsonl"),
         ("score {classifier} --input {single} --output {single}", "the input"),
         ("score {classifier} --input {single} --output {pairs} --overwrite", "was not written by bara"),
         ("score {classifier} --input {pairs} --output {new}.jsonl", "There is no 'reply' in row 1"),
