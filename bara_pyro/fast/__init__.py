@@ -1,1 +1,1 @@
-"""What makes training fast, unseen from models and guides; each part is switched off by one setting."""
+"""Optimisations of training and prediction that models and guides do not see; each has a switch."""

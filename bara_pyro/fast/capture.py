@@ -1,12 +1,12 @@
-"""A captured step: the gradient step of a Pyro program, recorded once as a CUDA graph and replayed.
+"""Captured steps: record the gradient step of a Pyro program once as a CUDA graph, then replay it.
 
-On a GPU a step of a small batch waits for Python: for Pyro's handlers and for the launch of some ten thousand
-kernels. Recorded, the program runs once for each shape of a batch; a step is then a copy of the rows, one
-launch and one read of loss and norm. The operations are the program's own, so that a replay gives the bits
-of the eager step. Noise is drawn by the device's generator, whose offset a graph moves as the program does.
+On a GPU, a step on a small batch is limited by Python: by Pyro's handlers and about ten thousand kernel
+launches. With capture the program runs once per batch shape; each further step is a copy of the rows, one
+launch, and one read of loss and norm. A replay executes the program's own operations and is bitwise equal to
+the eager step. The device's generator draws the noise, and a graph advances it as the program does.
 
-What cannot be recorded runs eagerly, with the masks of a captured step, of which the bits depend
-(`Captured.misfit`); a warning says so once. `replaying` is what training calls.
+Steps that cannot be recorded run eagerly, with the attention masks of a captured step so that results stay
+bitwise equal (`Captured.misfit`), and a warning says so once. Training uses `replaying`.
 """
 
 import gc
@@ -35,7 +35,7 @@ PLAIN = (bool, int, float, str, type(None))
 
 
 class Outputs(NamedTuple):
-    """What a recorded step leaves in memory of its own, the same at every replay."""
+    """Outputs of a recorded step, in memory that every replay overwrites."""
 
     numbers: Tensor  # the values of `parts`, and the gradients' joint norm
     parts: list[Part]
@@ -50,7 +50,7 @@ Record = Callable[[Run, torch.device], tuple[Outputs, Callable[[], None]]]
 
 
 class Unfit(Exception):
-    """A step that no graph can hold: it waits for the device, or brings numbers from the host."""
+    """The step cannot be recorded, because it synchronises or copies numbers from the host."""
 
 
 @contextmanager
@@ -158,7 +158,7 @@ class Recording:
 
 
 class Captured:
-    """What stands for `SVI.gradients` where a step can be replayed.
+    """Replacement for `SVI.gradients` that replays recorded steps.
 
     Args:
         svi: the inference.
@@ -191,7 +191,7 @@ class Captured:
             return self.svi.gradients(*batches)
 
     def _recording(self, batch: Batch) -> Recording | str:
-        """Return the recording that serves a batch, made where there is none yet, or why there is none."""
+        """Return the recording for a batch, made if missing, or the reason why there is none."""
         key = (shape_of(batch), self._settings())
         if key in self.recordings:
             return self.recordings[key]
@@ -204,7 +204,7 @@ class Captured:
         return self.unfit or f"{MOST} shapes of batches and settings are recorded already"
 
     def misfit(self, *batches: Batch) -> str | None:
-        """Return why a step on these batches cannot be replayed; None where it can."""
+        """Return why a step on these batches cannot be replayed; None if it can."""
         svi, backbone = self.svi, self.svi.model.backbone
         devices = {value.device for value in chain(backbone.lm.parameters(), svi.parameters)}
         kind = type(svi)

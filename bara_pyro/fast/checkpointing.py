@@ -1,7 +1,7 @@
-"""Activation checkpointing of the frozen layers: what is computed again sees the latents that were drawn.
+"""Activation checkpointing of the frozen layers, with the same latents in the recomputation.
 
-Adapters are not run again: what they compute (small beside a decoder layer's activations) is kept, and a
-layer that is computed again in the backward pass adds the change that was made in the forward pass.
+Adapters do not run again: their results, which are small beside a decoder layer's activations, are kept. A
+layer that is recomputed in the backward pass adds the update of the forward pass.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,11 +21,11 @@ Change = Callable[[nn.Module, tuple[Tensor], Tensor], Tensor]
 
 @contextmanager
 def changing(changes: Mapping[nn.Module, Change], *, recomputed: Sequence[nn.Module] = ()) -> Iterator[None]:
-    """Add to the outputs of linear layers while the block runs.
+    """Add updates to the outputs of linear layers while the block runs.
 
     Args:
-        changes: layer -> what makes the change of its output.
-        recomputed: decoder layers that keep their inputs alone, and are run again for the gradient.
+        changes: layer -> function that returns the update of its output.
+        recomputed: decoder layers that keep only their inputs and are recomputed for the gradient.
     """
     made: dict[nn.Module, Tensor] = {}
     add = partial(_noted, made) if recomputed else _added
@@ -47,8 +47,8 @@ def _added(change_of: Change, layer: nn.Module, args: tuple[Tensor], output: Ten
 def _noted(
     made: dict[nn.Module, Tensor], change_of: Change, layer: nn.Module, args: tuple[Tensor], output: Tensor
 ) -> Tensor:
-    """Return a layer's output with its change added, and note the change."""
-    # Outside the checkpoint's sight; detached, because a tensor that is kept as it is keeps itself alive.
+    """Return a layer's output plus its update, and store the update."""
+    # Hidden from the checkpoint; detached, because otherwise the stored tensor would keep itself alive.
     with saved_tensors_hooks(Tensor.detach, lambda kept: kept):
         change = change_of(layer, args, output)
     made[layer] = change.detach()
@@ -56,7 +56,7 @@ def _noted(
 
 
 class _Again(ExitStack):
-    """The noted changes are added to these linear layers while they are computed again, each time that is."""
+    """Adds the stored updates to linear layers during their recomputation."""
 
     def __init__(self, changes: Mapping[nn.Module, Tensor], inside: Sequence[nn.Module]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The layers below the lowest adapter: nothing in them changes, so that they are run once a row and kept."""
+"""Cache of the hidden states below the lowest adapter, which do not change and run once per row."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,12 +22,12 @@ OF_PEFT = ("_disable_adapters", "_active_adapter")
 
 
 class StopForward(Exception):
-    """Ends a forward whose wanted states are there."""
+    """Ends a forward pass once the wanted states are available."""
 
 
 @contextmanager
 def replaced_forward(layer: nn.Module, forward: Callable) -> Iterator[None]:
-    """Let another function stand for a module's `forward` while the block runs; hooks stay in place."""
+    """Replace a module's `forward` while the block runs; its hooks stay active."""
     before = layer.__dict__.get("forward")  # accelerate puts one there, too
     layer.forward = forward
     try:
@@ -74,7 +74,7 @@ class FrozenStates:
         return found
 
     def size(self, lengths: Sequence[int]) -> int:
-        """Return the bytes that the states of rows of so many tokens take."""
+        """Return the bytes of the states of rows with the given numbers of tokens."""
         width = int(self.lm.config.get_text_config().hidden_size)
         return sum(lengths) * width * torch.empty((), dtype=self.lm.dtype).element_size()
 
@@ -144,16 +144,16 @@ class FrozenStates:
             yield
 
     def _stamp(self) -> int:
-        """Return what changes with the weights, but for what is written through their `.data`.
+        """Return a hash that changes with the weights, except for writes through `.data`.
 
-        That is `load_state_dict`, an optimiser, `to`, and which of PEFT's adapters of other layers are on.
+        It sees `load_state_dict`, optimisers, `to`, and the active PEFT adapters of other layers.
         """
         weights = tuple((id(p), p._version, p.dtype) for p in self.lm.parameters())
         others = (vars(m) for m in self.lm.modules() if "_disable_adapters" in vars(m))
         return hash((weights, *(tuple(str(own.get(name)) for name in OF_PEFT) for own in others)))
 
     def _forget_where_weights_changed(self) -> None:
-        """Drop what other weights gave; files speak of those that the folder was named after."""
+        """Drop cached states if the weights have changed; the folder belongs to the old weights as well."""
         if (found := self._stamp()) != self._weights:
             self._kept, self._bytes, self._weights, self.folder = {}, 0, found, None
 

@@ -1,4 +1,4 @@
-"""What rows go on from: the keys and values of tokens that were read before, once for many rows or draws."""
+"""Prefixes: keys and values of tokens that are read once for many rows or draws."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,15 +16,15 @@ LEAST = 32
 
 @dataclass(frozen=True)
 class Prefix:
-    """The keys and values of every layer.
+    """Keys and values of every layer for P prefixes.
 
     Attributes:
-        layers: of each layer keys and values, `P x heads x T x width`.
-        mask: bool, `P x T`: the real tokens.
-        per_draw: whether there is one a draw, for all rows, rather than one a row, for all draws.
-        below: number of lowest layers that are not run, neither here nor in what goes on from here.
-        rest: what these layers would give the tokens that go on, `B x T' x d` or `P x T' x d`; None where all
-            are run.
+        layers: keys and values of each layer, `P x heads x T x width`.
+        mask: real tokens, bool, `P x T`.
+        per_draw: whether there is one prefix per draw, for all rows; otherwise one per row, for all draws.
+        below: number of lowest layers that are not run, neither here nor for the continuation.
+        rest: output of these layers for the continuation, `B x T' x d` or `P x T' x d`; None if all layers
+            run.
     """
 
     layers: tuple[tuple[Tensor, Tensor], ...]
@@ -34,13 +34,13 @@ class Prefix:
     rest: Tensor | None = None
 
     def rows(self, count: int) -> Tensor:
-        """Return which of the P each of `count` sequences goes on from, draws outside, rows inside."""
+        """Return the prefix index of each of `count` sequences, ordered by draw, then by row."""
         own = torch.arange(len(self.mask), device=self.mask.device)
         times = count // len(own)
         return own.repeat_interleave(times) if self.per_draw else own.repeat(times)
 
     def cache(self, rows: Tensor) -> DynamicCache:
-        """Return a cache for these sequences, to be continued in."""
+        """Return a key-value cache for the given prefixes, for a continuation."""
         if len(rows) == len(self.mask):  # each its own: no copies, forward or backward
             return DynamicCache(list(self.layers))
         return DynamicCache([(keys[rows], values[rows]) for keys, values in self.layers])
@@ -72,7 +72,7 @@ class KeysAndValues(DynamicCache):
 
 
 def common_tokens(batch: Batch) -> int:
-    """Return how many tokens all rows begin with, the last of the shortest row left out."""
+    """Return the length of the rows' common prefix, without the last token of the shortest row."""
     lengths = batch.attention_mask.sum(-1).tolist()
     shortest = min(lengths) - 1
     starts = [ids[len(ids) - n :][:shortest] for ids, n in zip(batch.input_ids, lengths, strict=True)]
@@ -94,7 +94,7 @@ def beginning(batch: Batch, tokens: int) -> Batch:
 
 
 def after(batch: Batch, tokens: int | Tensor, past: Prefix) -> Batch:
-    """Return what rows hold after their first tokens (one number, or one a row), going on from `past`."""
+    """Return the rows without their first `tokens` tokens (one number, or one per row), continuing `past`."""
     rest = batch.attention_mask & (batch.attention_mask.cumsum(-1) > tokens)
     width = int(rest.sum(-1).max())
     return replace(batch, input_ids=batch.input_ids[:, -width:], attention_mask=rest[:, -width:], past=past)

@@ -1,1 +1,1 @@
-"""The frozen language model: loaded, checked, cut into parts, and the layers that adapters go to."""
+"""Frozen language models: loading, checks, their parts, and the layers that adapters target."""

@@ -1,4 +1,4 @@
-"""A frozen Hugging Face causal language model, as the part of the program that is not learned."""
+"""Wrapper of a frozen Hugging Face causal language model, the part of a program that is not trained."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -33,36 +33,37 @@ GAP = 32  # columns of padding: enough for a token's place to matter, if that is
 
 
 HOLDING: "WeakSet[PreTrainedModel]" = WeakSet()
-"""The language models that a program hangs on, `bara_pyro.attached`."""
+"""Language models to which a program is attached (`bara_pyro.attached`)."""
 
 
 class Backbone:
-    """The frozen language model, split into body, output embedding and what is done to its logits.
+    """A frozen language model, split into body, output embedding and final transformation of its logits.
 
-    A plain object, not an `nn.Module`: as an attribute of a Pyro model its millions of frozen parameters stay
-    out of Pyro's sight. The model object is not changed beyond `eval()`, `requires_grad_(False)` and, of
-    quantised layers, what they keep for a gradient (`bara_pyro.lm.quantized`).
+    It is a plain object, not an `nn.Module`, so that Pyro does not register its frozen parameters. The
+    wrapped model is changed only by `eval()`, `requires_grad_(False)` and, for quantised layers, by what they
+    keep for a gradient (`bara_pyro.lm.quantized`).
 
     Args:
         lm: a Hugging Face causal language model.
-        tokenizer: its tokenizer, kept beside it for convenience.
-        name: how the user named it, for messages and configuration files.
+        tokenizer: its tokenizer, or None.
+        name: the user's name for it, for messages and configuration files.
 
     Attributes:
         states: hidden states below the adapters.
-        reuse: whether what comes out the same is computed once: the layers below all adapters, what rows
-            have in common at their beginning, and of the last layer only the tokens that are asked about. Set
-            it to False before a program is made, to see that nothing depends on it.
-        last_apart: whether the last layer can be run for the last tokens alone (`read_last`).
-        window: of how many tokens (columns, padding included) all layers see all; None: of any number.
-        continues: whether tokens can go on from others that were read before (`read`).
-        takes_segments: whether several texts can stand in a row, each unseen by the others.
-        checkpointing: whether training keeps each layer's input only and computes the rest again
-            (`bara_pyro.fast.checkpointing`); as it was switched on in the language model, of which it takes
-            the place.
+        reuse: whether repeated work is avoided: layers below all adapters and common prefixes run once, and
+            the last layer runs only for the scored tokens. To check that results do not depend on it, set it
+            to False before creating a program.
+        last_apart: whether the last layer can run for the last tokens only (`read_last`).
+        window: largest number of tokens (columns, including padding) that all layers see completely; None for
+            no limit.
+        continues: whether tokens can continue from others that were read before (`read`).
+        takes_segments: whether a row can hold several texts that do not see one another.
+        checkpointing: whether training keeps only each layer's input and recomputes the rest
+            (`bara_pyro.fast.checkpointing`). It replaces the language model's own checkpointing and is on if
+            that was on.
 
     Raises:
-        BackboneError: 4-bit weights are laid out for inference alone.
+        BackboneError: 4-bit weights are in a layout that only supports inference.
 
     Examples:
         >>> import bara_pyro as bp
@@ -84,7 +85,7 @@ class Backbone:
         self.tokenizer: PreTrainedTokenizerBase = tokenizer  # None where no text is read
         self.name = name
         text = lm.config.get_text_config()
-        # Cohere multiplies its logits, Granite divides them, Gemma bends them.
+        # Cohere multiplies its logits, Granite divides them, Gemma soft-caps them.
         self._scale = (getattr(text, "logit_scale", None) or 1.0) / (
             getattr(text, "logits_scaling", None) or 1.0
         )
@@ -107,10 +108,10 @@ class Backbone:
         return f"Backbone {self.name!r}: {kind}, {size:,} frozen parameters, {self.dtype}, {self.device}"
 
     def check(self) -> None:
-        """Refuse a language model that would not answer as itself.
+        """Check that the language model is in evaluation mode and that no program is attached to it.
 
         Raises:
-            BackboneError: it is in training mode, or a program hangs on it (`bara_pyro.attached`).
+            BackboneError: it is in training mode, or a program is attached (`bara_pyro.attached`).
         """
         if self.lm.training:
             raise BackboneError(
@@ -120,7 +121,11 @@ class Backbone:
         self.check_free()
 
     def check_free(self) -> None:
-        """Refuse a language model that a program hangs on: a second one would be added to it."""
+        """Check that no program is attached, because a second one would be added to the first.
+
+        Raises:
+            BackboneError: a program is attached.
+        """
         if self.lm in HOLDING:
             raise BackboneError(
                 "A program hangs on this language model (bara_pyro.attached), and another would be added to "
@@ -129,12 +134,12 @@ class Backbone:
 
     @property
     def device(self) -> torch.device:
-        """Where rows go and where adapters and guide are: with the weights, of several devices the first."""
+        """Device of rows, adapters and guide: that of the weights, or the first of several."""
         return self.lm.device
 
     @property
     def world(self) -> int | None:
-        """Seed of the microworld that it was pretrained on; None where that is not known."""
+        """Seed of the microworld of its pretraining; None if unknown."""
         return getattr(self.lm.config, "microworld_seed", 0 if self.name == "microworld" else None)
 
     @property
@@ -144,7 +149,7 @@ class Backbone:
 
     @property
     def settings(self) -> dict[str, str]:
-        """What a configuration says of it: `name`, `dtype` (of the frozen weights) and `device`."""
+        """Its configuration: `name`, `dtype` (of the frozen weights) and `device`."""
         spread = getattr(self.lm, "hf_device_map", None)
         dtype = self.quantized or str(self.dtype).removeprefix("torch.")
         return {"name": self.name, "dtype": dtype, "device": "auto" if spread else str(self.device)}
@@ -161,17 +166,17 @@ class Backbone:
     ) -> Tensor:
         """Return the last hidden states, `(copies B) x T x d`.
 
-        Positions are counted from the first real token, so that left padding changes nothing, also for
+        Positions are counted from the first real token, so that left padding has no effect even for
         architectures with absolute positions.
 
         Args:
             input_ids: long, `B x T`.
             attention_mask: bool, `B x T`.
-            segments: long, `B x T`, or None for one text a row; see `bara_pyro.data.types.Batch`.
-            copies: how often to run the rows, each time with other draws in the adapters.
-            below: number of lowest layers that no adapter changes: run once a row, whatever the copies, and
-                never again for a row that was seen before.
-            past: what the rows go on from; it says, too, which layers are not run.
+            segments: long, `B x T`, or None for one text per row; see `bara_pyro.data.types.Batch`.
+            copies: number of times to run the rows, each with other draws in the adapters.
+            below: number of lowest layers without adapters; they run once per row, and rows seen before are
+                cached.
+            past: prefix from which the rows continue; it also determines the layers that are not run.
         """
         tokens = TokenRows(input_ids, attention_mask, segments)
         inputs = self._inputs(tokens.repeat(copies) if copies > 1 else tokens)
@@ -184,21 +189,21 @@ class Backbone:
             return self.lm.base_model(**inputs)[0].to(input_ids.device)
 
     def changed(self, changes: Mapping[nn.Module, Change], *, below: int = 0) -> AbstractContextManager[None]:
-        """Add to the outputs of linear layers of the body while a block runs.
+        """Add updates to the outputs of the body's linear layers while a block runs.
 
         Args:
-            changes: layer -> what makes the change of its output.
+            changes: layer -> function that returns the update of its output.
             below: number of lowest decoder layers that hold none of these.
         """
         upper = self.states.layers[below:] if self.checkpointing and torch.is_grad_enabled() else ()
         return changing(changes, recomputed=upper)
 
     def frozen_layers(self, targets: Iterable[Target]) -> int:
-        """Return how many of the lowest layers hold none of the targets, and need not be run again."""
+        """Return the number of lowest layers without targets, which need not run again."""
         return self.states.depth(t.path for t in targets if not t.is_head) if self.reuse else 0
 
     def lower(self, tokens: TokenRows, below: int) -> Tensor | None:
-        """Return the states above the lowest layers, `B x T x d`; None where there are no such layers."""
+        """Return the states above the lowest `below` layers, `B x T x d`; None if `below` is 0."""
         return self.states.of(below, tokens, self._inputs) if below else None
 
     def read(
@@ -210,14 +215,14 @@ class Backbone:
         below: int = 0,
         states: Tensor | None = None,
     ) -> Prefix:
-        """Run the body on rows that others will go on from; return their keys and values.
+        """Run the body on rows from which others will continue; return their keys and values.
 
         Args:
             tokens: the rows.
-            copies: how often, as of `hidden`.
-            counted: bool, `B x T`: the tokens that count, where these are not all that are read.
+            copies: as in `hidden`.
+            counted: mask of the tokens that count, bool, `B x T`; None: the real tokens.
             below: number of lowest layers that are not run.
-            states: `B x T x d`, what these layers give.
+            states: output of these layers, `B x T x d`.
         """
         cache = DynamicCache()
         inputs = self._inputs(tokens.repeat(copies) if copies > 1 else tokens)
@@ -236,18 +241,18 @@ class Backbone:
         states: Tensor | None = None,
         width: int = 1,
     ) -> Prefix | None:
-        """Run the body but for what its last layer does beside attending; return what goes on from there.
+        """Run all layers except the last, of which only keys and values are computed.
 
         Args:
             tokens: the rows.
-            copies: how often, as of `hidden`.
+            copies: as in `hidden`.
             below: number of lowest layers that are not run.
-            states: `B x T x d`, what these layers give.
-            width: number of tokens at the right end that are to go on, through the last layer alone.
+            states: output of these layers, `B x T x d`.
+            width: number of tokens at the right end that will continue through the last layer.
 
         Returns:
-            The last layer's keys and values of all tokens before these, a prefix of each copy of each row;
-            None where that layer does not show them.
+            The last layer's keys and values of all earlier tokens, a prefix for each copy of each row; None
+            if that layer does not expose them.
         """
         last = len(self.states.layers) - 1
         cache = KeysAndValues(last)
@@ -262,7 +267,7 @@ class Backbone:
         return Prefix(layers, mask, below=last, rest=seen[0][:, -width:])
 
     def _not_run(self, layers: int, mask: Tensor) -> Sequence[tuple[Tensor, Tensor]]:
-        """Return what layers that were not run tell: how many tokens there were, and no more."""
+        """Return placeholders for layers that were not run, which carry only the number of tokens."""
         told = torch.zeros(mask.shape, dtype=self.dtype, device=self.device)[:, None, :, None]
         return [(told, told)] * layers
 
@@ -276,12 +281,12 @@ class Backbone:
         return cache_argument(self.lm.base_model)
 
     def check_tokens(self, ids: Tensor) -> None:
-        """Refuse a token of a text that the language model has no embedding of.
+        """Check that the language model has embeddings of all tokens.
 
-        They are looked at only where the tokenizer has such tokens, since looking waits for a GPU.
+        Tokens are checked only if the tokenizer has such tokens, because the check synchronises a GPU.
 
         Raises:
-            DataError: there is one.
+            DataError: a token has no embedding.
         """
         if not self._lacks_embeddings or not ids.numel():
             return
@@ -295,7 +300,7 @@ class Backbone:
 
     @cached_property
     def _lacks_embeddings(self) -> bool:
-        """Whether the tokenizer may write tokens that the language model does not know."""
+        """Whether the tokenizer has tokens without an embedding."""
         if not isinstance(self.tokenizer, PreTrainedTokenizerBase):
             return False
         known = self.lm.get_input_embeddings().weight.shape[0]
@@ -308,11 +313,11 @@ class Backbone:
         return inputs_of(tokens, self.dtype)
 
     def _check_segments(self, segments: Tensor, mask: Tensor) -> None:
-        """Refuse several texts in a row where they could not be kept apart."""
+        """Refuse several texts in a row if the language model cannot separate them."""
         name, width = type(self.lm).__name__, segments.shape[1]
         if self.takes_segments and (self.window is None or width <= self.window):
             return
-        # The texts of answers go on from one prompt; replies that were packed share no token.
+        # Texts of answers continue from one prompt; packed replies share no token.
         packed = not bool(((segments == 0) & mask.bool()).any())
         way_out = "score letters with labels='letters' (--labels letters)"
         if packed:
@@ -326,12 +331,12 @@ class Backbone:
         )
 
     def goes_on_after_gaps(self, width: int) -> bool:
-        """Return whether rows of so many columns may have padding between what they begin and end with."""
+        """Return whether rows of `width` columns may have padding between prefix and continuation."""
         return (self.window is None or width <= self.window) and self._positions_alone
 
     @cached_property
     def _positions_alone(self) -> bool:
-        """Whether a token's place is the position it is given, and not its column (ALiBi)."""
+        """Whether a token's place is its position id and not its column (as with ALiBi)."""
         ids = self.few_tokens()
         ones = torch.ones_like(ids)
         gap = ids[:, :1].repeat(1, GAP)
@@ -341,7 +346,7 @@ class Backbone:
             return self.alike(self.hidden(ids, ones)[:, -1:], self.hidden(rest, real, past=past)[:, -1:])
 
     def alike(self, whole: Tensor, parts: Tensor) -> bool:
-        """Return whether parts of the language model give what the whole gives, but for rounding."""
+        """Return whether two results are equal up to rounding."""
         return apart(whole, parts) <= self.tolerance
 
     def few_tokens(self) -> Tensor:
@@ -350,9 +355,9 @@ class Backbone:
         return torch.arange(4, device=self.device).remainder(vocabulary).unsqueeze(0)
 
     def logits(self, hidden: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Apply the output embedding to `... x d`; with `rows` (`C` token ids) only those rows of it.
+        """Apply the output embedding to hidden states, `... x d`; with `rows` (`C` token ids) only to these.
 
-        What comes out is what an adapter of that layer is added to; `finished` makes logits of the sum.
+        The layer's adapter is added to the result, and `finished` turns the sum into logits.
         """
         head, home = self.lm.get_output_embeddings(), hidden.device
         hidden = hidden.to(head.weight.device)
@@ -365,16 +370,20 @@ class Backbone:
 
     @property
     def vocabulary(self) -> int:
-        """The number of tokens that the output embedding has logits of."""
+        """Number of tokens of the output embedding."""
         return int(self.lm.get_output_embeddings().weight.shape[0])
 
     @property
     def context(self) -> int | None:
-        """The number of tokens that a text may have; None where the architecture sets no bound."""
+        """Largest number of tokens of a text; None if the architecture sets no limit."""
         return positions(self.lm)
 
     def check_room(self, tokens: int, what: str, way_out: str = "shorten it") -> None:
-        """Raise `ConfigError` where `what`, of so many tokens, is longer than the context."""
+        """Check that `what`, of the given number of tokens, fits the context.
+
+        Raises:
+            ConfigError: it is longer than the context.
+        """
         if self.context is not None and tokens > self.context:
             raise ConfigError(
                 f"{what} takes {tokens} tokens, more than the {self.context} of the language model: "
@@ -383,17 +392,17 @@ class Backbone:
 
     @property
     def plain_head(self) -> bool:
-        """Whether the logits are what the output embedding gives, unchanged."""
+        """Whether the logits are the output embedding's values without scale or soft cap."""
         return self._scale == 1 and self._cap is None
 
     def finished(self, logits: Tensor) -> Tensor:
-        """Do to the output embedding's values what the architecture does to them: scale, soft cap."""
+        """Apply the architecture's scale and soft cap to the output embedding's values."""
         if self._scale != 1:
             logits = logits * self._scale
         return logits if self._cap is None else self._cap * torch.tanh(logits / self._cap)
 
 
 def apart(whole: Tensor, parts: Tensor) -> float:
-    """Return the largest difference, as a share of the largest value."""
+    """Return the largest difference, relative to the largest value."""
     whole, parts = whole.float(), parts.float()
     return float((parts - whole).abs().max() / whole.abs().max())

@@ -1,4 +1,4 @@
-"""What the body of a language model is given: tokens, what each sees, where they stand, how many fit."""
+"""Inputs of a language model's body: tokens, masks, positions, caches and the context length."""
 
 import inspect
 from collections.abc import Mapping
@@ -12,14 +12,14 @@ from bara_pyro.data.types import TokenRows
 
 
 def inputs_of(tokens: TokenRows, dtype: torch.dtype) -> dict[str, Any]:
-    """Return a body's inputs for rows.
+    """Return the body's inputs for rows.
 
-    Positions are counted from the first real token. Of several texts in a row, each is where it would be
-    behind the beginning by itself.
+    Positions are counted from the first real token. If a row holds several texts, each gets the positions
+    that it would have alone after the prefix.
 
     Args:
         tokens: the rows.
-        dtype: of the language model, for a mask of its own.
+        dtype: dtype of the language model, for the attention mask.
     """
     input_ids, attention_mask, segments = tokens
     if segments is None:
@@ -27,7 +27,7 @@ def inputs_of(tokens: TokenRows, dtype: torch.dtype) -> dict[str, Any]:
         positions = mask.cumsum(-1) - mask  # 0 in the padding on the left
     else:
         seen = _seen(attention_mask.bool(), segments)
-        # As if each continuation stood behind the beginning by itself.
+        # As if each continuation alone followed the prefix.
         positions = (seen.sum(-1) - 1).clamp_min(0)
         mask = torch.zeros(seen.shape, dtype=dtype, device=seen.device)
         mask = mask.masked_fill_(~seen, torch.finfo(dtype).min).unsqueeze(1)
@@ -40,7 +40,7 @@ def inputs_of(tokens: TokenRows, dtype: torch.dtype) -> dict[str, Any]:
 
 
 def inputs_after(inputs: dict[str, Any], before: Tensor) -> dict[str, Any]:
-    """Return a body's inputs as they are after tokens whose mask is `before`."""
+    """Return the body's inputs for a continuation of tokens with the mask `before`."""
     return {
         **inputs,
         "attention_mask": torch.cat([before.to(torch.long), inputs["attention_mask"]], dim=-1),
@@ -50,7 +50,7 @@ def inputs_after(inputs: dict[str, Any], before: Tensor) -> dict[str, Any]:
 
 
 def _seen(real: Tensor, segments: Tensor) -> Tensor:
-    """Return which tokens each one sees, bool, `B x T x T`: earlier ones of the beginning and its segment."""
+    """Return the tokens that each token sees, bool, `B x T x T`: earlier ones of prefix and own segment."""
     width = real.shape[-1]
     earlier = torch.ones(width, width, dtype=torch.bool, device=real.device).tril()
     there, here = segments.unsqueeze(-2), segments.unsqueeze(-1)
@@ -61,9 +61,9 @@ CONTEXT_NAMES = ("max_position_embeddings", "max_seq_len")  # MPT has the second
 
 
 def positions(lm: PreTrainedModel) -> int | None:
-    """Return the most tokens that a model can read; None where its configuration sets no bound.
+    """Return the largest number of tokens that a model can read; None if its configuration sets no limit.
 
-    Learnt positions end there. Rotary ones can be computed beyond, where the model was not trained.
+    Learned positions end there. Rotary positions continue beyond, but the model was not trained there.
     """
     text = lm.config.get_text_config()
     found = (getattr(text, name, None) for name in CONTEXT_NAMES)
@@ -83,5 +83,5 @@ def cache_argument(body: nn.Module) -> str:
 
 
 def given_cache(arguments: Mapping[str, Any]) -> Any:
-    """Return the keys and values among the arguments of a forward, under either name; None where none are."""
+    """Return the cache of keys and values from the arguments of a forward pass, or None."""
     return next((arguments[name] for name in CACHE_NAMES if arguments.get(name) is not None), None)

@@ -1,4 +1,4 @@
-"""Loading a frozen language model and its tokenizer, from a folder, the hub or the package itself."""
+"""Load a frozen language model and its tokenizer from a folder, the hub or the package."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,7 +33,7 @@ from bara_pyro.untrusted.language_models import check_code, check_config, check_
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in get_args(FloatType)}
 AUTO = "auto"
-"""In place of a device: spread over the GPUs that are there, by accelerate."""
+"""Device name that spreads a model over the available GPUs, by accelerate."""
 UNREADABLE = (
     ArithmeticError,
     AssertionError,
@@ -48,7 +48,7 @@ UNREADABLE = (
     TypeError,
     ValueError,
 )
-"""What transformers raises of settings and files that make no language model, each class in its own way."""
+"""Exceptions that transformers raises for invalid settings and files."""
 WANTED = (
     "give 'microworld', a folder with config.json, model.safetensors and a tokenizer, or a hub name that can "
     "be reached"
@@ -66,15 +66,15 @@ def load_backbone(
 
     Args:
         name: `"microworld"` (ships with the package), a local Hugging Face folder, or a hub name.
-        dtype: `"float32"`, `"bfloat16"` or `"float16"`, of the frozen weights; `"int8"` or `"int4"`, of those
-            of its linear layers, the others in bfloat16 (`bara_pyro.lm.quantized`).
-        device: where to put it; "auto" spreads it over the GPUs of the machine (accelerate's device map).
-        random_seed: if given, the folder's configuration with random weights, for tests and benchmarks.
+        dtype: dtype of the frozen weights: `"float32"`, `"bfloat16"` or `"float16"`. `"int8"` and `"int4"`
+            quantise the linear layers and keep the rest in bfloat16 (`bara_pyro.lm.quantized`).
+        device: device of the model; "auto" spreads it over the available GPUs (accelerate's device map).
+        random_seed: if given, use the folder's configuration with random weights, for tests and benchmarks.
 
     Raises:
-        BackboneError: nothing of that name can be read (the message names it and the way out), its
-            architecture is one that is not reproduced (`bara_pyro.lm.verifying.verify`), a package is
-            missing, or "auto" finds too little memory.
+        BackboneError: the model cannot be read, its architecture is not supported
+            (`bara_pyro.lm.verifying.verify`), a package is missing, or the GPUs have too little memory for
+            "auto".
 
     Examples:
         >>> import bara_pyro as bp
@@ -123,7 +123,7 @@ def load_backbone(
 
 
 def _check_folder(folder: Path) -> None:
-    """Refuse a folder of nothing that can be loaded, and that of a run."""
+    """Refuse a folder without a language model, and the folder of a run."""
     if not there(folder):
         return
     name = next((name for name in ("bara_config.json", "config.json") if (folder / name).exists()), None)
@@ -141,13 +141,13 @@ def _check_folder(folder: Path) -> None:
 
 
 def reason_of(error: Exception) -> str:
-    """Return the first sentence of what transformers says went wrong, without its full stop."""
+    """Return the first sentence of an error message, without its full stop."""
     first = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return first.split(". ")[0].rstrip(".")
 
 
 def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a folder or a hub name, of the class that it asks for.
+    """Load the tokenizer of a folder or a hub name, in the class that its configuration names.
 
     Examples:
         >>> from bara_pyro.lm.loading import load_tokenizer
@@ -185,7 +185,7 @@ def _load_lm(path: str, how: dict[str, Any], random_seed: int | None) -> PreTrai
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Keep the bar of transformers and the hub's retries out of our own output; put both back afterwards."""
+    """Hide transformers' progress bars and the hub's retry warnings while the block runs."""
     before = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     hub = getLogger("huggingface_hub")
@@ -200,7 +200,7 @@ def quiet_transformers() -> Iterator[None]:
 
 
 def resolve(name: str | Path) -> str:
-    """Return where a language model is: of "microworld" the folder in the package."""
+    """Return the path or hub name of a language model; for "microworld" the folder in the package."""
     if str(name) == "microworld":
         from bara_pyro.microworld import backbone_path
 

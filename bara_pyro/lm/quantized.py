@@ -1,8 +1,8 @@
-"""Frozen weights in 8 or 4 bits, by libraries that are imported only where they are asked for.
+"""Frozen weights in 8 or 4 bits, by optional libraries.
 
-The linear layers of the body are quantised, weights alone: what they are multiplied with, norms, embeddings
-and the output embedding, whose single rows are read, stay in bfloat16, adapters and latents in float32.
-`"int8"`: torchao, one scale an output feature. `"int4"`: bitsandbytes, NF4 in blocks of 64, as in QLoRA
+Only the weights of the body's linear layers are quantised. Activations, norms, embeddings and the output
+embedding, from which single rows are read, stay in bfloat16; adapters and latents stay in float32. `"int8"`
+uses torchao, with one scale per output feature. `"int4"` uses bitsandbytes' NF4 in blocks of 64, as in QLoRA
 (Dettmers et al. 2023, arXiv 2305.14314).
 """
 
@@ -23,11 +23,11 @@ MARKS = {"int8": "qdata", "int4": "quant_state"}
 
 
 def settings(dtype: str, device: str | torch.device) -> dict[str, Any]:
-    """Return the arguments with which `from_pretrained` quantises weights while it reads them.
+    """Return arguments for `from_pretrained` that quantise weights on loading.
 
     Args:
         dtype: `"int8"` or `"int4"`.
-        device: where the weights are to be.
+        device: device of the weights.
 
     Raises:
         BackboneError: a package is not installed.
@@ -45,10 +45,10 @@ def settings(dtype: str, device: str | torch.device) -> dict[str, Any]:
 
 
 def check(lm: nn.Module, dtype: str) -> None:
-    """Refuse a language model that a quantised type would leave as it is, or whose layers cannot compute so.
+    """Check that a loaded language model is quantised and can compute with quantised weights.
 
     Raises:
-        BackboneError: no weight is quantised, or a layer with int8 weights has a forward of its own.
+        BackboneError: no weight is quantised, or a layer with int8 weights overrides `forward`.
     """
     held = [layer for layer in lm.modules() if hasattr(getattr(layer, "weight", None), MARKS[dtype])]
     own = [layer for layer in held if dtype == "int8" and type(layer).forward is not nn.Linear.forward]
@@ -59,13 +59,13 @@ def check(lm: nn.Module, dtype: str) -> None:
 
 
 def keep_gradients(lm: nn.Module) -> None:
-    """Keep bitsandbytes from laying 4-bit weights out for inference alone.
+    """Prevent bitsandbytes from converting 4-bit weights to a layout without gradients.
 
-    On a CPU with AVX512-BF16 the first forward without a gradient would put them into a layout whose products
-    have none: training afterwards would go on, and silently without the gradient through those layers.
+    On a CPU with AVX512-BF16 the first forward pass without gradients would convert them. Training afterwards
+    would silently lose the gradient through those layers.
 
     Raises:
-        BackboneError: that has happened already.
+        BackboneError: the weights have already been converted.
     """
     for name, layer in lm.named_modules():
         if not hasattr(layer, "support_avx512bf16_for_cpu"):
@@ -80,16 +80,17 @@ def keep_gradients(lm: nn.Module) -> None:
 
 
 class Int8Product(torch.autograd.Function):
-    """`x W'` of int8 weights with a scale a row, whose gradient makes their values in bfloat16 once more.
+    """`x W'` for int8 weights with one scale per row; the backward pass converts the weights again.
 
-    torchao's product keeps those that it made for the forward pass until the backward pass has used them: two
-    bytes a weight, of every layer at once, which is what int8 was to save (on an H100, 7 billion parameters
-    and four rows of 300 tokens: 26.5 GiB at the peak, and 20.4 in bfloat16).
+    torchao's product keeps the converted weights of every layer until the backward pass, two bytes per
+    weight, which would lose the memory that int8 saves (on an H100, with 7 billion parameters and four rows
+    of 300
+    tokens: 26.5 GiB at the peak, against 20.4 in bfloat16).
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, data: Tensor, scale: Tensor) -> Tensor:
-        """Return `... x out` for `x`, `... x in`, integers `out x in` and scales `out x 1`."""
+        """Return `... x out` for `x`, `... x in`, int8 weights `out x in` and scales `out x 1`."""
         ctx.save_for_backward(data, scale)
         product = torch.mm(x.reshape(-1, x.shape[-1]), data.t().to(x.dtype))
         return (product * scale.to(x.dtype).flatten()).reshape(*x.shape[:-1], len(data))
@@ -104,7 +105,7 @@ class Int8Product(torch.autograd.Function):
 
 
 def keep_small(lm: nn.Module) -> None:
-    """Give layers with int8 weights a product that keeps nothing larger than they are for its gradient."""
+    """Give layers with int8 weights a product that keeps only the int8 weights for its gradient."""
     for layer in lm.modules():
         if not isinstance(layer, nn.Linear) or type(layer).forward is not nn.Linear.forward:
             continue

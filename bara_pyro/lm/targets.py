@@ -55,14 +55,14 @@ def widths(layer: nn.Module) -> tuple[int, int]:
 
 
 def _linears(lm: PreTrainedModel) -> dict[str, nn.Module]:
-    """Return the linear layers that a text passes through: not those of a tower for images."""
+    """Return the linear layers of the text model, without those of an image tower."""
     text = {id(layer) for layer in (*lm.get_decoder().modules(), lm.get_output_embeddings())}
     found = {name: layer for name, layer in lm.named_modules() if isinstance(layer, nn.Linear | Conv1D)}
     return {name: layer for name, layer in found.items() if id(layer) in text}
 
 
 def _mixtures(lm: PreTrainedModel) -> tuple[str, ...]:
-    """Return how the paths of all layers of mixtures of experts begin: router and shared experts included."""
+    """Return the path prefixes of all mixtures of experts, including routers and shared experts."""
     return tuple(f"{name}." for name, layer in lm.named_modules() if hasattr(layer, "experts"))
 
 
@@ -96,17 +96,20 @@ def _require(found: list[str], pattern: str, linears: dict[str, nn.Module]) -> l
 
 
 def find_targets(lm: PreTrainedModel, target_modules: str | Sequence[str] | None = None) -> list[Target]:
-    """List the layers to adapt, in the order in which the model holds them.
+    """Return the layers to adapt, in the model's order.
 
     Args:
         lm: a Hugging Face causal language model.
-        target_modules: a list of names (each matches a whole path or its end), a regular expression that
-            matches a whole path (one of RE2: without references and looking around), `"all-linear"` (all but
-            the output embedding and mixtures of experts, whose layers see single tokens), or None for the
-            query, value and output projections of the architecture (the targets of the paper, Section V-A).
+        target_modules: one of
+
+            - a list of names, each matching a whole path or its end;
+            - a regular expression that matches a whole path (RE2 syntax, no backreferences or lookaround);
+            - `"all-linear"`: all linear layers except the output embedding and mixtures of experts, whose
+              layers see single tokens;
+            - None: query and value projections and the output embedding (the paper's targets, Section V-A).
 
     Raises:
-        BackboneError: a name or an expression matches no linear layer, or nothing at all is chosen.
+        BackboneError: a name or an expression matches no linear layer, or no layer is chosen.
     """
     linears = _linears(lm)
     head = head_path(lm)
@@ -131,7 +134,11 @@ def head_path(lm: PreTrainedModel) -> str:
 
 
 def checked_ranks(ranks: Mapping[str, int], targets: Sequence[Target], r: int) -> dict[str, int]:
-    """Return path of a module -> its rank; refuse an unknown module, and a rank that is not 1 to r."""
+    """Return a rank pattern, module path -> rank, after checking it.
+
+    Raises:
+        ConfigError: a module is unknown, or a rank is not 1 to r.
+    """
     known = [target.path for target in targets]
     for path, rank in ranks.items():
         if path not in known:
@@ -141,6 +148,10 @@ def checked_ranks(ranks: Mapping[str, int], targets: Sequence[Target], r: int) -
 
 
 def check_rank(path: str, rank: int, r: int) -> None:
-    """Refuse a rank of a module's own that is not 1 to r."""
+    """Check that a module's rank is 1 to r.
+
+    Raises:
+        ConfigError: it is not.
+    """
     if not 1 <= rank <= r:
         raise ConfigError(f"The rank pattern gives {path} a rank of {rank}: choose 1 to r={r}.")

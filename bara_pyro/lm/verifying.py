@@ -1,4 +1,4 @@
-"""What a language model must do before it is trusted, and what else it turns out to be able to do."""
+"""Checks of a language model at loading: required behaviour, and optional abilities that make runs faster."""
 
 import torch
 from torch import Tensor
@@ -16,14 +16,14 @@ TIMES, MOST = 3, 0.25
 
 @torch.no_grad()
 def verify(backbone: Backbone) -> None:
-    """Compare a language model's parts with the whole on four tokens, and a padded row with itself.
+    """Check a language model on four tokens: its parts against the whole, and a padded row against itself.
 
-    What only makes runs faster, and texts in one row, are switched off where they do not work.
+    Optional abilities (reusing work, several texts in a row) are switched off if they do not work.
 
     Raises:
-        BackboneError: the language model does more than its parts here, is not causal, or reads padding, so
-            that answers would be wrong; or it cannot read tokens as it is given them; or its tokenizer makes
-            tokens that it does not know.
+        BackboneError: answers would be wrong, because the language model does more than its parts, is not
+            causal or depends on padding; it cannot read our inputs; or its tokenizer has tokens without
+            embeddings.
     """
     try:
         _verify(backbone)
@@ -52,7 +52,7 @@ def _verify(backbone: Backbone) -> None:
 
 
 def verify_once(backbone: Backbone) -> None:
-    """Verify a language model that has not been, but for one without weights (on the meta device).
+    """Verify a language model, unless it was verified before or has no weights (meta device).
 
     Raises:
         BackboneError: see `verify`.
