@@ -22,9 +22,12 @@ from bara_pyro.runs.folder import save_system, write_config
 from bara_pyro.runs.system import build_system
 
 DOCS = Path(__file__).parents[2] / "docs"
-# What makes them short; each has to be there, or a page has changed and runs for minutes.
+# What makes them short, or right for the run of the tests; each has to be on its page.
 SHORT = {
-    "start": {"1500": "6", "task.test))": "task.test[:40]))"},
+    "start": {  # the run is one of the microworld, which knows its own words only
+        "runs/tickets": "runs/first",
+        "My card was charged twice.": "in winter bimu keeps what ? A:goats B:ducks Answer :",
+    },
     "swap": {
         "steps=300": "steps=6",
         "range(100)": "range(6)",
@@ -78,16 +81,11 @@ def run_page(name: str) -> dict[str, Any]:
     return names
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("in_a_folder")
 def test_start(capsys: pytest.CaptureFixture[str]) -> None:
-    names = run_page("start")
-    answers = names["answers"].rows
-    assert [sum(answer["probs"].values()) for answer in answers] == pytest.approx([1.0] * 5)
-    shown = capsys.readouterr().out.splitlines()
-    assert shown[0] == names["task"].test[0].question
-    assert "0.95, 0.05" in shown[2]  # the first custom is one of twenty-one to one
-    assert "'nll'" in shown[-1]
+    [answer] = run_page("start")["answers"].rows
+    assert sum(answer["probs"].values()) == pytest.approx(1.0)
+    assert capsys.readouterr().out.startswith(answer["label"])
 
 
 @pytest.mark.slow
