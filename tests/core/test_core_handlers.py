@@ -232,5 +232,5 @@ def test_a_condition_inside_predictive_acts_or_is_refused(pair: Any, parallel: b
         truth = pyro.condition(model.forward, data={"phi": FIXED})(unlabelled())
     torch.testing.assert_close(found, truth.expand_as(found), rtol=0, atol=2e-5)
     assert (predict(*pair, unlabelled(), samples=3) - truth).abs().max() > 0.01
-    with pytest.raises(ConfigError, match="two poutine"):
+    with pytest.raises(ConfigError, match="Two poutine"):
         Predictive(fixed, guide=guide, **how)(unlabelled())

@@ -229,5 +229,5 @@ def test_methods_that_are_more_than_adapters(method: str, tiny: Backbone) -> Non
     torch.manual_seed(0)
     options: Any = {"r": 3, "target_modules": ["q_proj"]}
     pair = build(method_config({"name": method}), tiny, 4, options)
-    with pytest.raises(ConfigError, match="cannot show"):
+    with pytest.raises(ConfigError, match="adapters"):
         replies(pair)
