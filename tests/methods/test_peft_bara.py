@@ -368,9 +368,9 @@ def test_generation_takes_an_adapter_a_row(runs: Runs) -> None:
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        (["one"] * 4, "4 names and the batch 5 rows"),
+        (["one"] * 4, "4 names for a batch of 5 rows"),
         (["one", "one", "tow", "one", "__base__"], "'tow', which is not an adapter"),
-        ("one", "'e', which is none"),
+        ("one", "'e', which is not"),
     ],
 )
 def test_adapter_names_that_cannot_be_meant_are_refused(names: list[str], said: str, runs: Runs) -> None:
