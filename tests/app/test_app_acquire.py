@@ -90,7 +90,7 @@ def test_a_batch_tells_more_together(members: Path, pool: Path, bara: Bara, tmp_
         result = bara("acquire", members, "--input", pool, "--by", by, "--count", 4, "--output", out)
         assert result.code == 0, result.err
         assert "4 of 40 rows chosen" in result.out
-        assert "nats of the latents" in result.out
+        assert "information about the latents" in result.out
         table = pd.read_csv(out)
         told[by] = float(table["joint"].iloc[-1])
         assert list(table["joint"]) == sorted(table["joint"])
@@ -163,7 +163,7 @@ def test_a_column_that_would_be_written_over_is_refused(members: Path, tmp_path:
     rows = [{"id": r["id"], "question": r["question"], "total": "mine"} for r in questions()]
     pool, out = write_rows(tmp_path / "pool.jsonl", rows), tmp_path / "next.jsonl"
     told = bara("acquire", members, "--input", pool, "--count", 2, "--output", out)
-    assert_one_sentence(told, "a column 'total'", "rename it")
+    assert_one_sentence(told, "a column 'total'", "rename the column")
     assert not out.exists()
     assert bara("acquire", members, "--input", pool, "--count", 2).code == 0
 
@@ -185,7 +185,7 @@ def test_rows_that_share_nothing(place: Place, pool: Path, tmp_path: Path, bara:
     """MC-dropout draws for each row by itself: its rows may be chosen one by one, not together."""
     train(place.config(method__name="mc_dropout", **SETTINGS), tmp_path / "run")
     asked = ("acquire", tmp_path / "run", "--input", pool, "--count", 3, "--samples", 4)
-    assert_one_sentence(bara(*asked), "each row by itself", "bald or entropy")
+    assert_one_sentence(bara(*asked), "separately for each row", "bald or entropy")
     out, whole = tmp_path / "chosen.jsonl", tmp_path / "all.jsonl"
     found = json.loads(bara(*asked, "--by", "bald", "--json", "--output", out).out)
     assert bara("predict", asked[1], "--input", pool, "--output", whole, "--samples", 4).code == 0
@@ -193,7 +193,7 @@ def test_rows_that_share_nothing(place: Place, pool: Path, tmp_path: Path, bara:
     assert [row["epistemic"] for row in read_jsonl(out)] == pytest.approx(sorted(known.values())[:-4:-1])
     assert found["joint"] is None
     assert found["draws"] == 4
-    assert "nats of the latents" not in bara(*asked, "--by", "bald").out
+    assert "information about the latents" not in bara(*asked, "--by", "bald").out
 
 
 def test_a_linearised_posterior_has_draws_of_each_row_alone(
@@ -203,7 +203,7 @@ def test_a_linearised_posterior_has_draws_of_each_row_alone(
     run = tmp_path / "run"
     train(place.config(method__name="laplace", **SETTINGS), run)
     asked = ("acquire", run, "--input", pool, "--count", 3, "--samples", 4)
-    assert_one_sentence(bara(*asked), "each row by itself", "bald or entropy")
+    assert_one_sentence(bara(*asked), "separately for each row", "bald or entropy")
     assert json.loads(bara(*asked, "--by", "bald", "--json").out)["joint"] is None
 
 

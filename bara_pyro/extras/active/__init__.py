@@ -1,1 +1,1 @@
-"""Which rows to label next."""
+"""Choose which rows to label next."""

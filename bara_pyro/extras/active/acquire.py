@@ -1,10 +1,10 @@
-"""Rows of a pool that are worth labelling, by what a run knows of them: `bara acquire`.
+"""Choose the rows of a pool that are most worth labelling: `bara acquire`.
 
-Labels tell of what rows share: the global latents (BaRA's Phi, a member of an ensemble, drawn weights). What
-each row draws for itself (BaRA's theta) no label of another row helps to know, and joint information would
-count it as if it were shared. So each draw of the global latents gets `REPEATS` draws of the local ones, over
-which probabilities are averaged; the sampling error that this leaves falls with their number. Flipout's signs
-are no latents but a way to train: they would hide what rows share, and are left out.
+Labels carry information about the global latents that rows share: BaRA's Phi, an ensemble's member, drawn
+weights. They say nothing about the local latents of other rows (BaRA's theta), which joint information would
+count as shared. So probabilities are averaged over `REPEATS` draws of the local latents for each draw of the
+global ones; the sampling error falls with their number. Flipout's random signs serve only training and would
+hide what rows share, so they are switched off.
 """
 
 import math
@@ -27,18 +27,18 @@ from bara_pyro.runs.system import System
 from bara_pyro.types import Acquisition, Json
 
 REPEATS = 4
-NEAR = 0.9  # share of log S from which on the draws are used up
+NEAR = 0.9  # share of log S above which more rows cannot be ranked with these draws
 
 
 @dataclass(frozen=True, repr=False)
 class Pool:
-    """Rows that may be labelled, and what a run says of them.
+    """Unlabelled rows with a run's predictions.
 
     Attributes:
         examples: the n rows.
         draws: log-probabilities of their answers under each draw, float64, `S x n x C`.
-        shared: whether a draw is one of latents that rows share; each row has its own otherwise.
-        notes: what is worth knowing about the rows.
+        shared: whether all rows share the latents of a draw; False if each row has its own.
+        notes: notes on how the rows were read.
     """
 
     examples: tuple[Example, ...]
@@ -55,13 +55,13 @@ class Acquired:
     """Rows to label.
 
     Attributes:
-        examples: the rows, the first choice first.
-        rows: a line a row: `id`; `chosen`, its place from 1; `total` and `epistemic`, the uncertainty of its
-            answer (nats); `joint`, what the answers of the rows up to this one tell of the latents (nats),
-            None where the rows share none.
-        summary: `rows` (of the pool), `count`, `by`, `draws` S, `joint` of all that were chosen, `most` (log
-            S, more than which no answers can tell) and `used_up` (from which place on `joint` is at least
-            nine tenths of that; None: from none).
+        examples: the rows, best first.
+        rows: for each row its `id`; `chosen`, its rank from 1; `total` and `epistemic`, the uncertainty of
+            its answer (nats); and `joint`, the mutual information between the latents and the answers of all
+            rows up to this one (nats), or None if rows share no latents.
+        summary: `rows` (in the pool), `count`, `by`, `draws` S, `joint` of all chosen rows, `most` (log S,
+            the limit of `joint`) and `used_up` (the first rank at which `joint` reaches 90 % of that limit,
+            or None).
     """
 
     examples: tuple[Example, ...]
@@ -81,19 +81,19 @@ def ask_pool(
     seed: int = 0,
     on_rows: OnRows | None = None,
 ) -> Pool:
-    """Ask a fitted system rows that have no answers yet.
+    """Predict the answers of unlabelled rows with a fitted system.
 
     Args:
-        system: fitted.
-        examples: the pool, read already or in any form that `bp.predict` takes; rows whose question is too
-            long are left out, answers are not looked at.
-        samples: draws S of the latents that rows share; an ensemble has as many as members.
-        seed: of the draws.
-        on_rows: called with the number of rows just done.
+        system: a fitted system.
+        examples: the pool, as examples or in any form that `bp.predict` takes. Rows that are too long are
+            left out; answers are ignored.
+        samples: draws S of the latents that rows share; an ensemble uses its members instead.
+        seed: seed of the draws.
+        on_rows: called after each batch with its number of rows.
 
     Raises:
-        ConfigError: the model learnt replies.
-        DataError: no question is short enough.
+        ConfigError: the model was trained on replies.
+        DataError: every question is too long.
     """
     with unflipped(system.model):
         latents = system.model.latents
@@ -107,7 +107,7 @@ def ask_pool(
 
 
 def one_a_text(rows: Sequence[Example]) -> list[int]:
-    """Return the place of the first row of each text: the label of one is that of all."""
+    """Return the index of the first row with each text; rows with equal texts share a label."""
     return [places[0] for places in places_by_group(together(rows, clusters=False))]
 
 
@@ -115,19 +115,19 @@ def acquire(pool: Pool, count: int, *, by: Acquisition = "batch-bald", seed: int
     """Choose rows to label.
 
     Args:
-        pool: of `ask_pool`.
-        count: how many to choose; of rows of one text (`data.clusters.compared_text`) one at most.
-        by: see `bara_pyro.metrics.acquisition`.
-        seed: of what is left to chance.
+        pool: the pool, from `ask_pool`.
+        count: number of rows to choose, at most one per text (`data.clusters.compared_text`).
+        by: the criterion; see `bara_pyro.metrics.acquisition`.
+        seed: seed of random choices.
 
     Raises:
-        ConfigError: there are fewer than `count` texts; `by` asks how much draws differ that do not differ,
-            or what rows tell together that share nothing.
+        ConfigError: there are fewer than `count` distinct texts, or the criterion does not apply: the draws
+            do not differ, or rows share no latents.
     """
     if by == "batch-bald" and not pool.shared:
         raise ConfigError(
-            "This run draws for each row by itself: no answer tells of what rows share, as by='batch-bald' "
-            "asks; give bald or entropy."
+            "by='batch-bald' needs latents that rows share, and this run draws separately for each row: "
+            "choose bald or entropy."
         )
     once = torch.tensor(one_a_text(pool.examples))
     places = once[choose(pool.draws[:, once], count, by, seed=seed)]

@@ -1,4 +1,4 @@
-"""`bara acquire`: the rows of a pool that are worth labelling."""
+"""`bara acquire`: choose the rows of a pool to label next."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,15 +31,15 @@ def acquire(
     pool: Annotated[
         Path,
         typer.Option(
-            "--input", parser=path, help="The pool: rows like those trained on; answers are not looked at."
+            "--input", parser=path, help="The pool: rows like the training rows; answers are ignored."
         ),
     ],
     count: Annotated[int, typer.Option(min=1, help="How many rows to choose.")] = 40,
     by: Annotated[
         Acquisition,
         typer.Option(
-            help="entropy: of the prediction; bald: mutual information of answer and latents, row by row; "
-            "batch-bald: of the answers of all chosen rows together; random: as a baseline."
+            help="entropy: entropy of the prediction. bald: mutual information of each row's answer and the "
+            "latents. batch-bald: that of all chosen rows together. random: a baseline."
         ),
     ] = "batch-bald",
     samples: Annotated[
@@ -47,7 +47,7 @@ def acquire(
         typer.Option(
             min=0,
             max=MOST_DRAWS,
-            help="Posterior draws S. A batch tells at most log S nats of them: take many for batch-bald.",
+            help="Posterior draws S. Joint information is limited to log S nats: use many for batch-bald.",
         ),
     ] = 32,
     seed: Seed = 0,
@@ -55,8 +55,7 @@ def acquire(
         Path | None,
         typer.Option(
             parser=path,
-            help="File for the chosen rows, as they are in the pool, with place and scores: .jsonl, .csv, "
-            ".tsv or .parquet.",
+            help="File to write the chosen rows to, with rank and scores: .jsonl, .csv, .tsv or .parquet.",
         ),
     ] = None,
     overwrite: Overwrite = False,
@@ -64,7 +63,7 @@ def acquire(
     model: Moved = None,
     device: RunDevice = None,
 ) -> None:
-    """Choose which rows of a pool to label next, by what their answers would tell (docs/active.md).
+    """Choose the rows of a pool whose labels would be most informative (docs/active.md).
 
     Label the rows of --output, add them to the training rows and train again.
     """
@@ -95,7 +94,7 @@ def acquire(
     texts = len(one_a_text(examples))
     if texts < len(examples):
         say_notes(
-            [f"{len(examples) - texts} rows repeat the text of another, and one of each text is chosen"]
+            [f"{len(examples) - texts} rows repeat the text of another row; at most one of each is chosen"]
         )
     check_count(count, texts)
     with progress("ask the pool", len(examples)) as advance:
@@ -105,11 +104,11 @@ def acquire(
     for line in _said(acquired.summary):
         say(line)
     if output is not None:
-        # What is written goes into the training rows: with the pool's columns and its separator.
+        # The file will be added to the training rows, so keep the pool's columns and separator.
         own = dict(zip((example.id for example in examples), table.rows, strict=True))
         rows = [own[row["id"]] | {k: v for k, v in row.items() if k != "id"} for row in acquired.rows]
         write_decisions(output, rows, separator_in(pool) if pool.suffix.lower() == ".csv" else ",")
-        say(f"Rows to label, the first choice first, written to {output}: {count}")
+        say(f"{count} rows to label, best first, written to {output}")
     result({**acquired.summary, "chosen": [row["id"] for row in acquired.rows], "output": output})
     if output is not None:
         say(f"Next: label the rows of {shell_word(output)}, add them to the training rows and train again")
@@ -118,24 +117,24 @@ def acquire(
 
 
 def check_columns(pool: "DataTable", written: Sequence[str]) -> None:
-    """Refuse a pool with a column that is to be written beside its own.
+    """Raise an error if the pool already has one of the columns to be written.
 
     Raises:
-        DataError: it has one.
+        DataError: the pool has such a column.
     """
     from bara_pyro.errors import DataError
 
     if taken := [name for name in written if name in pool.columns]:
         raise DataError(
-            f"{pool.place} has a column {taken[0]!r}, which is written beside its own: rename it."
+            f"{pool.place} has a column {taken[0]!r}, which this command writes: rename the column."
         )
 
 
 def check_cells(pool: "DataTable", output: Path) -> None:
-    """Refuse a file of texts for a pool whose cells would not be read from it as they are.
+    """Raise an error if a CSV or TSV file cannot hold the pool's cells unchanged.
 
     Raises:
-        ConfigError: a cell holds more than one text, or a list in which a bar stands.
+        ConfigError: a cell is a mapping, a list of other values than texts, or a list with a bar in a text.
     """
     from bara_pyro.errors import ConfigError
 
@@ -149,23 +148,23 @@ def check_cells(pool: "DataTable", output: Path) -> None:
                 and not all(isinstance(item, str) and "|" not in item for item in cell)
             ):
                 raise ConfigError(
-                    f"{name!r} of row {number} of {pool.place} cannot be written as one text that is read "
-                    f"back the same: give --output a name that ends in .jsonl, not {output.suffix}."
+                    f"{name!r} of row {number} of {pool.place} cannot be stored in a {output.suffix} file "
+                    "without loss: give --output a name that ends in .jsonl."
                 )
 
 
 def _said(found: Json) -> list[str]:
-    """Return what is said of the rows that were chosen."""
+    """Return lines that summarise the chosen rows."""
     lines = [f"{found['count']} of {found['rows']} rows chosen by {found['by']}, {found['draws']} draws."]
     if found["joint"] is not None and found["draws"] > 1:
         lines.append(
-            f"Together their answers tell {found['joint']:.3g} nats of the latents; so many draws have "
-            f"{found['most']:.3g} to tell."
+            f"Their answers carry {found['joint']:.3g} nats of information about the latents; the limit with "
+            f"this many draws is {found['most']:.3g}."
         )
     if found["used_up"] is not None:
-        rest = "" if found["by"] != "batch-bald" else ", and these are chosen by little more than noise"
+        rest = "" if found["by"] != "batch-bald" else ", and their choice is mostly noise"
         lines.append(
-            f"From choice {found['used_up']} on nine tenths of that are told: the draws cannot say what "
-            f"further rows are worth{rest}. Give more --samples or a smaller --count."
+            f"Choice {found['used_up']} reaches 90 % of this limit: with these draws, later rows cannot be "
+            f"ranked{rest}. Give more --samples or a smaller --count."
         )
     return lines

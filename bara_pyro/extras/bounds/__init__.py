@@ -1,1 +1,1 @@
-"""Bounds on the risk: PAC-Bayes, test sets, the paper's certificate."""
+"""Bound the risk: PAC-Bayes bounds, test-set bounds and the paper's certificate."""

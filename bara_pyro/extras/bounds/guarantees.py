@@ -1,4 +1,4 @@
-"""What can be promised for new rows: the certified bound, and bounds that can say something."""
+"""Compute guarantees for new rows: the certified bound, PAC-Bayes and held-out bounds."""
 
 import math
 
@@ -24,10 +24,10 @@ class CertifiedHead(Result):
     """The bound of the paper's second appendix, nats."""
 
     bound: Number  # on the risk
-    vacuous: bool  # whether it says no more than `loss_cap` does
-    loss_cap: float  # the largest loss there is
+    vacuous: bool  # whether it is at least `loss_cap`
+    loss_cap: float  # the largest possible loss
     statement: str  # the bound in sentences, with its assumptions
-    constants: list[Constant]  # all that goes into it, and the assumptions
+    constants: list[Constant]  # all constants, and the assumptions
 
 
 class Bound(Result):
@@ -35,42 +35,42 @@ class Bound(Result):
 
     loss: str  # "drawn-answer", "smoothed-nll", or "average errs" of the averaged predictor
     mean: float  # measured on the rows
-    pac_bayes: float | None  # if the rows chose nothing but Phi; None for the averaged predictor
-    held_out: float  # if they chose nothing at all
-    most: float  # the largest value that the loss can have
+    pac_bayes: float | None  # if the rows were used only to fit Phi; None for the averaged predictor
+    held_out: float  # if the rows were not used to train or choose anything
+    most: float  # the largest possible value of the loss
 
 
 class PacBayes(Result):
-    """Bounds on the risk of drawn answers and of the averaged ones."""
+    """Bounds on the risk of drawn answers and of averaged answers."""
 
     rows: int
-    draws: int  # of each row
+    draws: int  # per row
     kl_phi: Number  # KL(q(Phi) || p(Phi)), nats
     bounds: list[Bound]  # of each loss, the averaged predictor's last
     statement: str  # what is assumed, in sentences
 
     @property
     def drawn(self) -> Bound:
-        """Of the predictor that draws Phi and its answer."""
+        """The bound for the predictor that draws Phi and its answer."""
         return self.bounds[0]
 
     @property
     def average(self) -> Bound:
-        """Of the predictor that averages over the draws."""
+        """The bound for the predictor that averages over draws."""
         return self.bounds[-1]
 
 
 class Guarantees(Result):
-    """What can be promised."""
+    """Guarantees for new rows."""
 
-    certified: CertifiedHead | None  # None where the run is not of the kind that the theorem is about
-    not_certified: str = ""  # why not, where its language model is not of that kind
-    pac_bayes: PacBayes | None  # None without a global gate, or where its divergence is not known
-    not_bounded: str = ""  # why there is no divergence of the global gate
+    certified: CertifiedHead | None  # None if the theorem does not cover the run
+    not_certified: str = ""  # the reason, if it is the language model
+    pac_bayes: PacBayes | None  # None without a global gate, or if its divergence is unknown
+    not_bounded: str = ""  # why the divergence of the global gate is unknown
 
 
 def guarantees(c: Context) -> Guarantees | None:
-    """Return the bounds: certified (gate form, adapted head), PAC-Bayes; None without random gates."""
+    """Return the certified and PAC-Bayes bounds of a run, or None if it has no random gates."""
     gates = c.system.model.gates
     if gates is None or not c.system.guide.stochastic:
         return None
@@ -108,12 +108,12 @@ def _certified(c: Context, gates: Gates) -> CertifiedHead | None:
 
 def _pac_bayes(c: Context, phi: str) -> PacBayes:
     kl = _kl(c, phi)
-    # Each row has draws of its own: as many shared ones would leave the bound to the draws.
+    # Each row has separate draws: with shared ones, the number of draws would limit the bound.
     draws = gibbs_draws(c.system, c.rows, c.options.bound_draws * len(c.rows), c.system.config.predict.seed)
-    # The loss of a guess is below the cap, however many answers there are.
+    # The cap exceeds the loss of a uniform guess for any number of answers.
     cap = max(c.options.cap, math.log(2 * draws.shape[-1]))
     found = [gibbs_bound(draws, c.labels, kl, loss=loss, loss_cap=cap, shared=False) for loss in LOSSES]
-    # With its draws fixed the averaged predictor is one predictor, which a test-set bound covers as it is.
+    # With fixed draws the averaged predictor is a single predictor, which the test-set bound covers.
     wrong = float((posterior_predictive(c.log_probs).argmax(-1) != c.labels).double().mean())
     held_out = held_out_bound(wrong, len(c.labels), DELTA)
     average = Bound(loss="average errs", mean=wrong, pac_bayes=None, held_out=held_out, most=1.0)
@@ -127,7 +127,7 @@ def _pac_bayes(c: Context, phi: str) -> PacBayes:
 
 
 def _kl(c: Context, site: str) -> float:
-    """Return the divergence of one site, whatever is known of the others'."""
+    """Return the divergence of one site, even if those of other sites are unknown."""
     batch = c.rows.batch(range(min(8, len(c.rows))), c.system.answer_ids).to(c.system.backbone.device)
     with torch.no_grad():
         prior, posterior = (trace.nodes[site] for trace in c.system.guide.run(batch))
@@ -135,7 +135,7 @@ def _kl(c: Context, site: str) -> float:
 
 
 def _bound(found: GibbsBound) -> Bound:
-    # Rows that nothing was fitted to pay no divergence.
+    # A bound from held-out rows has no divergence term.
     held_out = found.scale * held_out_bound(found.empirical / found.scale, found.n, found.delta)
     return Bound(
         loss=found.loss,

@@ -1,4 +1,4 @@
-"""The section on what can be promised for new rows."""
+"""Render the section on guarantees for new rows."""
 
 from bara_pyro.diagnostics.shown import Shown, shown_section
 from bara_pyro.extras.bounds.guarantees import CertifiedHead, Guarantees, PacBayes
@@ -18,13 +18,13 @@ CONSTANTS = (
     Column("meaning", "meaning"),
 )
 NOT_OF_THAT_KIND = (
-    "The certified bound of the paper's second appendix is about the gate form with both gates and an "
-    "adapted answer head (Definition 1): this run is not of that kind."
+    "The certified bound of the paper's second appendix needs the gate form with both gates and an adapted "
+    "answer head (Definition 1), which this run does not have."
 )
 
 
 def render_bounds(found: Guarantees) -> Shown:
-    """Show the bounds, with what each assumes."""
+    """Render the bounds with their assumptions."""
     technical, blocks = [], list[Block]()
     if found.pac_bayes is not None:
         technical.append(_pac_bayes(found.pac_bayes))
@@ -44,32 +44,33 @@ def _plain(found: Guarantees) -> str:
         average = found.pac_bayes.average
         return (
             f"On new questions of the same kind the model errs at most {100 * average.held_out:.0f} % of the "
-            f"time (on the {found.pac_bayes.rows} looked at: {100 * average.mean:.0f} %). This holds with 95 "
-            "% probability if those questions were used neither to train nor to choose anything."
+            f"time; on the {found.pac_bayes.rows} questions evaluated it erred {100 * average.mean:.0f} % of "
+            "the time. The bound holds with 95 % probability if these questions were used neither for "
+            "training nor for choosing settings."
         )
     if found.certified is not None and not found.certified.vacuous:
         return (
             f"The model's loss on new questions of the same kind is at most {found.certified.bound:.3g} nats."
         )
-    return "Nothing can be promised for new questions beyond what was measured."
+    return "There is no useful bound for new questions; only the measured scores are available."
 
 
 def _pac_bayes(found: PacBayes) -> str:
     drawn, average = found.drawn, found.average
     paid = drawn.pac_bayes if drawn.pac_bayes is not None else drawn.most
     return (
-        "PAC-Bayes: with 95 % probability the predictor that draws Φ and its answer errs at most "
-        f"{100 * paid:.0f} % of the time (measured: {100 * drawn.mean:.0f} %) if these rows chose nothing "
-        f"but Φ, and at most {100 * drawn.held_out:.0f} % if they chose nothing at all; then the averaged "
-        f"predictor errs at most {100 * average.held_out:.0f} % of the time (measured: "
-        f"{100 * average.mean:.0f} %)."
+        "PAC-Bayes: with 95 % probability, the predictor that draws Φ and its answer errs at most "
+        f"{100 * paid:.0f} % of the time if these rows were used only to fit Φ, and at most "
+        f"{100 * drawn.held_out:.0f} % if they were not used at all (measured: {100 * drawn.mean:.0f} %). If "
+        f"they were not used, the averaged predictor errs at most {100 * average.held_out:.0f} % of the time "
+        f"(measured: {100 * average.mean:.0f} %)."
     )
 
 
 def _certified(found: CertifiedHead) -> str:
     return (
-        f"The certified bound is {found.bound:.3g} nats where no loss exceeds {found.loss_cap:g}: "
-        f"{'it says nothing' if found.vacuous else 'it says something'}; it covers the answer head alone."
+        f"The certified bound is {found.bound:.3g} nats, and no loss exceeds {found.loss_cap:g} nats, so the "
+        f"bound is {'vacuous' if found.vacuous else 'not vacuous'}. It covers only the answer head."
     )
 
 
@@ -80,7 +81,7 @@ def _bounds(found: PacBayes) -> list[Block]:
 
 
 def _certificate(found: CertifiedHead) -> list[Block]:
-    """Return the certificate; it never comes without its assumptions, folded or not."""
+    """Return the certificate, always with its assumptions."""
     table = Table(CONSTANTS, [vars(constant) for constant in found.constants], "Certified bound")
-    text = f"Certified bound, of the answer head alone. {found.statement}"
-    return [Details("The certified bound: every constant, and what is assumed", [text, table])]
+    text = f"Certified bound for the answer head only. {found.statement}"
+    return [Details("The certified bound: all constants and assumptions", [text, table])]

@@ -1,11 +1,11 @@
-"""What a bound says in sentences, which no way of printing it leaves out."""
+"""A base class for bounds that always print with their assumptions."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
 
 class Stated(ABC):
-    """A bound that shows as its statement however it is printed."""
+    """A bound whose `str` and `repr` are its statement."""
 
     @abstractmethod
     def statement(self) -> str:
@@ -18,5 +18,5 @@ class Stated(ABC):
 
 
 def numbered(assumptions: Iterable[str]) -> str:
-    """Return the assumptions of a bound as the end of its statement."""
+    """Return numbered assumptions, for the end of a statement."""
     return "Assumed: " + " ".join(f"({i}) {sentence}" for i, sentence in enumerate(assumptions, 1))

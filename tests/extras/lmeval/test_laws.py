@@ -214,7 +214,7 @@ def test_a_long_context_loses_its_beginning(systems: dict[str, System]) -> None:
 @pytest.mark.parametrize(
     ("method", "law", "said"),
     [
-        ("laplace", "token", "is of the answers that it was fitted to"),
+        ("laplace", "token", "covers only the answers it was fitted to"),
         ("ensemble", "mean", "supports only adapters"),
         ("lora", "median", "law 'median'"),
     ],
@@ -226,7 +226,7 @@ def test_laws_that_a_method_does_not_have_are_refused(place: Place, method: str,
 
 def test_what_else_is_refused(place: Place, systems: dict[str, System]) -> None:
     average = {"method__average": "logits"}
-    with pytest.raises(ConfigError, match="asked to average logits"):
+    with pytest.raises(ConfigError, match="averages logits"):
         BaraLM(build_system(place.config(method__name="ensemble", **average)), "joint")
     with pytest.raises(ConfigError, match="samples=0"):
         BaraLM(systems["blob"], "joint", 0)

@@ -72,15 +72,15 @@ def test_only_its_own_files_are_replaced(run: Path, rows: Path, bara: Bara, tmp_
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ("{run} --tasks nothing --data-dir {rows}", "no task 'nothing'"),
+        ("{run} --tasks nothing --data-dir {rows}", "The task 'nothing' cannot read"),
         ("{run} --tasks bara_boolq", "give their folder with --data-dir"),
-        ("{run} --tasks , --data-dir {rows}", "No task is named"),
-        ("{run} --tasks boolq --data-dir {run}", "which bara_boolq is tested on"),
+        ("{run} --tasks , --data-dir {rows}", "There are no tasks"),
+        ("{run} --tasks boolq --data-dir {run}", "which bara_boolq needs"),
         ("{run} --tasks boolq --data-dir {rows}/absent", "no folder"),
         ("{run} --tasks boolq --include-path {rows}/absent", "no folder"),
         ("{run} --tasks boolq --law median", "'--law': 'median' is not one of 'joint', 'token'"),
         ("{run} --tasks boolq --samples 0", "--samples"),
-        ("{run} --tasks boolq --data-dir {rows} --dtype bfloat16", "a type of their own"),
+        ("{run} --tasks boolq --data-dir {rows} --dtype bfloat16", "which has its own type"),
         ("{run} --tasks boolq --data-dir {rows} --out {rows}/boolq/x.json", "the input"),
         (
             "{backbone} --tasks boolq --data-dir {rows}",
@@ -91,7 +91,7 @@ def test_only_its_own_files_are_replaced(run: Path, rows: Path, bara: Bara, tmp_
             "{rows} --tasks boolq --data-dir {rows}",
             "is missing or was not written by bara_pyro): train one with",
         ),
-        ("{backbone} --tasks boolq --data-dir {rows} --law base --model microworld", "one too many"),
+        ("{backbone} --tasks boolq --data-dir {rows} --law base --model microworld", "leave one of them out"),
         ("{rows} --tasks boolq --data-dir {rows} --law base", "Cannot load the backbone"),
         ("{run}", "--tasks"),
     ],

@@ -140,9 +140,9 @@ def test_tasks_of_the_users_own_stand_beside_ours(rows: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("names", "local", "error", "said"),
     [
-        ([], True, ConfigError, "No task is named"),
-        (["bara_arc_easy"], False, ConfigError, "bara_arc_easy reads rows of your own"),
-        (["lambada_openai"], True, ConfigError, "no task 'lambada_openai' for the rows"),
+        ([], True, ConfigError, "There are no tasks"),
+        (["bara_arc_easy"], False, ConfigError, "bara_arc_easy reads local rows"),
+        (["lambada_openai"], True, ConfigError, "The task 'lambada_openai' cannot read --data-dir"),
     ],
 )
 def test_refused(rows: Path, names: list[str], local: bool, error: type[BaraError], said: str) -> None:

@@ -1,4 +1,4 @@
-"""Runs under EleutherAI's lm-evaluation-harness; importing this module makes the model "bara" known to it.
+"""Evaluate runs with EleutherAI's lm-evaluation-harness; importing this module registers the model "bara".
 
 import lm_eval
 from bara_pyro.extras.lmeval.harness import BaraLM

@@ -1,7 +1,6 @@
-"""Rows of the user's own, read once before lm-eval reads them: one that a task cannot use is named.
+"""Check the user's rows before lm-eval reads them, to name the row that a task cannot use.
 
-lm-eval looks at the first row alone when it loads a task, and what is wrong with it or a later one surfaces
-where no file is known any more.
+lm-eval checks only the first row of a task, and its later errors name neither file nor row.
 """
 
 import ast
@@ -20,11 +19,11 @@ from bara_pyro.extras.lmeval.harness.rows import OF_ROWS
 from bara_pyro.types import Json
 
 WRONG = (TemplateError, KeyError, IndexError, ValueError, TypeError, AttributeError, SyntaxError)
-"""What comes of a row without a column, or with another value than a task expects there."""
+"""Errors raised by rows that lack a column or have an unexpected value."""
 
 
 class _LoaderOfFunctions(yaml.SafeLoader):
-    """Reads the name of a function as the function: of the files of this package alone."""
+    """Load `!function` tags as functions; used only for task files of this package."""
 
 
 def _function(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> Any:
@@ -35,14 +34,14 @@ _LoaderOfFunctions.add_constructor("!function", _function)
 
 
 def check_task_rows(source: Path, files: list[Path]) -> None:
-    """Refuse files with a row that a task cannot use.
+    """Raise an error if a task cannot use one of the rows.
 
     Args:
-        source: the task's own file, one of this package.
-        files: its rows.
+        source: the task file, one of this package.
+        files: files with the task's rows.
 
     Raises:
-        DataError: a row lacks a column or has no answer among its options, or a line is no JSON object.
+        DataError: a row lacks a column, its answer is not among its options, or a line is not a JSON object.
     """
     task = yaml.load(source.read_text(encoding="utf-8"), Loader=_LoaderOfFunctions)  # noqa: S506 - a SafeLoader
     for path in files:
@@ -61,7 +60,7 @@ def _check_row(task: Json, row: Json, place: str) -> None:
     options = _part("options", task["doc_to_choice"], row, place)
     options = ast.literal_eval(options) if isinstance(options, str) else options
     if isinstance(question, int):
-        return  # which option is right; all of them go on to the same words
+        return  # the number of the correct option; all options share one continuation
     if isinstance(answer, str) and not answer.isdigit():
         there = answer in options
     else:
@@ -69,12 +68,12 @@ def _check_row(task: Json, row: Json, place: str) -> None:
     if not there:
         raise DataError(
             f"{place}: the answer{_read_from(_columns(told))} is {answer!r}, which is none of the "
-            f"{len(options)} options: mend the row."
+            f"{len(options)} options: correct the row."
         )
 
 
 def _part(name: str, told: Any, row: Json, place: str) -> Any:
-    """Return the question, the options or the answer of a row, by what the task file says of it."""
+    """Return the question, options or answer of a row, as the task file defines it."""
     try:
         if callable(told):
             return told(row)
@@ -84,8 +83,8 @@ def _part(name: str, told: Any, row: Json, place: str) -> Any:
     except WRONG as error:
         part = f"the {name}{_read_from(_columns(told))}"
         raise DataError(
-            f"{place}: {part} cannot be read ({_reason(error)}): give the row the columns and values that "
-            "the dataset on the hub has."
+            f"{place}: {part} cannot be read ({_reason(error)}): give the row the same columns and values as "
+            "the dataset on the hub."
         ) from error
 
 
@@ -94,11 +93,11 @@ def _template(text: str) -> Template:
     return env.from_string(text)
 
 
-# What the sentences say ------------------------------------------------------------------------------
+# Parts of the error messages -------------------------------------------------------------------------
 
 
 def _columns(told: object) -> list[str]:
-    """Return the columns that a part is read from, as far as the task file names them."""
+    """Return the columns of a part that the task file names."""
     if not isinstance(told, str):
         return []
     return sorted(meta.find_undeclared_variables(env.parse(told))) if "{{" in told else [told]

@@ -1,7 +1,7 @@
-r"""What a continuation's probability is under a posterior.
+r"""Compute a continuation's log-probability under a posterior, with one of four laws.
 
-joint   log 1/S sum_s prod_t p(y_t | x, y_<t, draw s)      one draw holds for the whole continuation
-token   sum_t log 1/S sum_s p(y_t | x, y_<t, draw s)       a draw of its own at each token
+joint   log 1/S sum_s prod_t p(y_t | x, y_<t, draw s)      one draw for the whole continuation
+token   sum_t log 1/S sum_s p(y_t | x, y_<t, draw s)       a new draw at each token
 mean    every latent at its posterior mean
 base    the language model without adapters
 """
@@ -34,67 +34,67 @@ DRAWN = ("joint", "token")
 
 
 def check_law(system: System | None, law: str, samples: int) -> None:
-    """Refuse a law that a run does not have.
+    """Raise an error if a run does not support a law.
 
     Args:
-        system: the run; None for a language model without one.
-        law: see the head of this module.
+        system: the run, or None for a language model without a run.
+        law: "joint", "token", "mean" or "base".
         samples: number S of draws.
 
     Raises:
-        ConfigError: the law is unknown, there is no run or no draw to average over, or the method's posterior
-            is of answers alone (Laplace, a temperature).
+        ConfigError: the law is unknown, it needs a run or draws, or the method's posterior covers only
+            answers (Laplace, a temperature).
     """
     check_choice("law", law, Law)
     if law == "base":
         return
     if system is None:
-        raise ConfigError(f"law={law!r} needs a run, and a bare language model was given: choose base.")
+        raise ConfigError(f"law={law!r} needs a run, and a language model was given: choose law base.")
     if law == "mean":
-        with attached(system):  # which says itself what it cannot show
+        with attached(system):  # raises its own errors
             return
     if samples < 1:
-        raise ConfigError(f"samples={samples} leaves nothing to average over: give at least 1, or law mean.")
+        raise ConfigError(f"samples={samples} gives no draws to average: give 1 or more, or choose law mean.")
     _check_draws(system.model, system.guide)
 
 
 def _check_draws(model: AdaptedLM, guide: SiteGuide) -> None:
-    """Refuse a method whose draws say nothing of tokens that are no answers."""
+    """Raise an error if a method's draws apply only to answers."""
     if changes_logits(model):
         raise ConfigError(
-            f"{type(model).__name__} changes the logits of answers, and a continuation has none: choose law "
-            "base."
+            f"{type(model).__name__} changes only the logits of answers, not those of continuations: choose "
+            "law base."
         )
     if isinstance(guide, EnsembleGuide):
         if guide.average != "probabilities":
             raise ConfigError(
-                f"This ensemble was asked to average {guide.average}, of which a continuation has no "
-                "mixture: train with method.average=probabilities."
+                f"This ensemble averages {guide.average}, which defines no mixture over continuations: train "
+                "with method.average=probabilities."
             )
     elif type(guide).predictive is not SiteGuide.predictive:
         raise ConfigError(
-            f"The posterior of a {type(guide).__name__} is of the answers that it was fitted to, and a "
-            "continuation is none: choose law mean or base."
+            f"The posterior of {type(guide).__name__} covers only the answers it was fitted to, not "
+            "continuations: choose law mean or base."
         )
 
 
 def log_likelihoods(
     system: System, replies: Sequence[EncodedReply], law: str, *, samples: int, seed: int
 ) -> list[tuple[float, bool]]:
-    """Return the continuations' log-likelihoods under a law of draws, in one forward of all rows and S draws.
+    """Return log-likelihoods of continuations, averaged over draws, in one forward pass.
 
-    Those that differ in their last token alone, as letters that are answers do, are one row.
+    Continuations that differ only in their last token, such as answer letters, share a row.
 
     Args:
         system: the run.
-        replies: contexts with their continuations; noise is a function of the seed and their `id` alone.
+        replies: contexts with their continuations; the noise is a function of the seed and their `id`.
         law: "joint" or "token".
-        samples: number S of draws. An ensemble has as many as it has members.
-        seed: of the draws.
+        samples: number S of draws; an ensemble uses its members instead.
+        seed: seed of the draws.
 
     Returns:
-        Of each `log p(continuation | context)` in nats, and whether every token of the continuation is
-        the one that is most probable under the law, given those before it.
+        For each continuation, `log p(continuation | context)` in nats, and whether each of its tokens is the
+        most probable one given the tokens before it.
     """
     rows = _alike(replies)
     most = max(map(len, rows))
@@ -102,7 +102,7 @@ def log_likelihoods(
     batch = reply_batch([[replies[row[0]]] for row in rows]).to(device)
     ends = [[replies[i].reply[-1] for i in (row * most)[:most]] for row in rows]
     with observing(system.model, ContinuationLikelihood(law, torch.tensor(ends, device=device))):
-        # A mixture needs all draws of a row at once, so nothing is to be cut: the caller says how many rows.
+        # A mixture needs all draws of a row at once, so the batch is not split: the caller limits the rows.
         [found, *_] = predict(
             system.model, system.guide, batch, samples=samples, seed=seed, memory_budget=sys.maxsize
         )
@@ -111,7 +111,7 @@ def log_likelihoods(
 
 
 def _alike(replies: Sequence[EncodedReply]) -> list[list[int]]:
-    """Return which replies are the same but for their last token."""
+    """Return groups of replies that differ only in their last token."""
     rows: dict[tuple[object, ...], list[int]] = {}
     for i, reply in enumerate(replies):
         rows.setdefault((reply.id, reply.prompt, reply.reply[:-1]), []).append(i)
@@ -119,11 +119,11 @@ def _alike(replies: Sequence[EncodedReply]) -> list[list[int]]:
 
 
 class ContinuationLikelihood(Likelihood):
-    """Every token of a continuation under the mixture of all draws that a forward runs; for prediction only.
+    """Score the tokens of a continuation under the mixture of all draws; for prediction only.
 
     Args:
         law: "joint" or "token".
-        ends: long, `B x K`: for each row K tokens to end its continuation with, in place of its own last one.
+        ends: long, `B x K`: K alternatives for the last token of each row's continuation.
     """
 
     looks_at_asked = True
@@ -133,7 +133,7 @@ class ContinuationLikelihood(Likelihood):
         self.ends = ends
 
     def observe(self, hidden: Tensor, batch: Batch, head: Head) -> Tensor:
-        """Return log-likelihood and greediness (0 or 1), `[draws x] B x K x 2`, of all draws the same.
+        """Return log-likelihood and greediness (0 or 1), `[draws x] B x K x 2`, the same for all draws.
 
         Raises:
             DataError: the batch has no continuations.
@@ -151,15 +151,16 @@ class ContinuationLikelihood(Likelihood):
         return mixture.ended(log_probs[..., -1, :], self.ends).expand(*draws, -1, -1, -1)
 
     def observed(self, batch: Batch) -> bool:
-        """Return that nothing is learnt."""
+        """Return False: this likelihood is not for training."""
         return False
 
 
 class _Mixture:
-    """The mixture of S draws over B rows, some positions at a time, from left to right.
+    """The mixture of S draws over B rows, computed from left to right in pieces.
 
-    What a draw weighs at a token is, of the joint law, the probability it gave to the tokens before: the
-    mixture's own law of the next token, whose logarithms sum to that of the whole.
+    Under the joint law, a draw's weight at a token is the probability that it gave to the previous tokens.
+    This is the mixture's conditional distribution of the next token, and its log-probabilities add up to that
+    of the whole continuation.
     """
 
     def __init__(self, draws: int, batch: ReplyBatch, *, joint: bool) -> None:
@@ -170,7 +171,7 @@ class _Mixture:
         self.greedy = torch.ones(len(batch), dtype=torch.bool, device=device)
 
     def add(self, log_probs: Tensor, piece: slice) -> None:
-        """Go on by the positions of a piece, `S x B x p x V`."""
+        """Add the positions of a piece; `log_probs` is `S x B x p x V`."""
         targets, scored = self.batch.targets[:, piece], self.batch.scored[:, piece]
         chosen = log_probs.gather(-1, targets.expand(len(log_probs), -1, -1).unsqueeze(-1)).squeeze(-1)
         chosen = chosen.double().masked_fill(~scored, 0.0)
@@ -180,7 +181,7 @@ class _Mixture:
         self.of_tokens += (chosen.logsumexp(0) - self.log_draws).sum(-1)
 
     def ended(self, log_probs: Tensor, ends: Tensor) -> Tensor:
-        """End by the last position, `S x B x V`, with each of K tokens.
+        """Finish with the last position (`S x B x V`), for each of K tokens.
 
         Returns:
             Log-likelihood and greediness, float64, `B x K x 2`.
@@ -194,7 +195,7 @@ class _Mixture:
         return torch.stack([total, greedy.mT.double()], dim=-1)
 
     def _most_probable(self, log_probs: Tensor, before: Tensor) -> Tensor:
-        """Return the token that the mixture gives most, where draws gave so much to those before."""
+        """Return the mixture's most probable token; `before` are the draws' log-weights."""
         if self.joint:
             log_probs = log_probs + (before - before.amax(0)).to(log_probs).unsqueeze(-1)
         return log_probs.logsumexp(0).argmax(-1)

@@ -1,4 +1,4 @@
-"""A fitted run, or a bare language model, as a model of lm-evaluation-harness."""
+"""A run, or a plain language model, as a model of lm-evaluation-harness."""
 
 import copy
 import hashlib
@@ -36,37 +36,38 @@ from bara_pyro.runs.system import System, find_device
 from bara_pyro.types import Json, Law
 
 Encoded = tuple[tuple[str, str] | None, list[int], list[int]]
-"""A request as lm-eval encodes it: its texts (None of a window of a long one), context, continuation."""
+"""An encoded request of lm-eval: texts (None for a window of a long text), context, continuation."""
 
 
 @register_model("bara")
 class BaraLM(HFLM):
-    """A run under one of the laws of `bara_pyro.extras.lmeval.harness.laws`.
+    """Evaluate a run under one of the laws of `bara_pyro.extras.lmeval.harness.laws`.
 
-    Log-likelihoods are in nats, of a softmax in float32. Those of "base" and "mean" are computed by `HFLM`
-    itself. Draws are a pure function of the seed and the context's tokens: neither the batch nor the other
-    requests matter, and all continuations of one context are under the same draws, so that their
-    probabilities are those of one distribution. `loglikelihood_rolling` holds a draw for one window of a
-    text. `generate_until` writes greedily, or as the task asks: under "base" and "mean" by `HFLM`, else by
-    `generation.generate`, one draw held for a whole text (reply 0 of each context; reply n of a request that
-    its task repeats).
+    Log-likelihoods are in nats, from a softmax in float32; for "base" and "mean" `HFLM` computes them. Draws
+    are a function of the seed and the context's tokens, so they do not depend on the batch. All continuations
+    of a context use the same draws, so their probabilities belong to one distribution.
+    `loglikelihood_rolling` uses one draw per window of a text.
+
+    `generate_until` writes greedily unless the task says otherwise. "base" and "mean" use `HFLM`; "joint" and
+    "token" use `generation.generate` with one draw for the whole text: reply 0 of each context, and reply n
+    if the task repeats a request.
 
     Args:
-        run: folder of a finished run, or a `System`; with law "base" also a bare language model:
-            'microworld', a Hugging Face folder or a hub name.
+        run: folder of a finished run, or a `System`; with law "base" also a language model: 'microworld', a
+            Hugging Face folder or a hub name.
         law: "joint", "token", "mean" or "base".
-        samples: number S of draws, for "joint" and "token". An ensemble has as many as it has members.
-        seed: of the draws.
-        batch_size: requests a forward, each of S rows.
-        max_batch_size: not looked at; lm-eval gives it to every model.
-        max_length: tokens beyond which the beginning of a context is left out; by default what the language
-            model was made for.
-        device: to run on; by default the run's own, for a bare language model the CPU.
-        backbone: where the run's language model is now, if it has moved.
-        dtype: type of a bare language model's weights, by default float32; a run has its own.
+        samples: number S of draws for "joint" and "token"; an ensemble uses its members instead.
+        seed: seed of the draws.
+        batch_size: requests per forward pass, each of S rows.
+        max_batch_size: ignored; lm-eval passes it to every model.
+        max_length: limit in tokens, above which a context loses its beginning; by default the language
+            model's own limit.
+        device: device to run on; by default the run's own, or the CPU for a language model.
+        backbone: current location of the run's language model, if it has moved.
+        dtype: type of the weights of a language model without a run, by default float32.
 
     Raises:
-        ConfigError: the run does not have that law, or a setting is out of range.
+        ConfigError: the run does not support the law, or a setting is out of range.
         CheckpointError: the run cannot be read.
         BackboneError: the language model cannot be read, or has no tokenizer.
     """
@@ -92,21 +93,21 @@ class BaraLM(HFLM):
         if max_length is not None:
             held.check_room(max_length, "max_length", "lower it")
         if held.tokenizer is None:
-            raise ConfigError(f"The language model of {run} has no tokenizer: give one that has.")
+            raise ConfigError(f"The language model of {run} has no tokenizer: give a model with a tokenizer.")
         self.system, self.law, self.samples, self.seed = system, law, samples, seed
         self.run = str(held.name if isinstance(run, System) else run)
         self.truncated = 0  # requests so far whose context lost its beginning
-        with _unwarned():  # that a loaded model is given, which is what is meant here
+        with _unwarned():  # HFLM warns when it gets a loaded model
             super().__init__(
                 pretrained=held.lm,
-                tokenizer=copy.deepcopy(held.tokenizer),  # which HFLM may give a token to pad with
+                tokenizer=copy.deepcopy(held.tokenizer),  # HFLM may add a padding token
                 batch_size=size,
                 max_length=max_length or held.context,
                 softmax_dtype="float32",
             )
 
     def get_model_info(self) -> Json:
-        """Return what lm-eval writes about the model beside its results."""
+        """Return the facts about the model that lm-eval adds to its results."""
         return {
             "bara_pyro": __version__,
             "run": self.run,
@@ -135,7 +136,7 @@ class BaraLM(HFLM):
         left_truncate_len: int | None = None,
         truncation: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """Encode contexts to be gone on from as `HFLM` does, and count those that lose their beginning."""
+        """Encode contexts as `HFLM` does, and count those that lose their beginning."""
         ids, mask = super().tok_batch_encode(strings, padding_side, None, truncation)
         kept = slice(-(left_truncate_len or 0), None)
         self.truncated += int((mask.sum(-1) > mask[:, kept].sum(-1)).sum())
@@ -144,12 +145,12 @@ class BaraLM(HFLM):
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
     ) -> str:
-        """Return what the chat template writes of a conversation, or of one whose last message goes on.
+        """Return a conversation as text, with its last message left open if no prompt is added.
 
-        `HFLM` leaves out the system's message where the template refuses it; here the messages are refused.
+        If the template rejects a system message, `HFLM` drops the message; this method raises an error.
 
         Raises:
-            DataError: the template refuses them, or does not write all that they say.
+            DataError: the template rejects the messages or drops part of their content.
         """
         what, options = "the conversation", self.chat_template_args
         if add_generation_prompt:
@@ -159,12 +160,12 @@ class BaraLM(HFLM):
         return found.whole.removesuffix(found.tail)
 
     def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Write on from contexts; see the class for the law.
+        """Return texts that continue the contexts; see the class for each law.
 
         Raises:
-            ConfigError: a request asks for more tokens than the language model was made for, or, under a law
-                of draws, for what `settings_of` refuses.
-            DataError: under a law of draws, a context has no tokens.
+            ConfigError: a request wants more tokens than the language model supports, or, under "joint" and
+                "token", has settings that `settings_of` refuses.
+            DataError: under "joint" and "token", a context has no tokens.
         """
         for request in requests:
             most_tokens(request.args[1], self.max_gen_toks, self.max_length)
@@ -174,14 +175,14 @@ class BaraLM(HFLM):
             return super().generate_until(requests, disable_tqdm)
 
     def _written(self, requests: Sequence[Instance], *, quiet: bool) -> list[str]:
-        """Write on from contexts under draws of the posterior."""
+        """Continue contexts under draws of the posterior."""
         system = self._drawn_from()
         eos = self.tok_decode(self.eot_token_id, skip_special_tokens=False)
         asked: list[Request] = []
         known: dict[int, tuple[Prompt, WritingSettings]] = {}
         numbers: Counter[int] = Counter()
         for request in requests:
-            which = id(request)  # one that its task repeats stands there as often, the same object
+            which = id(request)  # repeats of a request are the same object
             if which not in known:
                 settings = settings_of(request.args[1], self.max_gen_toks, eos)
                 known[which] = self._prompt(request.args[0], settings, str(len(known))), settings
@@ -196,22 +197,22 @@ class BaraLM(HFLM):
         return [found[place] for place in range(len(requests))]
 
     def _prompt(self, context: str, settings: WritingSettings, name: str) -> Prompt:
-        """Return a context as `HFLM` reads it, cut at the left where its text needs the room."""
+        """Return a context as `HFLM` reads it, cut at the left to leave room for the text."""
         room = self.max_length - settings.max_new_tokens
         [tokens], _ = self.tok_batch_encode([context], left_truncate_len=room, truncation=self.truncation)
         if not len(tokens):
-            raise DataError(f"The context {context!r} has no tokens: give it some to be gone on from.")
+            raise DataError(f"The context {context!r} has no tokens: give at least one token.")
         return Prompt(tuple(map(int, tokens)), name)
 
     def _adapted(self) -> AbstractContextManager[object]:
-        """Hang the adapters on the language model, at the mean."""
+        """Attach the adapters to the language model, at their posterior mean."""
         if self.law == "base" or self.system is None:
             return nullcontext()
         return attached(self.system)
 
     def _drawn_from(self) -> System:
         if self.system is None:
-            raise ConfigError(f"law={self.law!r} needs a run: choose base.")
+            raise ConfigError(f"law={self.law!r} needs a run: choose law base.")
         return self.system
 
     def _check(self, request: Encoded) -> None:
@@ -219,13 +220,13 @@ class BaraLM(HFLM):
         if not context or not 0 < len(continuation) <= self.max_length:
             part, size = ("continuation", len(continuation)) if context else ("context", 0)
             raise DataError(
-                f"The {part} of {texts!r} has {size} tokens: give 1 to {self.max_length}, which the language "
-                "model was made for."
+                f"The {part} of {texts!r} has {size} tokens: give 1 to {self.max_length}, the "
+                "language model's limit."
             )
         self.truncated += len(context) + len(continuation) > self.max_length + 1
 
     def _drawn(self, requests: Sequence[Encoded], size: int, *, quiet: bool) -> list[tuple[float, bool]]:
-        """Score requests under the draws, the longest first: so that memory runs out early, if it does."""
+        """Score requests under the draws, the longest first, so that memory runs out early if at all."""
         system = self._drawn_from()
         texts = [context + continuation for _, context, continuation in requests]
         order = sorted(range(len(requests)), key=lambda i: (-len(texts[i]), texts[i]))
@@ -244,7 +245,7 @@ class BaraLM(HFLM):
 
 
 def _reply(request: Encoded, max_length: int) -> EncodedReply:
-    """Return a request's tokens, cut at the left as `HFLM` cuts them, known by its whole context."""
+    """Return a request's tokens, cut at the left as in `HFLM`; its id is a hash of the whole context."""
     _, context, continuation = request
     kept = (context + continuation)[-(max_length + 1) :][: -len(continuation)]
     name = hashlib.sha256(",".join(map(str, context)).encode()).hexdigest()
@@ -254,32 +255,32 @@ def _reply(request: Encoded, max_length: int) -> EncodedReply:
 def _loaded(
     run: str | Path | System, law: str, *, device: str | None, backbone: str | None, dtype: str | None
 ) -> tuple[System | None, Backbone]:
-    """Return a run and its language model, or no run and a bare one."""
+    """Return a run and its language model, or None and a language model."""
     bare = not isinstance(run, System) and law == "base" and not is_run(Path(run))
     if dtype is not None and not bare:
-        raise ConfigError(f"dtype={dtype!r}: the weights of a run have a type of their own, so leave it out.")
+        raise ConfigError(f"dtype={dtype!r} does not apply to a run, which has its own type: leave it out.")
     if bare:
         if backbone is not None:
             raise ConfigError(
-                f"{run} is a language model itself, so {backbone} is one too many: leave one out."
+                f"{run} is a language model already, and {backbone} is another: leave one of them out."
             )
         return None, load_backbone(str(run), dtype=dtype or "float32", device=find_device(device or "cpu"))
     if isinstance(run, System):
         if device is not None or backbone is not None:
-            raise ConfigError("A system is loaded already: leave out device and backbone.")
+            raise ConfigError("A system is already loaded: leave out device and backbone.")
         return run, run.backbone
     system = load_system(Path(run), backbone=backbone, device=device, with_rows=False)
     return system, system.backbone
 
 
 def _checked_size(batch_size: int | str | None) -> int:
-    """Return a number of requests; lm-eval's command line gives it as text."""
+    """Return the batch size as an integer; lm-eval's command line passes it as text."""
     try:
         size = int(8 if batch_size is None else batch_size)
     except ValueError:
         size = 0
     if size < 1:
-        raise ConfigError(f"batch_size={batch_size!r}: give a number of requests, at least 1.")
+        raise ConfigError(f"batch_size={batch_size!r} is not a positive whole number: give 1 or more.")
     return size
 
 

@@ -1,7 +1,7 @@
-"""Tasks on the user's own copies of the rows, without the hub: lm-eval's prompts and metrics, another source.
+"""Run lm-eval's tasks on local copies of their rows, without the hub.
 
-A file in tasks/ is one of lm-eval's own (EleutherAI, MIT licence) as "bara_<name>", whose `data_files` stand
-below the folder that the user gives. Splits that are not there are left out, as a hidden test split is.
+Each file in tasks/ is a task of lm-eval (EleutherAI, MIT licence) renamed to "bara_<name>". Its
+`data_files` are in the folder that the user gives. Missing splits, such as hidden test splits, are left out.
 """
 
 import json
@@ -23,7 +23,7 @@ SPLITS = ("training_split", "validation_split", "test_split", "fewshot_split")
 
 
 class _LoaderOfNames(yaml.SafeLoader):
-    """Reads the name of a function as text: nothing is imported."""
+    """Load `!function` tags as text, without importing anything."""
 
 
 def _as_text(loader: _LoaderOfNames, node: yaml.ScalarNode) -> Any:
@@ -34,20 +34,20 @@ _LoaderOfNames.add_constructor("!function", _as_text)
 
 
 def local_tasks() -> list[str]:
-    """Return the names of the tasks that there are for local rows, without "bara_"."""
+    """Return the names of the tasks that can read local rows, without "bara_"."""
     return sorted(path.name.removesuffix(".yaml") for path in _folder().iterdir() if path.suffix == ".yaml")
 
 
 @contextmanager
 def filled(names: Sequence[str], data_dir: Path) -> Iterator[Path]:
-    """Write task files whose rows are those of a folder; yield the folder they are in, for `include_path`.
+    """Write task files that read local rows; yield their folder, for `include_path`.
 
     Args:
-        names: of tasks, without "bara_".
-        data_dir: holds <task>/<split>.jsonl, in the layout of each dataset on the hub.
+        names: names of tasks, without "bara_".
+        data_dir: folder with <task>/<split>.jsonl, in the layout of each dataset on the hub.
 
     Raises:
-        DataError: none of the splits that a task is tested on is there, or a row cannot be used.
+        DataError: a task has none of its test splits, or cannot use a row.
     """
     with TemporaryDirectory() as place:
         for name in names:
@@ -57,14 +57,14 @@ def filled(names: Sequence[str], data_dir: Path) -> Iterator[Path]:
 
 
 def _filled(source: Path, data_dir: Path) -> Json:
-    """Return what a task file says of its rows, as a file that includes it and gives their places."""
+    """Return the content of a file that includes a task file and sets the paths of its rows."""
     task = yaml.load(source.read_text(encoding="utf-8"), Loader=_LoaderOfNames)  # noqa: S506 - a SafeLoader
     paths = {split: data_dir / file for split, file in task["dataset_kwargs"]["data_files"].items()}
     there = {split: str(path.resolve()) for split, path in paths.items() if path.is_file()}
     tested = [task[key] for key in ("test_split", "validation_split") if task.get(key)]
     if not any(split in there for split in tested):
         wanted = " or ".join(str(paths[split]) for split in tested)
-        raise DataError(f"There is no {wanted}, which {task['task']} is tested on: give another --data-dir.")
+        raise DataError(f"There is no {wanted}, which {task['task']} needs: give another --data-dir.")
     check_task_rows(source, [paths[split] for split in there])
     absent = {key: None for key in SPLITS if task.get(key) is not None and task[key] not in there}
     return {
@@ -83,16 +83,15 @@ def _folder() -> Path:
 
 
 def named(tasks: Sequence[str], data_dir: Path | None, others: Sequence[str] = ()) -> list[str]:
-    """Return which of the tasks asked for read local rows, without "bara_".
+    """Return the requested tasks that read local rows, without "bara_".
 
     Args:
-        tasks: as the user names them, with or without "bara_".
-        data_dir: where local rows are; None: nowhere.
-        others: tasks of the user's own files, which are theirs whatever their names are.
+        tasks: names given by the user, with or without "bara_".
+        data_dir: folder of local rows, or None.
+        others: tasks defined in the user's own files, which take precedence.
 
     Raises:
-        ConfigError: a task for local rows is asked for without a folder, or a folder is given with a task
-            that does not read it.
+        ConfigError: a task for local rows has no folder, or a folder is given for a task that cannot read it.
     """
     ours = local_tasks()
     found = []
@@ -101,11 +100,11 @@ def named(tasks: Sequence[str], data_dir: Path | None, others: Sequence[str] = (
         if task in others:
             continue
         if data_dir is None and task.startswith(PREFIX) and name in ours:
-            raise ConfigError(f"{task} reads rows of your own: give their folder with --data-dir.")
+            raise ConfigError(f"{task} reads local rows: give their folder with --data-dir.")
         if data_dir is not None and name not in ours:
             raise ConfigError(
-                f"There is no task {task!r} for the rows of --data-dir: choose of {', '.join(ours)}, or "
-                "leave out --data-dir, with which lm-eval's own tasks read the hub."
+                f"The task {task!r} cannot read --data-dir: choose from {', '.join(ours)}, or leave out "
+                "--data-dir to read the hub."
             )
         if data_dir is not None:
             found.append(name)

@@ -1,4 +1,4 @@
-"""What the task files here call: rows of other layouts than those that lm-eval's own tasks read."""
+"""Functions for the task files: read rows in other layouts than lm-eval's own tasks."""
 
 import re
 
@@ -7,14 +7,14 @@ from lm_eval.tasks.hellaswag.utils import preprocess
 
 from bara_pyro.types import Json
 
-# The end of a sentence, behind which HellaSwag's second half of a context begins.
+# The end of a sentence, after which the second half of a HellaSwag context begins.
 STOP = re.compile(r"(.*[.!?]['\")]*\s+)(?=\S)", re.DOTALL)
 
 
 def hellaswag(dataset: Dataset) -> Dataset:
     """Return rows with `query`, `choices` and `gold`, as lm-eval's `process_docs` of hellaswag does.
 
-    Rows without `ctx_a` and `ctx_b` are read by their `ctx`, whose unfinished last sentence is `ctx_b`.
+    In rows without `ctx_a` and `ctx_b`, the unfinished last sentence of `ctx` is `ctx_b`.
     """
     return dataset.map(_hellaswag_row)
 
@@ -26,7 +26,7 @@ def _hellaswag_row(row: Json) -> Json:
 
 
 def divided_context(context: str) -> tuple[str, str]:
-    """Divide a context of HellaSwag into its whole sentences and the one that an ending goes on with."""
+    """Split a HellaSwag context into its complete sentences and the unfinished last one."""
     found = STOP.match(context)
     if context.rstrip().endswith((".", "!", "?")) or found is None:
         return context, ""
@@ -34,7 +34,7 @@ def divided_context(context: str) -> tuple[str, str]:
 
 
 def boolq(dataset: Dataset) -> Dataset:
-    """Return rows with the `label` (0 or 1) of SuperGLUE's BoolQ, of rows with a true or false `answer`."""
+    """Return rows with SuperGLUE's `label` (0 or 1), from rows with a true or false `answer`."""
     if "label" in dataset.column_names:
         return dataset
     return dataset.map(_boolq_row)
@@ -45,4 +45,4 @@ def _boolq_row(row: Json) -> Json:
 
 
 OF_ROWS = {hellaswag: _hellaswag_row, boolq: _boolq_row}
-"""What each of these does to one row."""
+"""The function of each of these for one row."""

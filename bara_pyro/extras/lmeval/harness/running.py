@@ -1,4 +1,4 @@
-"""Tasks run on a model: found, loaded, evaluated by `lm_eval.simple_evaluate`, and what is kept of it."""
+"""Load tasks and evaluate a model on them with `lm_eval.simple_evaluate`."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -15,27 +15,27 @@ from bara_pyro.lm.loading import quiet_transformers
 from bara_pyro.types import Json
 
 KEPT = ("results", "groups", "versions", "n-shot", "n-samples", "higher_is_better")
-"""What is kept of lm-eval's report: scores and what they are of, without prompts or the machine."""
+"""Parts of lm-eval's report that are kept: scores and counts, without prompts or details of the machine."""
 
 
 @contextmanager
 def loaded_tasks(
     tasks: Sequence[str], *, data_dir: Path | None = None, include_path: Path | None = None
 ) -> Iterator[tuple[list[object], TaskManager]]:
-    """Load tasks and their rows; yield them, and the manager that knows them, for `lm_eval.simple_evaluate`.
+    """Load tasks and their rows; yield them with their task manager, for `lm_eval.simple_evaluate`.
 
     Args:
         tasks: names of tasks, groups or tags.
-        data_dir: holds <task>/<split>.jsonl, read in place of the hub; see
+        data_dir: folder with <task>/<split>.jsonl, read instead of the hub; see
             `bara_pyro.extras.lmeval.harness.local`.
         include_path: folder of the user's own task files.
 
     Raises:
         ConfigError: a task is unknown, or `data_dir` has no rows for it.
-        DataError: its rows cannot be read: the hub is out of reach, or a file is missing or damaged.
+        DataError: rows cannot be read, because the hub cannot be reached or a file is missing or damaged.
     """
     if not tasks:
-        raise ConfigError("No task is named: give some with --tasks, separated by commas.")
+        raise ConfigError("There are no tasks: name them with --tasks, separated by commas.")
     own = [] if include_path is None else [include_path]
     others = TaskManager(include_path=own, include_defaults=False).all_tasks
     local = named(tasks, data_dir, others)
@@ -43,7 +43,7 @@ def loaded_tasks(
         if data_dir is not None and local:
             own = [*own, stack.enter_context(filled(local, data_dir))]
         asked = [f"{PREFIX}{task.removeprefix(PREFIX)}" if _is(task, local) else task for task in tasks]
-        # lm-eval reads thousands of files to know its own tasks: only where they are asked for.
+        # lm-eval reads thousands of files to list its own tasks, so do this only if one is requested.
         stock = any(task not in others and not _is(task, local) for task in tasks)
         manager = TaskManager(include_path=own, include_defaults=stock)
         yield [part for task in dict.fromkeys(asked) for part in _load(manager, task)], manager
@@ -56,15 +56,15 @@ def _is(task: str, local: Sequence[str]) -> bool:
 def _load(manager: TaskManager, name: str) -> list[object]:
     """Return a task, a group, or the tasks of a tag, with their rows."""
     if name not in manager.all_tasks:
-        raise ConfigError(f"Unknown task {name!r}: `lm-eval ls tasks` lists lm-eval's own.")
+        raise ConfigError(f"Unknown task {name!r}: list lm-eval's tasks with `lm-eval ls tasks`.")
     try:
         with quiet_transformers():
             found = manager.load([name])
     except (DatasetsError, OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].split(". ")[0].rstrip(".")
         raise DataError(
-            f"The rows of {name} cannot be read ({reason}): lm-eval's own tasks need the hub, unless "
-            "--data-dir has their rows."
+            f"The rows of {name} cannot be read ({reason}): connect to the hub, or give local rows with "
+            "--data-dir."
         ) from error
     groups = found.get("groups", {})
     return [groups[name]] if name in groups else list(found["tasks"].values())
@@ -86,15 +86,15 @@ def evaluate_tasks(
         tasks: names of tasks, groups or tags.
         data_dir: see `loaded_tasks`.
         include_path: see `loaded_tasks`.
-        limit: use at most so many rows of each task, to try out.
-        num_fewshot: examples before each question; by default what each task says.
+        limit: most rows to use of each task, for trying out.
+        num_fewshot: examples before each question; by default each task's own setting.
 
     Returns:
-        `model` (its law among it), lm-eval's version, and of each task `results`, its version, number of
-        examples and of rows. Scores are as lm-eval has them: fractions, not per cent.
+        `model` (with its law), `lm_eval` (the version), `limit`, and for each task its results, version and
+        numbers of examples and rows. Scores are fractions, as in lm-eval, not percentages.
 
     Raises:
-        ConfigError: a task is unknown, or the model cannot do what it asks for.
+        ConfigError: a task is unknown, or needs something that the model cannot do.
         DataError: rows cannot be read.
     """
     places = {

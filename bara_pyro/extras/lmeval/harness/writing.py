@@ -1,4 +1,4 @@
-"""Text written under draws of the posterior: requests of lm-eval as replies of `generation.generate`."""
+"""Answer lm-eval's generation requests under draws of the posterior, with `generation.generate`."""
 
 import sys
 from collections import defaultdict
@@ -17,7 +17,7 @@ HONOURED = ("do_sample", "max_gen_toks", "num_beams", "temperature", "top_k", "t
 
 @dataclass(frozen=True)
 class WritingSettings:
-    """What a request says of its text, in the words of `generation.generate`."""
+    """A request's settings, as arguments of `generation.generate`."""
 
     max_new_tokens: int
     stop: tuple[str, ...]
@@ -28,12 +28,12 @@ class WritingSettings:
 
 @dataclass(frozen=True)
 class Request:
-    """A context to be gone on from.
+    """A context to continue.
 
     Attributes:
-        prompt: the context; requests of one identifier are one request, which its task repeats.
-        number: which of its replies is asked for, 0 of one that is asked once.
-        settings: of its text.
+        prompt: the context; requests with the same identifier are repeats of one request.
+        number: number of the reply, 0 unless the request is repeated.
+        settings: settings of the text.
     """
 
     prompt: Prompt
@@ -42,48 +42,48 @@ class Request:
 
 
 def most_tokens(gen_kwargs: Json, default: int, max_length: int) -> int:
-    """Return how many tokens a request's text may have.
+    """Return the most tokens that a request's text may have.
 
     Args:
-        gen_kwargs: of the request.
-        default: where they do not say it.
-        max_length: tokens that the language model was made for.
+        gen_kwargs: settings of the request.
+        default: number of tokens if they give none.
+        max_length: the language model's limit in tokens.
 
     Raises:
-        ConfigError: so many leave no room for a context, or the settings cannot be read.
+        ConfigError: the number leaves no room for a context, or the settings cannot be read.
     """
     most = int(_normal(gen_kwargs, default)["max_gen_toks"])
     if not 0 < most < max_length:
         raise ConfigError(
-            f"max_gen_toks is {most}, and the language model was made for {max_length} tokens, the context "
-            f"among them: give the task's generation_kwargs 1 to {max_length - 1}."
+            f"max_gen_toks is {most}, and the language model's limit is {max_length} tokens including the "
+            f"context: give 1 to {max_length - 1} in the task's generation_kwargs."
         )
     return most
 
 
 def settings_of(gen_kwargs: Json, default: int, eos: str) -> WritingSettings:
-    """Return what a request says of its text.
+    """Return a request's settings for `generation.generate`.
 
     Args:
-        gen_kwargs: of the request. Without `do_sample` and a temperature the likeliest token is taken.
-        default: number of tokens, where they do not say it.
-        eos: the text of the token that ends a text, which ends a reply beside `until`.
+        gen_kwargs: settings of the request. Without `do_sample` and a temperature, decoding is greedy.
+        default: number of tokens if they give none.
+        eos: text of the end-of-text token, which ends a reply in addition to `until`.
 
     Raises:
-        ConfigError: they ask for what is not done under draws of the posterior.
+        ConfigError: a setting is not supported under draws of the posterior.
     """
     given = _normal(gen_kwargs, default)
     for name, value in given.items():
         if name not in HONOURED or (name == "num_beams" and value != 1):
             raise ConfigError(
-                f"The task's generation_kwargs have {name}={value!r}, which draws of the posterior do not "
-                f"honour: leave it out, or choose law mean or base. Honoured: {', '.join(HONOURED)}."
+                f"The task's generation_kwargs have {name}={value!r}, which is not supported with posterior "
+                f"draws: give only {', '.join(HONOURED)}, or choose law mean or base."
             )
     temperature = float(given.get("temperature", 0.0))
     if given["do_sample"] and temperature == 0:
         raise ConfigError(
             "The task's generation_kwargs have do_sample=True and no temperature above 0: give "
-            "temperature=1, or leave do_sample out for the likeliest token."
+            "temperature=1, or leave out do_sample for greedy decoding."
         )
     until = handle_stop_sequences(list(given["until"]), eos=eos)
     if not all(isinstance(text, str) for text in until):
@@ -95,7 +95,7 @@ def settings_of(gen_kwargs: Json, default: int, eos: str) -> WritingSettings:
 
 
 def _normal(gen_kwargs: Json, default: int) -> Json:
-    """Return settings under one name each, as lm-eval makes them."""
+    """Return settings normalised by lm-eval, with one name for each."""
     try:
         return dict(normalize_gen_kwargs(gen_kwargs, default))
     except (TypeError, ValueError) as error:
@@ -105,16 +105,16 @@ def _normal(gen_kwargs: Json, default: int) -> Json:
 def generated_texts(
     system: System, requests: Sequence[Request], *, seed: int, size: int
 ) -> Iterator[tuple[int, str]]:
-    """Yield each request's place and its text, as they are ready.
+    """Yield the place and text of each request as soon as it is ready.
 
-    A text is a function of the seed, the context's tokens and the number of the reply: neither the batch nor
-    the other requests matter, but for rounding.
+    A text is a function of the seed, the context's tokens and the number of the reply. Apart from rounding it
+    does not depend on the batch or on other requests.
 
     Args:
         system: the run.
-        requests: in any order; those of the same settings are written together, the longest first.
-        seed: of the draws.
-        size: requests a batch.
+        requests: requests in any order; those with the same settings are batched, the longest first.
+        seed: seed of the draws.
+        size: requests per batch.
 
     Raises:
         ConfigError: see `generation.generate`.
@@ -134,7 +134,7 @@ def generated_texts(
                 replies=count,
                 skip={(name, n) for name in prompts for n in range(count)} - some.keys(),
                 seed=seed,
-                memory_budget=sys.maxsize,  # the caller says how many requests
+                memory_budget=sys.maxsize,  # the caller limits the requests
                 **asdict(settings),
             ):
                 yield some[reply.prompt, reply.number], reply.text
