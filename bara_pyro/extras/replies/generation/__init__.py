@@ -1,4 +1,4 @@
-"""Replies with uncertainty: one draw of the posterior holds for a whole reply."""
+"""Write replies with uncertainty; each reply uses one posterior draw."""
 
 from bara_pyro.extras.replies.generation.encoder import embed, encoder_distance
 from bara_pyro.extras.replies.generation.generate import Reply, generate

@@ -1,4 +1,4 @@
-"""How replies are drawn, and what can be wrong in that."""
+"""Settings of decoding, and their checks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,8 +12,8 @@ from bara_pyro.extras.replies.generation.sampling import warpers
 from bara_pyro.lm.backbone import Backbone
 from bara_pyro.types import is_whole
 
-LONGEST = 256  # tokens of a reply, unless another number is given
-# What transformers would do beside, and what is done here in another way.
+LONGEST = 256  # default for the most tokens of a reply
+# Arguments of transformers that `generate` sets itself or replaces.
 OURS = (
     *("assistant_model", "cache_implementation", "do_sample", "generation_config", "logits_processor"),
     *("max_length", "max_new_tokens", "num_beam_groups", "num_beams", "num_return_sequences"),
@@ -22,7 +22,7 @@ OURS = (
     *("penalty_alpha", "stop_strings", "stopping_criteria", "temperature", "tokenizer"),
     *("top_k", "top_p", "use_cache"),
 )
-# What narrows the distribution that transformers samples from, which is not asked for a token here.
+# Arguments of transformers' sampling, which is not used here.
 SAMPLED = ("epsilon_cutoff", "eta_cutoff", "min_p", "top_h", "typical_p")
 
 
@@ -51,14 +51,14 @@ class Decoding:
             raise ConfigError(f"draws is {self.draws!r}: give 'each', 'mean' or a number of draws.")
         if self.mixture is not None and self.draws != "each":
             raise ConfigError(
-                f"draws={self.draws!r} and mixture={self.mixture}: the mixture has its own draws, give "
-                "one of the two."
+                f"draws={self.draws!r} and mixture={self.mixture} exclude each other, because the mixture "
+                "has its own draws: give one of the two."
             )
         if self.temperature == 0 and (self.top_p < 1 or self.top_k):
             narrowing = f"top_p={self.top_p:g}" if self.top_p < 1 else f"top_k={self.top_k}"
             raise ConfigError(
-                f"{narrowing} narrows what tokens are drawn from, and temperature=0 takes the likeliest: "
-                "give one of the two."
+                f"{narrowing} has no effect with temperature=0, which takes the likeliest token: give one of "
+                "the two."
             )
         if self.draws == "mean" and not self.fresh_theta:
             raise ConfigError(
@@ -71,7 +71,7 @@ class Decoding:
 
 
 def _whole(name: str, value: object) -> object:
-    """Return a number as an int, NumPy's too, and what is none as it is; "draws" may be a word."""
+    """Return a whole number as an int; None, and a word for "draws", are returned unchanged."""
     if value is None or (name == "draws" and isinstance(value, str)):
         return value
     if not is_whole(value):
@@ -80,47 +80,47 @@ def _whole(name: str, value: object) -> object:
 
 
 def check_options(options: dict[str, object]) -> None:
-    """Refuse arguments of transformers' `generate` that are decided here, or would change nothing."""
+    """Raise an error for arguments of transformers' `generate` that are set here or have no effect."""
     if options.get("num_beams", 1) != 1:
         raise ConfigError(
-            f"num_beams={options['num_beams']}: a beam search would carry the cache of one draw to another: "
-            "leave it out and ask for several replies."
+            f"num_beams={options['num_beams']} is not supported, because beams would mix the caches of "
+            "several draws: leave it out and set replies."
         )
     if options.get("use_cache") is False:
         raise ConfigError(
-            "use_cache=False: without cached keys and values every token would be read again at every step: "
-            "leave it out."
+            "use_cache=False is not supported, because every step would read all tokens again: leave it out."
         )
     if others := sorted(set(options) & set(SAMPLED)):
         raise ConfigError(
-            f"{others[0]}={options[others[0]]}: tokens are drawn here by temperature, top_p and top_k alone: "
-            "leave it out."
+            f"{others[0]}={options[others[0]]} is not supported: use temperature, top_p and top_k instead."
         )
     if ours := sorted(set(options) & set(OURS)):
         raise ConfigError(
-            f"{ours[0]} is decided here: use the arguments of bara_pyro.extras.replies.generation.generate."
+            f"{ours[0]} is set by bara_pyro.extras.replies.generation.generate: use the arguments of that "
+            "function."
         )
 
 
 def check_drawn(model: AdaptedLM, guide: SiteGuide, how: Decoding) -> None:
-    """Refuse what has no such draws, and a language model that something hangs on."""
+    """Raise an error if the method has no such draws, or if the language model has adapters attached."""
     if not model.members or changes_logits(model):
         check_attachable(model, guide, drawn=how.draws != "mean")
         return
     model.backbone.check_free()
     if how.draws == "mean":
         raise ConfigError(
-            "draws='mean': an ensemble has members and no mean, so give draws='each', which takes them in "
-            f"turn, or mixture={model.members}."
+            "draws='mean': an ensemble has no mean, so give draws='each', which takes its members in turn, "
+            f"or mixture={model.members}."
         )
     if (how.mixture or 0) > model.members:
         raise ConfigError(
-            f"mixture={how.mixture}: the ensemble has {model.members} members, so give no more than these."
+            f"mixture={how.mixture} exceeds the ensemble's {model.members} members: give "
+            f"mixture={model.members} or less."
         )
 
 
 def within_context(prompts: Sequence[Prompt], backbone: Backbone, how: Decoding) -> Decoding:
-    """Return how to decode with a number of tokens that the context has room for behind every prompt."""
+    """Return the decoding settings with `max_new_tokens` set to fit the context after every prompt."""
     room = backbone.context
     new = how.max_new_tokens or min(LONGEST, LONGEST if room is None else room // 2)
     if room is not None and prompts:

@@ -1,4 +1,4 @@
-"""A draw of the posterior for every row of a batch: one that holds for its reply, and one a token."""
+"""Posterior draws for each row of a batch: global latents per reply, local latents per token."""
 
 from collections.abc import Sequence
 
@@ -15,17 +15,17 @@ from bara_pyro.core.posterior import Addressed
 
 
 class RowDraws(Placed, Addressed):
-    """One draw a row, with the noise of `prediction.predict` for that identifier and that number of a draw.
+    """One draw per row, with the noise of `prediction.predict` for the same identifier and draw number.
 
     Draw n of an ensemble of M is its member n mod M.
 
     Args:
         guide: the fitted guide.
-        seed: of the draws.
-        ids: of the rows.
-        numbers: long, `B`: of the draws of local latents.
-        shared: long, `B`: of the draws of the global ones.
-        fresh_theta: draw local latents; False: they stand at their mean, given the global draw.
+        seed: seed of the draws.
+        ids: identifiers of the rows.
+        numbers: long, `B`: draw numbers of local latents.
+        shared: long, `B`: draw numbers of global latents.
+        fresh_theta: whether to draw local latents; if False, they are at their mean given the global draw.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class RowDraws(Placed, Addressed):
         self.fresh_theta = fresh_theta
 
     def see(self, positions: Tensor) -> None:
-        """Go to the positions of a forward's tokens, long, `B x T`."""
+        """Set the positions of a forward pass's tokens, long, `B x T`."""
         self.addresses.move(positions.unsqueeze(1))
 
     def value(self, name: str, fn: TorchDistribution) -> Tensor:
@@ -53,7 +53,7 @@ class RowDraws(Placed, Addressed):
         return super().value(name, fn)
 
     def latents(self) -> Sequence[LayerLatents]:
-        """Return what each adapter is given: the global latents, a draw a row, or an ensemble's members."""
+        """Return each adapter's global latents, one draw per row, or an ensemble's members."""
         model, numbers = self.guide.model, self.addresses.shared
         if model.members:
             return [numbers % model.members] * len(model.targets)

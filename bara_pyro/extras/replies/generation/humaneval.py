@@ -1,4 +1,4 @@
-"""HumanEval: programs that a run writes, judged in the sandbox; pass@k with intervals over problems."""
+"""HumanEval: let a run write programs, test them in the sandbox and compute pass@k."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -28,11 +28,10 @@ FEWEST = 2  # problems: the intervals of `score_programs` are over them
 
 
 def check_problems(problems: Sequence[Problem]) -> None:
-    """Raise `DataError` where there are too few problems for their programs to be scored."""
+    """Raise `DataError` if there are too few problems for intervals."""
     if len(problems) < FEWEST:
         raise DataError(
-            f"The intervals of pass@k are over problems, of which there is {len(problems)}: give at least "
-            f"{FEWEST}."
+            f"The number of problems is {len(problems)}, too few for intervals of pass@k: give at least {FEWEST}."
         )
 
 
@@ -45,25 +44,24 @@ def write_programs(
     replies: int,
     on_program: OnProgram | None = None,
 ) -> list[Json]:
-    """Let a run complete the problems, `replies` times each; go on with what is there.
+    """Complete each problem `replies` times, continuing an earlier run in the folder.
 
-    A completion ends where the paper ends it (Chen et al. 2021, section 3.2), at the texts of
-    `STOP_SEQUENCES`.
+    Completions end at the texts of `STOP_SEQUENCES`, as in Chen et al. (2021), section 3.2.
 
     Args:
-        system: fitted.
-        problems: to complete.
-        out: folder; the programs go to its file `programs.jsonl`.
-        how: see `generation.generate`; its `stop` is the paper's.
-        replies: number of completions a problem.
-        on_program: called after each.
+        system: a fitted system.
+        problems: the problems to complete.
+        out: folder; the programs are written to `programs.jsonl` in it.
+        how: decoding settings; `stop` is replaced by `STOP_SEQUENCES`.
+        replies: number of completions per problem.
+        on_program: called after each completion.
 
     Returns:
-        A line a completion, see `reply_lines`.
+        One dictionary per completion; see `reply_lines`.
 
     Raises:
-        DataError: there are fewer than two problems; nothing is written then.
-        ConfigError: what is there was made by another run, with other settings or from other prompts.
+        DataError: there are fewer than two problems; nothing is written.
+        ConfigError: existing programs come from another run, other settings or other prompts.
     """
     check_problems(problems)
     how = replace(how, stop=STOP_SEQUENCES)
@@ -89,23 +87,23 @@ def judge_programs(
     unsandboxed: bool = False,
     on_program: OnProgram | None = None,
 ) -> list[Json]:
-    """Run the programs that have not been judged by these tests, in the sandbox; write what came of each.
+    """Test the programs that have no result yet, in the sandbox, and write the results.
 
     Args:
-        problems: with their tests.
-        programs: lines of `write_programs`.
-        out: folder; what came of them goes to its file `judged.jsonl`.
-        limits: what a program may use.
-        workers: programs at a time.
+        problems: the problems with their tests.
+        programs: dictionaries from `write_programs`.
+        out: folder; the results are written to `judged.jsonl` in it.
+        limits: limits of time, memory and so on for a program.
+        workers: number of programs run in parallel.
         unsandboxed: DANGEROUS: see `bara_pyro.extras.replies.sandbox.run_program`.
-        on_program: called after each.
+        on_program: called after each program.
 
     Returns:
-        A line a program: `id`, `number`, `made`, `problem_key`, which tells the problem and its test,
-        `passed`, `reason`, `message`, `seconds`.
+        One dictionary per program: `id`, `number`, `made`, `problem_key` (a hash of the problem and its
+        test), `passed`, `reason`, `message` and `seconds`.
 
     Raises:
-        SandboxError: programs cannot be isolated here.
+        SandboxError: this machine cannot isolate programs.
     """
     file = Path(out) / JUDGED
     keys = {problem.task_id: _key(problem) for problem in problems}
@@ -114,7 +112,7 @@ def judge_programs(
     def asked(row: Json) -> bool:
         return (row["id"], row["number"]) in wanted
 
-    # What was judged beside (of more replies, or of more problems) stays, what is outdated goes.
+    # Keep results of other replies and problems, and drop outdated ones.
     there = [
         row
         for row in read_jsonl(file, ReplyLine)
@@ -152,13 +150,12 @@ def _came_of(program: Json, key: str, outcome: Outcome) -> Json:
 def score_programs(
     programs: Sequence[Json], judged: Sequence[Json], out: str | Path
 ) -> tuple[SamplingCurve, Json]:
-    """Return pass@k of judged programs, and write it with what else is worth knowing to `humaneval.json`.
+    """Return pass@k of tested programs, and write it with other statistics to `humaneval.json`.
 
     Returns:
-        The curve, percent; and what is written: `pass_at_k` (k -> percent with its interval over problems),
-        `reasons` (how many programs came to which end), `entropy` of a token (see `token_entropy`),
-        `distinct`, `diversity` and `signature` (see `diversity_of`), `tokens` a program, `problems`,
-        `replies`.
+        The curve in percent, and the content of the file: `pass_at_k` (k -> percent with its interval over
+        problems), `reasons` (counts of results), `entropy` per token (see `token_entropy`), `distinct`,
+        `diversity` and `signature` (see `diversity_of`), mean `tokens` per program, `problems`, `replies`.
     """
     names = list(dict.fromkeys(row["id"] for row in programs))
     passed = {(row["id"], row["number"]): row["passed"] for row in judged}

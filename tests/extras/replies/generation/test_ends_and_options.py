@@ -69,7 +69,7 @@ def test_what_is_learnt_ends_with_what_generation_stops_at(template: str, end: i
 def test_what_would_spoil_replies_is_refused(name: str) -> None:
     tokenizer = SimpleNamespace(pad_token_id=0, eos_token_id=None, decode=lambda tokens, **_: "")
     pair = adapted("lora", Backbone(make_lm("qwen2"), tokenizer))
-    with pytest.raises(ConfigError, match=f"{name} is decided here"):
+    with pytest.raises(ConfigError, match=f"{name} is set by"):
         list(generate(*pair, PROMPTS, max_new_tokens=2, **{name: 3}))
 
 

@@ -167,9 +167,9 @@ def test_an_option_sees_no_padding(bara: Pair, tiny: Backbone) -> None:
     [
         ({"num_beams": 4}, "num_beams=4"),
         ({"use_cache": False}, "use_cache=False"),
-        ({"do_sample": True}, "do_sample is decided here"),
-        ({"min_p": 0.1}, "min_p=0.1: tokens are drawn here by"),
-        ({"num_return_sequences": 3}, "num_return_sequences is decided here"),
+        ({"do_sample": True}, "do_sample is set by"),
+        ({"min_p": 0.1}, "min_p=0.1 is not supported"),
+        ({"num_return_sequences": 3}, "num_return_sequences is set by"),
         ({"replies": 0}, "replies is 0"),
         ({"draws": 0}, "draws is 0"),
         ({"draws": "some"}, "draws is 'some'"),
@@ -214,9 +214,9 @@ def test_prompts_that_are_refused(bara: Pair) -> None:
         replies(bara, ["is " * 80])
     with pytest.raises(DataError, match="no chat template"):
         replies(bara, [[{"role": "user", "content": "is"}]])
-    with pytest.raises(ConfigError, match="prompts is a text"):
+    with pytest.raises(ConfigError, match="prompts is the text"):
         replies(bara, "is the fox red ?")
-    with pytest.raises(ConfigError, match="one or the other"):
+    with pytest.raises(ConfigError, match="encode all of them, or none"):
         replies(bara, [SHORT, "is"])
     with pytest.raises(DataError, match="share the id"):
         encode_prompts(["is", "the"], bara[0].backbone.tokenizer, ids=["a", "a"])

@@ -122,7 +122,7 @@ def test_the_command(
     command = ("humaneval", tmp_path / "run", "--problems", file, "--out", out, "--replies", 2)
     one = write_rows(tmp_path / "one.jsonl", [vars(PROBLEMS[0])])
     refused = bara("humaneval", tmp_path / "run", "--problems", one, "--out", out, "--replies", 2)
-    assert_one_sentence(refused, "of which there is 1", "give at least 2")
+    assert_one_sentence(refused, "number of problems is 1", "give at least 2")
     assert not (out / "programs.jsonl").exists()
     found = bara(*command, "--max-new-tokens", 6)
     assert found.code == 0, found.err
@@ -145,6 +145,6 @@ def test_the_command(
 
 def test_one_problem_is_refused_before_a_run_is_asked(tmp_path: Path) -> None:
     for problems in ([], [PROBLEMS[0]]):
-        with pytest.raises(DataError, match=f"over problems, of which there is {len(problems)}: give at"):
+        with pytest.raises(DataError, match=f"number of problems is {len(problems)}, too few"):
             write_programs(object(), problems, tmp_path, Decoding(), replies=2)  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
