@@ -31,7 +31,8 @@ def check_problems(problems: Sequence[Problem]) -> None:
     """Raise `DataError` if there are too few problems for intervals."""
     if len(problems) < FEWEST:
         raise DataError(
-            f"The number of problems is {len(problems)}, too few for intervals of pass@k: give at least {FEWEST}."
+            f"The number of problems is {len(problems)}, too few for intervals of pass@k: "
+            f"give at least {FEWEST}."
         )
 
 

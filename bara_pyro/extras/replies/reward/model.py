@@ -1,4 +1,4 @@
-"""Reward models: Hugging Face classifiers of one output, whose head is known to have been trained."""
+"""Load reward models: Hugging Face classifiers with one output and a trained head."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,23 +32,24 @@ from bara_pyro.untrusted.schemas import RewardFile
 
 RECORD = "reward.json"
 HEAD = "score"
-"""What transformers calls the head of a classifier made of a causal language model."""
+"""transformers' name of the head of a classifier made from a causal language model."""
 LONGEST = 2048
 CHAT, PLAIN = "chat", "plain"
 
 
 @dataclass(frozen=True)
 class RewardModel:
-    """A classifier of one output, with what is needed to ask it.
+    """A classifier with one output, its tokenizer and its settings.
 
     Attributes:
-        model: scores rows of tokens; in evaluation mode.
-        tokenizer: of its folder.
+        model: the classifier, in evaluation mode.
+        tokenizer: the tokenizer of its folder.
         name: the folder or hub name.
-        format: "chat", prompt and reply go through the chat template; "plain", the reply follows the prompt.
-        max_length: tokens of prompt and reply together that it was trained on, or can read.
-        record: what `train_reward` wrote beside it, `accuracy` on held-out pairs among it; None where it came
-            from elsewhere.
+        format: "chat" if prompt and reply go through the chat template, "plain" if the reply follows the
+            prompt.
+        max_length: most tokens of prompt and reply together, as in training or as the model can read.
+        record: content of reward.json, which `train_reward` writes, including the accuracy on held-out pairs;
+            None for other models.
     """
 
     model: PreTrainedModel
@@ -60,31 +61,31 @@ class RewardModel:
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
+        """The device of the model."""
         return self.model.device
 
     @property
     def held_out(self) -> Json | None:
-        """The fields of `agreement.Agreement` on held-out pairs; None where they are not known."""
+        """The fields of `agreement.Agreement` on held-out pairs, or None if unknown."""
         return None if self.record is None else self.record["held_out"]
 
 
 def load_reward_model(name: str | Path, dtype: str = "float32", device: str = "cpu") -> RewardModel:
     """Load a reward model from a folder or the hub; code that comes with a model is never run.
 
-    Of a classifier made of a causal language model the head computes in float32, whatever the type of the
-    other weights: scores of bfloat16 have three digits, and many replies would tie.
+    The head of a classifier made from a causal language model computes in float32, because scores in bfloat16
+    have three digits and many replies would tie.
 
     Args:
         name: a local Hugging Face folder, or a hub name.
-        dtype: "float32", "bfloat16" or "float16", of the weights.
-        device: where to put it.
+        dtype: type of the weights: "float32", "bfloat16" or "float16".
+        device: device to load onto.
 
     Raises:
-        BackboneError: nothing of that name can be read, a weight such as its head is not in the file and
-            would be random, it has more than one output, or it has no padding token.
+        BackboneError: the model cannot be read, lacks weights (which would be random), has more than one
+            output, or has no padding token.
         ConfigError: `dtype` or `device` is unknown.
-        CheckpointError: a file that `train_reward` wrote has changed since.
+        CheckpointError: a file written by `train_reward` has changed.
 
     Examples:
         >>> from pathlib import Path
@@ -102,8 +103,8 @@ def load_reward_model(name: str | Path, dtype: str = "float32", device: str = "c
     model, tokenizer, missing = load_classifier(name, dtype, device)
     if missing:
         raise BackboneError(
-            f"{str(name)!r} is no reward model, its file lacks {missing[0]!r}, which would be random: give a "
-            "model that was trained to score replies, or train one with `bara reward train`."
+            f"The file of {str(name)!r} lacks {missing[0]!r}, which would be random: give a trained "
+            "reward model, or train one with `bara reward train`."
         )
     give_padding(model, tokenizer, name)
     float_head(model)
@@ -113,10 +114,10 @@ def load_reward_model(name: str | Path, dtype: str = "float32", device: str = "c
 
 
 def read_record(folder: Path) -> Json | None:
-    """Return what `train_reward` wrote beside a model; None where it wrote nothing.
+    """Return the content of a model's reward.json, or None if there is none.
 
     Raises:
-        CheckpointError: it is not what was written, or another file of the folder is not.
+        CheckpointError: a file of the folder has changed since `train_reward` wrote it.
     """
     path = folder / RECORD
     check_name(folder, BackboneError)
@@ -129,28 +130,28 @@ def read_record(folder: Path) -> Json | None:
 
 
 def format_of(tokenizer: Tokenizer) -> str:
-    """Return how prompts and replies are put together: by the chat template where there is one."""
+    """Return the format of prompts and replies: "chat" if there is a chat template, else "plain"."""
     return CHAT if tokenizer.chat_template else PLAIN
 
 
 def token_limit(model: PreTrainedModel, most: int = LONGEST) -> int:
-    """Return how many tokens a row may have where nobody says: `most`, or fewer that a model can read."""
+    """Return the default limit of a row in tokens: `most`, or the model's own limit if lower."""
     return min(most, positions(model) or most)
 
 
 def load_classifier(
     name: str | Path, dtype: str, device: str
 ) -> tuple[PreTrainedModel, Tokenizer, list[str]]:
-    """Load a classifier of one output, its tokenizer and the names of the weights that its file lacks.
+    """Load a classifier with one output, its tokenizer and the names of missing weights.
 
     Raises:
-        BackboneError: it cannot be read, is a run, or has more than one output.
+        BackboneError: the model cannot be read, is a run, or has more than one output.
         ConfigError: `dtype` or `device` is unknown.
     """
     if dtype not in DTYPES:
         raise ConfigError(unknown("dtype", dtype, DTYPES))
     if device == AUTO:
-        raise ConfigError("A reward model is put on one device: choose cpu, cuda, cuda:1 or mps.")
+        raise ConfigError("device='auto': a reward model needs one device: choose cpu, cuda, cuda:1 or mps.")
     place, path = find_device(device), resolve(name)
     if is_run(Path(path)):
         raise BackboneError(
@@ -161,7 +162,7 @@ def load_classifier(
         "num_labels": 1,
         "dtype": DTYPES[dtype],
         "output_loading_info": True,
-        "ignore_mismatched_sizes": True,  # looked at below, where there is a better sentence for it
+        "ignore_mismatched_sizes": True,  # checked below, with a clearer message
     }
     check_model_folder(Path(path))
     try:
@@ -185,7 +186,7 @@ def load_classifier(
 
 @contextmanager
 def _no_reports() -> Iterator[None]:
-    """Keep the table of missing weights to ourselves: it says "newly initialized" and goes on."""
+    """Silence transformers' report on missing weights, which are checked here."""
     before = logging.get_verbosity()
     logging.set_verbosity_error()
     try:
@@ -195,23 +196,23 @@ def _no_reports() -> Iterator[None]:
 
 
 def give_padding(model: PreTrainedModel, tokenizer: Tokenizer, name: str | Path) -> None:
-    """See to it that the model knows its padding token, by which it finds the end of a row in a batch.
+    """Set the model's padding token, which it needs to find the end of a row in a batch.
 
     Raises:
-        BackboneError: neither its configuration nor its tokenizer names one.
+        BackboneError: neither the configuration nor the tokenizer has a padding token.
     """
     config = model.config.get_text_config()
     if config.pad_token_id is None:
         config.pad_token_id = tokenizer.pad_token_id
     if config.pad_token_id is None:
         raise BackboneError(
-            f"{str(name)!r} has no padding token, so that the end of a reply cannot be told in a batch: "
-            "write the pad_token_id that it was trained with in its config.json."
+            f"{str(name)!r} has no padding token, which marks the end of replies in a batch: add the "
+            "pad_token_id of its training to its config.json."
         )
 
 
 def float_head(model: PreTrainedModel) -> None:
-    """Let the head of a classifier made of a causal language model compute in float32."""
+    """Make the head of a classifier made from a causal language model compute in float32."""
     head = getattr(model, HEAD, None)
     if isinstance(head, nn.Linear):
         head.float()

@@ -1,4 +1,4 @@
-"""Scores of replies by a reward model."""
+"""Score replies with a reward model."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -25,24 +25,24 @@ def score_replies(
     max_length: int | None = None,
     on_rows: OnRows | None = None,
 ) -> Tensor:
-    """Return the scores of replies, float32, `n`, in the order given; higher is better.
+    """Return the scores of replies (float32, `n`) in order; higher is better.
 
-    The score of a row is that of the model's own forward: of one made of a causal language model at the last
-    token that is not its padding token. It depends on the batch and the order by rounding alone. See
-    `rows.row_of` for how prompt and reply are put together.
+    The score is the output of the model's forward pass; models made from a causal language model read it at
+    the last token that is not padding. Apart from rounding it does not depend on batch or order.
+    `rows.row_of` describes how prompt and reply are joined.
 
     Args:
-        reward: from `load_reward_model`.
-        replies: the n prompts with replies.
-        batch_size: rows at a time; rows of like length go together.
-        max_length: the most tokens of prompt and reply together, `reward.max_length` by default; a longer row
-            loses the beginning of its prompt.
+        reward: a model from `load_reward_model`.
+        replies: the n prompts with their replies.
+        batch_size: rows per batch; rows of similar length are batched.
+        max_length: most tokens of prompt and reply together, by default `reward.max_length`; longer rows lose
+            the beginning of their prompt.
         on_rows: called after each batch with its number of rows.
 
     Raises:
-        DataError: there are no rows, a reply alone is longer than `max_length`, messages are given and the
-            model has no chat template, or a row has no tokens.
-        ConfigError: `batch_size` or `max_length` is not positive, or more than the model can read.
+        DataError: there are no rows, a row has no tokens, a reply alone exceeds `max_length`, or messages are
+            given to a model without a chat template.
+        ConfigError: `batch_size` or `max_length` is not positive, or the model cannot read that many tokens.
         BackboneError: a score is not finite.
 
     Examples:
@@ -77,7 +77,7 @@ def _conversation(reply: Replied, number: int) -> Conversation:
 
 
 def check_length(reward: RewardModel, max_length: int | None) -> int:
-    """Return the number of tokens that rows are cut to; a `ConfigError` where a model reads fewer."""
+    """Return the limit of rows in tokens; raise `ConfigError` if the model reads fewer."""
     length, most = max_length or reward.max_length, positions(reward.model)
     if max_length is not None and max_length < 1:
         raise ConfigError(f"max_length is {max_length}: choose a positive number of tokens.")
@@ -90,7 +90,7 @@ def check_length(reward: RewardModel, max_length: int | None) -> int:
 
 
 def encoded_rows(reward: RewardModel, told: Sequence[Conversation], max_length: int) -> list[list[int]]:
-    """Return the tokens of rows; a `DataError` where there are none or one is too long."""
+    """Return the tokens of rows; raise `DataError` if there are no rows or a reply is too long."""
     if not told:
         raise DataError("There are no replies to score: give at least one.")
     rows = []
@@ -98,8 +98,8 @@ def encoded_rows(reward: RewardModel, told: Sequence[Conversation], max_length: 
         row = row_of(conversation, reward.tokenizer, reward.format, max_length)
         if row is None:
             raise DataError(
-                f"The reply of row {conversation.id!r} is longer than max_length, {max_length} tokens, by "
-                "itself: raise max_length (--max-length), or leave the row out."
+                f"The reply of row {conversation.id!r} is longer than {max_length} tokens: raise max_length "
+                "(--max-length), or leave the row out."
             )
         rows.append(row)
     return rows
@@ -123,7 +123,7 @@ def scores_of_rows(
 
 
 def forward(reward: RewardModel, rows: Sequence[Sequence[int]]) -> Tensor:
-    """Return the scores of a batch, float32, `B`, with a gradient where there is one to have."""
+    """Return the scores of a batch (float32, `B`), differentiable if gradients are enabled."""
     ids, mask = pad_right(rows, reward.model.config.get_text_config().pad_token_id)
     found = reward.model(input_ids=ids.to(reward.device), attention_mask=mask.to(reward.device))
     return found.logits[:, 0].float()

@@ -1,4 +1,4 @@
-"""`train_reward`: from a language model and preference pairs to the folder of a reward model."""
+"""`train_reward`: train a reward model on preference pairs."""
 
 import os
 import time
@@ -33,12 +33,12 @@ from bara_pyro.runs.ownership import discard, foreign
 from bara_pyro.types import Json
 from bara_pyro.untrusted.schemas import SCHEMA
 
-TRAINED_LENGTH = 1024  # tokens of a row, unless another number is given
+TRAINED_LENGTH = 1024  # default limit of a row in tokens
 
 OnProgress = Callable[[str, int, int, str], object]
-"""Called with what is being done, how much of it is done, how much there is, and a remark."""
+"""Called with the stage, the steps done, the total number of steps, and a note."""
 BATCH = 4
-"""Rows at a time where held-out pairs are scored."""
+"""Rows per batch when scoring held-out pairs."""
 
 
 def train_reward(
@@ -50,31 +50,32 @@ def train_reward(
     device: str = "cpu",
     on_progress: OnProgress | None = None,
 ) -> RewardModel:
-    """Train a reward model on preference pairs, and write and return it.
+    """Train a reward model on preference pairs, write it to a folder and return it.
 
-    The loss is that of Bradley and Terry. The head starts at zero, so that the first loss is log 2, unless
-    `name` is a reward model already, which is trained further. What is trained is merged into the weights.
-    `out` is then an ordinary Hugging Face folder that `AutoModelForSequenceClassification` reads, with
-    `reward.json` beside it: the data, the settings, and how the model as it was written agrees with held-out
-    pairs. It appears whole or not at all; what bara wrote there before is replaced in the end.
+    The loss is the Bradley-Terry loss. The head starts at zero (first loss log 2), unless `name` is already a
+    reward model, which is then trained further. Trained adapters are merged into the weights.
+
+    `out` becomes a Hugging Face folder for `AutoModelForSequenceClassification`, with the data, settings and
+    accuracy on held-out pairs in `reward.json`. It appears whole or not at all; earlier output of bara in it
+    is replaced at the end.
 
     Args:
-        name: of a causal language model: a local Hugging Face folder, a hub name, or "microworld".
-        task: pairs to train on and to test on. Those of which a reply alone is longer than
-            `config.max_length` are left out, and counted.
-        out: the folder; absent, empty, or written by bara.
-        config: the settings; the default ones if None.
-        device: where to compute.
-        on_progress: is told how far it is.
+        name: a causal language model: a local Hugging Face folder, a hub name, or "microworld".
+        task: pairs to train and test on. Pairs with a reply longer than `config.max_length` are left out and
+            counted.
+        out: folder to write; it must not exist, be empty, or be written by bara.
+        config: the settings, or None for the defaults.
+        device: device to train on.
+        on_progress: called with the progress of each stage.
 
     Raises:
-        BackboneError: the language model cannot be read, lacks more than a head, or is no causal one.
-        ConfigError: the device or the type is unknown, the model cannot read as many tokens, or `out` holds
-            what bara did not write.
-        DataError: no pair is left to train on or to test on, or a row cannot be put into tokens.
+        BackboneError: the language model cannot be read, lacks weights other than a head, or is not causal.
+        ConfigError: the device or type is unknown, the model cannot read that many tokens, or `out` holds
+            other files.
+        DataError: no pair is left to train or test on, or a row cannot be tokenized.
         TrainingError: the loss is not finite.
         CheckpointError: the folder cannot be written.
-        Stopped: Ctrl-C or SIGTERM; nothing has been written then.
+        Stopped: Ctrl-C or SIGTERM; nothing has been written.
 
     Examples:
         >>> from pathlib import Path
@@ -114,7 +115,7 @@ def train_reward(
 
 
 def _check_free(out: Path) -> None:
-    """Refuse a place where the folder could not appear in the end."""
+    """Raise an error if the folder cannot be written there."""
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out} is a file: choose a folder.")
     if (stranger := foreign(out)) is not None:
@@ -122,11 +123,11 @@ def _check_free(out: Path) -> None:
 
 
 def start(name: str | Path, config: RewardConfig, device: str) -> RewardModel:
-    """Load a language model with a head of zeros, or a reward model as it is.
+    """Load a language model with a head of zeros, or a reward model with its own head.
 
     Raises:
-        BackboneError: it cannot be read, lacks more than a head, or is no causal language model.
-        ConfigError: the device or the type is unknown.
+        BackboneError: the model cannot be read, lacks weights other than a head, or is not causal.
+        ConfigError: the device or type is unknown.
     """
     model, tokenizer, missing = load_classifier(name, config.dtype, device)
     length = config.max_length or token_limit(model, TRAINED_LENGTH)
@@ -158,20 +159,20 @@ def _rows(
             rows.append((chosen, rejected))
     if not kept:
         raise DataError(
-            f"Of none of {len(pairs)} {kind} pairs both replies are at most {max_length} tokens long: raise "
-            "max_length (--max-length)."
+            f"All {len(pairs)} {kind} pairs have a reply of more than {max_length} tokens: raise max_length "
+            "(--max-length)."
         )
     return kept, rows
 
 
 def pad_apart(reward: RewardModel, rows: Sequence[Sequence[int]]) -> None:
-    """Choose a padding token that no row ends with, or a classifier would read the score before the end.
+    """Choose a padding token that no row ends with.
 
-    Many tokenizers pad with the token that ends a text. transformers takes the last token that is not padding
-    for the end of a row.
+    transformers reads the score at the last token that is not padding, which would be too early in rows that
+    end with the padding token. Many tokenizers pad with the end-of-text token.
 
     Raises:
-        BackboneError: the tokenizer has no special token that will do.
+        BackboneError: every special token of the tokenizer ends a row.
     """
     ends = {row[-1] for row in rows}
     tokenizer: Tokenizer = reward.tokenizer
@@ -180,8 +181,7 @@ def pad_apart(reward: RewardModel, rows: Sequence[Sequence[int]]) -> None:
     free = next((token for token in known if token is not None and token not in ends), None)
     if free is None:
         raise BackboneError(
-            f"The tokenizer of {reward.name} has no special token that no reply ends with, to pad with: add "
-            "a padding token to it."
+            f"The tokenizer of {reward.name} needs a padding token that no reply ends with: add one to it."
         )
     config.pad_token_id = reward.model.config.pad_token_id = free
     tokenizer.pad_token = tokenizer.convert_ids_to_tokens(free)
@@ -215,7 +215,7 @@ def _save(reward: RewardModel, folder: Path) -> None:
 def _held_out(
     reward: RewardModel, pairs: Sequence[PreferencePair], rows: Sequence[PairRows], say: OnProgress
 ) -> Agreement:
-    """Score held-out pairs by the model as it was written, which merging and its type have rounded."""
+    """Score held-out pairs with the saved model, because merging and its dtype round the weights."""
     both = [row for pair in rows for row in pair]
     done = 0
 
@@ -237,7 +237,7 @@ def _record(
     fitted: LastEpoch,
     found: Agreement,
 ) -> Json:
-    """Return what `reward.json` holds; rates are in percent."""
+    """Return the content of `reward.json`; rates are in percent."""
     train, test = kept
     return {
         "schema": SCHEMA,

@@ -96,7 +96,7 @@ def test_what_is_refused(classifier: Path) -> None:
     long = [("the", " red"), ("the", " red" * 9)]
     cases = [
         (DataError, "no replies to score", ([],), {}),
-        (DataError, "row 'row-2' is longer than max_length, 5 tokens", (long,), {"max_length": 5}),
+        (DataError, "row 'row-2' is longer than 5 tokens", (long,), {"max_length": 5}),
         (DataError, "conversation and the reward model has no chat template", ([([USER], "red")],), {}),
         (DataError, "row 'row-1' have no tokens", ([("", "")],), {}),
         (DataError, "is not valid Unicode", ([("the", "\ud800")],), {}),

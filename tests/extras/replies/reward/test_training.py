@@ -115,7 +115,7 @@ def test_pairs_that_are_too_long_are_left_out_and_counted(lm: Path, tmp_path: Pa
     assert record is not None
     assert [record["data"][f"{kind}_pairs_too_long"] for kind in ("train", "test")] == [1, 2]
     assert [record["data"][f"{kind}_pairs"] for kind in ("train", "test")] == [48, 20]
-    with pytest.raises(DataError, match="Of none of 1 test pairs both replies are at most 64"):
+    with pytest.raises(DataError, match="All 1 test pairs have a reply of more than 64"):
         train_reward(lm, PreferenceTask("planted", TASK.train, [long]), tmp_path / "none", FAST)
     assert not (tmp_path / "none").exists()
 
@@ -224,7 +224,7 @@ def test_another_tools_manifest_is_not_ours(lm: Path, tmp_path: Path) -> None:
 
 def test_a_model_whose_replies_end_with_every_special_token_is_refused(lm: Path, tmp_path: Path) -> None:
     ends = [PreferencePair("the", f" red {word}", " blue", word) for word in WORDS[:3]]
-    with pytest.raises(BackboneError, match="no special token that no reply ends with"):
+    with pytest.raises(BackboneError, match="needs a padding token that no reply ends with"):
         train_reward(lm, PreferenceTask("planted", ends, TASK.test), tmp_path / "out", FAST)
 
 
