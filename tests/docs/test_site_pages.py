@@ -107,7 +107,7 @@ def test_the_lists_of_swap_are_those_of_the_registries() -> None:
     assert set(rows) == set(PRIORS)
     for name, cell in rows.items():
         assert set(re.findall(r"\w+(?=`)", cell)) == {*PRIORS[name].__code__.co_varnames}
-    [guides] = re.findall(r"^Guides .*?\. \[", text, flags=re.MULTILINE | re.DOTALL)
+    [guides] = re.findall(r"^The setting `method.guide` .*?\. \[", text, flags=re.MULTILINE | re.DOTALL)
     assert {*FAMILIES} == {*re.findall(r"`([a-z-]+)`", guides)}
 
 
