@@ -92,7 +92,7 @@ def test_what_cannot_be_read(tmp_path: Path, classifier: Path) -> None:
         load_reward_model(classifier, "int8")
     with pytest.raises(ConfigError, match="The device 'tpu'"):
         load_reward_model(classifier, device="tpu")
-    with pytest.raises(ConfigError, match="on one device"):
+    with pytest.raises(ConfigError, match="needs one device"):
         load_reward_model(classifier, device="auto")
 
 
