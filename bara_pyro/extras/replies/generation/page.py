@@ -1,4 +1,4 @@
-"""Replies as a page: every token coloured by how unsure the posterior is of it."""
+"""Write replies as a web page with every token coloured by its uncertainty."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -77,7 +77,7 @@ def write_reply_page(
     prompts: int = 20,
     replies: int = 8,
 ) -> Path:
-    """Write replies as one HTML file that needs nothing else, a section a prompt.
+    """Write replies as a self-contained HTML file with one section per prompt.
 
     Tokens are coloured by their epistemic uncertainty; aleatoric, total and -log p can be chosen. Each of the
     four has one scale for the whole page, whose strongest colour begins at the 98 % quantile of the values.

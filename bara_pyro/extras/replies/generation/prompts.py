@@ -1,4 +1,4 @@
-"""What is to be replied to, as token ids: texts as they are, conversations through the chat template."""
+"""Read prompts and turn them into tokens: texts unchanged, conversations by the chat template."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,11 +18,11 @@ from bara_pyro.types import Fields
 
 @dataclass(frozen=True)
 class Chat:
-    """Messages with what their chat template is given beside them.
+    """Messages with further arguments of the chat template.
 
     Attributes:
-        messages: of a conversation, the user's last.
-        options: `tools`, `documents`, and others by name.
+        messages: a conversation that ends with the user's message.
+        options: `tools`, `documents` and other arguments by name.
     """
 
     messages: tuple[Message, ...]
@@ -30,18 +30,17 @@ class Chat:
 
 
 PromptLike = str | Sequence[Message] | Chat
-"""A text to go on from, or the messages of a conversation, the user's last."""
+"""A text to continue, or the messages of a conversation that ends with the user's."""
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """What is to be replied to.
+    """An encoded prompt.
 
     Attributes:
         token_ids: its tokens.
-        id: what its replies are stored under.
-        goes_on: a reply goes on from its text, with the space that its first word may begin with; otherwise
-            it is a message, a text by itself.
+        id: identifier that its replies are stored under.
+        goes_on: whether replies continue its text, possibly with a leading space, instead of being messages.
     """
 
     token_ids: tuple[int, ...]
@@ -50,7 +49,7 @@ class Prompt:
 
     @cached_property
     def key(self) -> str:
-        """What noise knows it by: its tokens, whatever it is called and wherever it stands."""
+        """A hash of its tokens, which identifies it for the noise."""
         return hashlib.blake2b(repr(self.token_ids).encode(), digest_size=8).hexdigest()
 
 
@@ -60,14 +59,14 @@ def encode_prompts(
     """Return prompts as tokens.
 
     Args:
-        prompts: texts, which are read as they are, or messages, which go through the chat template.
-        tokenizer: of the language model.
-        chat: read texts, too, as what a user says.
-        ids: of the prompts; "0", "1", ... by default.
+        prompts: texts, which are encoded unchanged, or messages, which go through the chat template.
+        tokenizer: the language model's tokenizer.
+        chat: whether to treat texts as a user's messages.
+        ids: identifiers of the prompts; "0", "1", ... by default.
 
     Raises:
-        DataError: a prompt has no tokens or is not valid Unicode, two share an id, or messages are given and
-            the tokenizer has no chat template, or one that leaves out what they say.
+        DataError: a prompt has no tokens or is not valid Unicode, two share an id, or the chat template is
+            missing or drops part of the messages.
 
     Examples:
         >>> import bara_pyro as bp
@@ -96,14 +95,13 @@ def encode_prompts(
 
 
 def load_prompts(data: Data) -> tuple[list[str], list[PromptLike]]:
-    """Return identifiers and prompts of rows: a column `messages`, or `prompt`, `instruction`, `question`.
+    """Return identifiers and prompts of rows with `messages`, `prompt`, `instruction` or `question`.
 
-    Of `messages` that end with a reply, that reply is left out. `input` beside an `instruction` is put below.
-    A row with `tools`, `documents` or `chat_template_kwargs` is a `Chat`.
+    A reply at the end of `messages` is left out. `input` is appended to its `instruction`. A row with
+    `tools`, `documents` or `chat_template_kwargs` becomes a `Chat`.
 
     Raises:
-        DataError: a file that cannot be read, a row without a prompt or that is not valid Unicode, or two
-            rows with one id.
+        DataError: the file cannot be read, a row has no prompt or is not valid Unicode, or ids repeat.
 
     Examples:
         >>> from bara_pyro.extras.replies.generation import load_prompts

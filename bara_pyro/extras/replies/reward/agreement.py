@@ -1,4 +1,4 @@
-"""How often a reward model prefers what people preferred, beside what the replies' lengths alone say."""
+"""Measure how often a reward model agrees with human preferences, compared with the replies' lengths."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -15,30 +15,29 @@ from bara_pyro.types import Fields, Json
 
 LEVEL = 0.95
 BRIEF = ("accuracy", "low", "high", "level", "pairs", "longer_chosen")
-"""What goes with every score: of `Agreement`, what its sentence says."""
+"""Fields of `Agreement` that are stored with every score."""
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Scores of pairs of replies, against which of the two was preferred.
+    """Agreement of a reward model's scores with preferences on pairs of replies.
 
     Attributes:
-        pairs: their number.
-        prompts: the number of different prompts; where it is smaller, the intervals are too narrow, since
-            they take pairs as independent.
+        pairs: number of pairs.
+        prompts: number of distinct prompts. If it is smaller than `pairs`, the intervals are too narrow,
+            because they treat pairs as independent.
         accuracy: percentage of pairs in which the preferred reply has the higher score; ties count half.
-        low, high: ends of Wilson's interval of it, in percent.
-        level: its nominal coverage.
-        nll: mean of `-log sigmoid(difference)`, in nats; log 2 of a model that knows nothing.
-        margin: mean difference of the scores of the preferred reply and the other.
-        longer_chosen: percentage of pairs in which the preferred reply is the longer one (in characters; of
-            equal length: half): the accuracy of always taking the longer one. 100 less it is that of always
-            taking the shorter one.
-        longer_low, longer_high: ends of Wilson's interval of it.
-        prefers_longer: percentage of pairs in which the longer reply has the higher score; 50 of a model that
-            does not look at lengths, where they say nothing.
-        length_correlation: Pearson's, of the differences of scores and of lengths; None where one of them is
-            constant.
+        low, high: ends of the Wilson interval of the accuracy, in percent.
+        level: nominal coverage of the intervals.
+        nll: mean of `-log sigmoid(difference)`, in nats; log 2 for an uninformative model.
+        margin: mean difference between the scores of the preferred and the other reply.
+        longer_chosen: percentage of pairs in which the preferred reply is longer (in characters; equal
+            lengths count half). This is the accuracy of always preferring the longer reply.
+        longer_low, longer_high: ends of the Wilson interval of `longer_chosen`.
+        prefers_longer: percentage of pairs in which the longer reply has the higher score; 50 for a model
+            that ignores length, if length says nothing about preference.
+        length_correlation: Pearson correlation between differences of scores and of lengths; None if either
+            is constant.
     """
 
     pairs: int
@@ -56,12 +55,12 @@ class Agreement:
     length_correlation: float | None
 
     def sentence(self) -> str:
-        """Return what has to stand beside every figure that the model decides."""
+        """Return a sentence on the agreement, to show beside results of this judge."""
         return sentence_of(asdict(self))
 
 
 def sentence_of(told: Fields) -> str:
-    """Return what a judge's agreement says, of all its fields or of those in `BRIEF`."""
+    """Return a sentence on a judge's agreement, from all its fields or those in `BRIEF`."""
     return (
         f"prefers what was preferred in {told['accuracy']:.1f} % of {told['pairs']} held-out pairs "
         f"({100 * told['level']:.0f} % interval {told['low']:.1f} to {told['high']:.1f}); always the longer "
@@ -70,7 +69,7 @@ def sentence_of(told: Fields) -> str:
 
 
 def brief(name: str, held_out: Fields | None) -> Json:
-    """Return what is kept with every score of a judge: its `name`, and `BRIEF` where that is known."""
+    """Return the facts to store with every score: the judge's `name`, and the fields in `BRIEF` if known."""
     return {"name": name} if held_out is None else {"name": name, **{key: held_out[key] for key in BRIEF}}
 
 
@@ -83,7 +82,7 @@ def agreement(chosen: Tensor, rejected: Tensor, pairs: Sequence[PreferencePair])
         pairs: the n pairs.
 
     Raises:
-        DataError: there is not one score of each kind a pair, or no pair.
+        DataError: there are no pairs, or not one score of each kind per pair.
 
     Examples:
         >>> import torch
@@ -122,5 +121,5 @@ def agreement(chosen: Tensor, rejected: Tensor, pairs: Sequence[PreferencePair])
 
 
 def _rate(differences: np.ndarray) -> float:
-    """Return the percentage of positive ones, zeros counting half."""
+    """Return the percentage of positive numbers; zeros count half."""
     return float(100 * (np.sign(differences).mean() + 1) / 2)

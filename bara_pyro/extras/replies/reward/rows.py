@@ -1,4 +1,4 @@
-"""A prompt and a reply as one row of tokens, and rows as a batch that is padded on the right."""
+"""Turn a prompt and its reply into a row of tokens, and rows into a batch."""
 
 from collections.abc import Sequence
 
@@ -15,17 +15,16 @@ from bara_pyro.extras.replies.reward.model import CHAT
 
 
 def row_of(conversation: Conversation, tokenizer: Tokenizer, form: str, max_length: int) -> list[int] | None:
-    """Return the tokens of a prompt with its reply; None where the reply alone is longer than `max_length`.
+    """Return the tokens of a prompt with its reply, or None if the reply alone exceeds `max_length`.
 
-    As "chat", both go through the chat template, a plain prompt as what a user says, and what the template
-    writes behind the reply stays: so reward models are asked on their cards. As "plain", the reply follows
-    the prompt without anything between them, with the special tokens that the tokenizer adds by itself. A
-    row that is too long loses the beginning of its prompt, but for a special token that it starts with; its
-    reply is never cut.
+    With "chat", both go through the chat template, including what the template writes after the reply, as on
+    the cards of reward models; a plain prompt counts as a user's message. With "plain", the reply directly
+    follows the prompt, with the tokenizer's usual special tokens. A row that is too long loses the beginning
+    of its prompt, except a special token at its start; the reply is never cut.
 
     Raises:
-        DataError: messages are given and the form is "plain", the template refuses them or leaves out a
-            text, a text is not valid Unicode, or nothing is left.
+        DataError: messages are given with the form "plain", the template rejects them or drops a text, a text
+            is not valid Unicode, or there are no tokens.
     """
     given, whole = _texts(conversation, tokenizer, form)
     check_unicode([given, whole])
@@ -60,16 +59,16 @@ def _texts(conversation: Conversation, tokenizer: Tokenizer, form: str) -> tuple
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return how many tokens two rows begin with in common."""
+    """Return the length of the common beginning of two rows."""
     pairs = zip(one, other, strict=False)
     return next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
 
 
 def pad_right(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
-    """Return rows as ids and mask (long, `B x T`), T that of the longest.
+    """Return rows as ids and mask (long, `B x T`), where T is the length of the longest row.
 
-    On the right, whatever side the tokenizer prefers: then every token has the position that it has alone,
-    in models with learnt positions, too.
+    Padding is always on the right, so that tokens keep their positions, which matters in models with learnt
+    positions.
     """
     width = max(map(len, rows))
     ids = torch.tensor([[*row, *[pad_id] * (width - len(row))] for row in rows])

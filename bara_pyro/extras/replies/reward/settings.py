@@ -1,4 +1,4 @@
-"""Settings of the training of a reward model."""
+"""Settings for training a reward model."""
 
 import math
 from dataclasses import dataclass
@@ -9,22 +9,22 @@ from bara_pyro.runs.sections import MOST_SEED
 
 @dataclass(frozen=True)
 class RewardConfig:
-    """How a reward model is trained.
+    """Settings for training a reward model.
 
     Attributes:
-        epochs: times that every pair is seen.
-        lr: rate of AdamW, which rises over the first tenth of the steps and falls to zero by the last; None
-            for 1e-4, and 1e-3 of the head alone.
-        batch_size: pairs a step.
-        max_length: the most tokens of prompt and reply together; see `rows.row_of`. None for 1024, and fewer
-            where the language model takes fewer.
-        head_only: train the head on features of the frozen model, which are computed once; else LoRA in all
-            linear layers, too.
+        epochs: passes over the pairs.
+        lr: peak learning rate of AdamW, with a warm-up over the first tenth of the steps and a decay to zero;
+            None for 1e-4, or 1e-3 with `head_only`.
+        batch_size: pairs per step.
+        max_length: most tokens of prompt and reply together; see `rows.row_of`. None for 1024, or the
+            language model's own limit if lower.
+        head_only: train only the head, on features of the frozen model that are computed once; otherwise also
+            train LoRA in all linear layers.
         r: rank of LoRA.
-        lora_alpha: its change is multiplied by `lora_alpha / r`.
-        weight_decay: of AdamW.
-        dtype: type of the frozen weights, and of those written; what is trained is in float32 until then.
-        seed: of the first values of LoRA and the order of the pairs.
+        lora_alpha: LoRA's change is multiplied by `lora_alpha / r`.
+        weight_decay: weight decay of AdamW.
+        dtype: type of the frozen and the saved weights; training uses float32.
+        seed: seed of LoRA's initial values and of the order of the pairs.
 
     Raises:
         ConfigError: a value is out of range.
@@ -55,9 +55,9 @@ class RewardConfig:
 
     @property
     def rate(self) -> float:
-        """The rate of AdamW, the default one where none is set."""
+        """The learning rate of AdamW, or its default if `lr` is None."""
         return self.lr if self.lr is not None else 1e-3 if self.head_only else 1e-4
 
     def steps(self, pairs: int) -> int:
-        """Return the number of steps that see every one of so many pairs `epochs` times."""
+        """Return the number of steps for `epochs` passes over the pairs."""
         return math.ceil(self.epochs * pairs / self.batch_size)
