@@ -41,14 +41,14 @@ Encoded = tuple[tuple[str, str] | None, list[int], list[int]]
 
 @register_model("bara")
 class BaraLM(HFLM):
-    """Evaluate a run under one of the laws of `bara_pyro.extras.lmeval.harness.laws`.
+    """Evaluate a run under one of the laws in `bara_pyro.extras.lmeval.harness.laws`.
 
     Log-likelihoods are in nats, from a softmax in float32; for "base" and "mean" `HFLM` computes them. Draws
     are a function of the seed and the context's tokens, so they do not depend on the batch. All continuations
     of a context use the same draws, so their probabilities belong to one distribution.
     `loglikelihood_rolling` uses one draw per window of a text.
 
-    `generate_until` writes greedily unless the task says otherwise. "base" and "mean" use `HFLM`; "joint" and
+    `generate_until` writes greedily unless the task sets another decoding. "base" and "mean" use `HFLM`; "joint" and
     "token" use `generation.generate` with one draw for the whole text: reply 0 of each context, and reply n
     if the task repeats a request.
 

@@ -198,7 +198,7 @@ def _token(token: Marked, views: Sequence[Colouring], values: Sequence[float | N
 
 
 def _told(value: float | None, digits: int) -> str:
-    """Return a number as it is read; the least that is not 0 is told from it."""
+    """Return a number as text, with "<" for numbers that would round to 0."""
     if value is None:
         return "unknown"
     least = 10.0**-digits

@@ -21,13 +21,13 @@ ByNumber = dict[int, tuple[Json, str]]
 
 @dataclass(frozen=True)
 class Scored:
-    """Scored replies, as many of every prompt.
+    """Scored replies, the same number for every prompt.
 
     Attributes:
-        ids: of the prompts.
+        ids: identifiers of the prompts.
         scores: `prompts x replies`.
         replies: the texts, in the same order.
-        asked: what was asked, as far as the rows say so.
+        asked: the last user message of each prompt, if the rows contain it.
         judge: what the scores' judge is called, with its accuracy on held-out pairs where that is known (see
             `bara_pyro.extras.replies.reward.agreement.brief`); None where the file does not say.
         entropy: of a token, see `bara_pyro.extras.replies.generation.spread.token_entropy`.
@@ -130,7 +130,7 @@ def _reply(row: Fields, where: str) -> str:
 
 
 def _asked(own: ByNumber) -> str | None:
-    """Return what was asked last in a prompt, without white space around it; None where that is not said."""
+    """Return the last user message of a prompt, stripped of white space, or None if it is missing."""
     row, where = next(iter(own.values()))
     column = column_in(row, PROMPTS)
     return None if column is None else said_by_user(asked_in(row, column, where))[-1]["content"].strip()

@@ -1,4 +1,4 @@
-"""How different replies are, and how open the distributions that wrote them."""
+"""Measure the diversity of replies and the entropy of their tokens."""
 
 from collections.abc import Iterable, Sequence
 
@@ -8,24 +8,22 @@ from bara_pyro.errors import ConfigError
 from bara_pyro.metrics import distinct_n, self_bleu_diversity
 from bara_pyro.types import Fields, Json
 
-FEW = 8  # replies whose diversity is looked at: Self-BLEU takes time with the square of their number
+FEW = 8  # replies compared for diversity: the time of Self-BLEU is quadratic in their number
 
 
 def token_entropy(rows: Iterable[Fields]) -> Json:
-    """Return the entropy of a token that lines of replies tell, in nats, mean over all their tokens.
+    """Return the mean entropy per token of replies, in nats.
 
-    `entropy` is minus the log-probability of the tokens that were drawn, each under the draw of the posterior
-    that wrote it (of the mixture decoder: under the mean of its draws), at temperature 1 and of the whole
-    vocabulary. Where tokens were drawn from that distribution it estimates its entropy; where that was
-    narrowed (another temperature, top-p, top-k), the cross-entropy of the narrowed distribution to it, which
-    is smaller.
+    `entropy` is the mean negative log-probability of the sampled tokens at temperature 1 over the whole
+    vocabulary, under the draw that wrote each reply (or the mixture decoder's average). It estimates the
+    entropy if tokens were sampled from that distribution. With another temperature, top-p or top-k it
+    estimates the cross-entropy of the narrowed distribution to it, which is smaller.
 
-    `total` and `epistemic`, where the lines have them (`bara generate --uncertainty`), are of the mixture of
-    the draws that judged them: the entropy of its distribution, exactly, at every token, and the part of it
-    that the draws disagree about.
+    `total` and `epistemic` are included if the rows have them (`bara generate --uncertainty`). They are the
+    exact entropy of the mixture of the judging draws, and the part due to their disagreement.
 
     Args:
-        rows: as `reply_lines` makes them; of rows that lack what a figure needs it is left out.
+        rows: dictionaries from `reply_lines`; a number is left out if rows lack the fields for it.
     """
     rows = list(rows)
     found: Json = {}
@@ -41,11 +39,11 @@ def token_entropy(rows: Iterable[Fields]) -> Json:
 
 
 def diversity_of(replies: Sequence[Sequence[str]]) -> Json:
-    """Return how different the first few replies to each prompt are; nothing where there is one a prompt.
+    """Return the diversity of the first replies to each prompt, or nothing with one reply per prompt.
 
     Returns:
-        `distinct`: distinct 1- and 2-grams a hundred words; `diversity`: 100 - Self-BLEU, and its
-        `signature`; or a `note` that says why one of them is missing. Means over prompts.
+        Means over prompts: `distinct`, distinct 1- and 2-grams per hundred words; `diversity`, 100 -
+        Self-BLEU, and its `signature`; or a `note` on why one of them is missing.
     """
     texts = [own[:FEW] for own in replies]
     if len(texts[0]) < 2:

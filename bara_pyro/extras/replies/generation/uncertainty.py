@@ -1,4 +1,4 @@
-"""What a posterior makes of replies that are there: total, aleatoric, epistemic uncertainty of each token."""
+"""Compute the total, aleatoric and epistemic uncertainty of each token of given replies."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -34,9 +34,9 @@ class ReplyUncertainty:
         total = H(p)    aleatoric = mean_k H(p_k)    epistemic = total - aleatoric
 
     Attributes:
-        log_probs: `log p(token)`, under the mean of the distributions.
-        total, aleatoric, epistemic: one number a token.
-        log_prob: `log mean_k p_k(reply)`: of the whole reply, each draw held for all of it.
+        log_probs: `log p(token)` under the mean distribution, one number per token.
+        total, aleatoric, epistemic: one number per token.
+        log_prob: `log mean_k p_k(reply)` of the whole reply, with one draw for all of its tokens.
     """
 
     log_probs: tuple[float, ...]
@@ -56,7 +56,7 @@ def reply_uncertainty(
     memory_budget: int = BUDGET,
     on_replies: Callable[[int], None] | None = None,
 ) -> list[ReplyUncertainty]:
-    """Read replies under draws of the posterior and say how sure it is of each token.
+    """Return the uncertainty of each token of given replies, under draws of the posterior.
 
     Args:
         model: the program.
