@@ -48,9 +48,9 @@ class BaraLM(HFLM):
     of a context use the same draws, so their probabilities belong to one distribution.
     `loglikelihood_rolling` uses one draw per window of a text.
 
-    `generate_until` writes greedily unless the task sets another decoding. "base" and "mean" use `HFLM`; "joint" and
-    "token" use `generation.generate` with one draw for the whole text: reply 0 of each context, and reply n
-    if the task repeats a request.
+    `generate_until` writes greedily unless the task sets another decoding. "base" and "mean" use `HFLM`;
+    "joint" and "token" use `generation.generate` with one draw for the whole text: reply 0 of each context,
+    and reply n if the task repeats a request.
 
     Args:
         run: folder of a finished run, or a `System`; with law "base" also a language model: 'microworld', a
