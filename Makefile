@@ -33,6 +33,7 @@ lint: venv
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m docs.tools.prose
 
 # The site, into site/; a link, an anchor or a reference that leads nowhere is an error. Then, to look at it:
 #   .venv/bin/python -m http.server --directory site --bind 127.0.0.1
