@@ -59,7 +59,7 @@ def comparison_sentences(found: PairedComparison) -> list[str]:
     told = [_sentence(one, found.level) for one in found.metrics if one.better != "unclear"]
     open_ones = [METRICS[one.metric].title for one in found.metrics if one.better == "unclear"]
     if open_ones:
-        told.append(f"There is no significant difference in {_and(open_ones)}.")
+        told.append(f"There is no significant difference in {_or(open_ones)}.")
     if any(math.isinf(one.a) or math.isinf(one.b) for one in found.metrics):
         told.append("A score is infinite and has no interval: a right answer was given probability 0.")
     if len(found.a.runs) == 1:

@@ -211,7 +211,7 @@ STUDY = entry_study(
     """\
 Ratios to LoRA: training step, memory above the frozen model, and one forward pass with S = 0. S = 10 is the
 ratio to the same single pass. Medians of {rounds} calls on random weights, each method timed in turn with
-LoRA. LoRA is timed with itself to show the noise. A quarter of the calls for S = 10.
+LoRA. LoRA is timed with itself to show the noise. S = 10 was timed with a quarter of the calls.
 """,
     main,
     parts,
