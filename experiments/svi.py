@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import mean
 
 import arviz as az  # noqa: TID251 - as a reader would import it
+import matplotlib.pyplot as plt
 import pyro
 import torch
 from pyro.infer import SVI, Predictive, TraceMeanField_ELBO
@@ -88,6 +89,7 @@ def write_gates(data: az.InferenceData, out: Path, tau: float = 0.1) -> None:
     [axes] = az.plot_forest(sparsity, combined=True, hdi_prob=0.95)
     axes.set_title(f"share of gates below {tau:g}, by layer (95 % of draws)")
     axes.figure.savefig(out / "gates.png", bbox_inches="tight")
+    plt.close(axes.figure)
     print(f"Written: {out / 'draws.nc'}, {out / 'gates.png'}")
 
 

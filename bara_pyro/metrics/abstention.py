@@ -99,9 +99,8 @@ def abstention(
         return max(passing, key=lambda one: one.answered)
     best = min(found, key=lambda one: one.bound)
     raise DataError(
-        f"No threshold guarantees an error rate of {risk:g} (delta {delta:g}): {best.wrong} of the "
-        f"{best.answered} most confident of {rows} rows are wrong. Give a risk above {best.bound:.3g}, "
-        "or more rows."
+        f"No threshold guarantees a risk of {risk:g} (delta {delta:g}): {best.wrong} of the {best.answered} "
+        f"most confident of {rows} rows are wrong. Give a risk above {best.bound:.3g}, or more rows."
     )
 
 

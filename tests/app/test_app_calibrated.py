@@ -122,7 +122,7 @@ def test_every_command_takes_it(default: Path, place: Place, tmp_path: Path, bar
         assert result.code == 0, (command, result.err)
     temperature = read_json(default / "fitted.json")["calibrated_temperature"]
     card = (tmp_path / "hub" / "README.md").read_text()
-    assert f"divide the answers' logits by {temperature:.4g} there; bara_pyro" in card.replace("\n", " ")
+    assert f"divide the answers' logits by {temperature:.4g}." in card.replace("\n", " ")
     # What is asked of it names rows, which stay at home.
     assert (default / "rehearsal.json").exists()
     assert not (tmp_path / "hub" / "rehearsal.json").exists()

@@ -216,7 +216,7 @@ def test_the_distribution_of_a_matrix() -> None:
 
 
 def test_a_distribution_without_quantiles_is_refused() -> None:
-    with pytest.raises(ConfigError, match="VonMises has no quantile function"):
+    with pytest.raises(ConfigError, match="VonMises has no icdf"):
         from_uniform(dist.VonMises(torch.tensor(0.0), torch.tensor(1.0)), fresh(1))
 
 

@@ -98,7 +98,7 @@ def test_activations_of_lora() -> None:
 
 def test_what_cannot_be_drawn() -> None:
     model, guide = toy()
-    with pytest.raises(DataError, match="no rows"):
+    with pytest.raises(DataError, match="No rows"):
         gate_draws(model, guide, [])
     ensemble = Ensemble(backbone(), 4, r=2, members=2)
     with pytest.raises(ConfigError, match="Ensemble has neither gates"):

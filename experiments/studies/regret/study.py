@@ -153,8 +153,8 @@ def parts(study: Study) -> list[Part]:
     picture = Picture(
         lambda: regret_figure(rows),
         f"{study.name}-regret",
-        "How far from the best a run ends whose settings nobody chose, further left is safer: in the median, "
-        "in nine settings of ten, and at worst. The forms of BaRA are blue.",
+        "Distance of runs with untuned settings from the best run: median, 90th percentile and worst; "
+        "further left is safer. BaRA is blue.",
     )
     return [picture, Table(columns, rows, "Regret, in nats above the best of all methods")]
 

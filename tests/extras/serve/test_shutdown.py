@@ -76,4 +76,4 @@ def test_what_still_waits_is_refused_with_a_sentence(monkeypatch: pytest.MonkeyP
         serving.join(PATIENCE)
     assert not serving.is_alive()
     assert {code for code, _ in answers} == {503}
-    assert all("stops" in said and len(said) <= 200 for _, said in answers)
+    assert all("shutting down" in said and len(said) <= 200 for _, said in answers)

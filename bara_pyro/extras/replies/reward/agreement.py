@@ -62,9 +62,9 @@ class Agreement:
 def sentence_of(told: Fields) -> str:
     """Return a sentence on a judge's agreement, from all its fields or those in `BRIEF`."""
     return (
-        f"prefers what was preferred in {told['accuracy']:.1f} % of {told['pairs']} held-out pairs "
-        f"({100 * told['level']:.0f} % interval {told['low']:.1f} to {told['high']:.1f}); always the longer "
-        f"reply would: {told['longer_chosen']:.1f} %, always the shorter: {100 - told['longer_chosen']:.1f} %"
+        f"agrees with {told['accuracy']:.1f} % of {told['pairs']} held-out preferences "
+        f"({100 * told['level']:.0f} % interval {told['low']:.1f} to {told['high']:.1f}; always choosing the "
+        f"longer reply: {told['longer_chosen']:.1f} %, the shorter: {100 - told['longer_chosen']:.1f} %)"
     )
 
 

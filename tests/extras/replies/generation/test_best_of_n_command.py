@@ -83,7 +83,7 @@ def test_a_win_rate_has_its_judge_beside_it(tmp_path: Path, bara: Bara) -> None:
     assert shown.code == 0, shown.err
     lines = [line for line in shown.out.splitlines() if "61.2 (56.4 to 65.9)" in line]
     assert [line.split()[0].strip("│ ") for line in lines] == ["1", "2", "3"]
-    told = "mine prefers what was preferred in 61.2 % of 400 held-out pairs"
+    told = "mine agrees with 61.2 % of 400 held-out preferences"
     assert told in " ".join(shown.out.split())
     report = json.loads(bara("best-of-n", file, "--references", judged, "--json").out)
     assert report["judge"] == judge

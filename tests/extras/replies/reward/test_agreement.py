@@ -38,7 +38,7 @@ def test_wilson_covers_the_truth(rows: int) -> None:
 
 @pytest.mark.parametrize(("rate", "rows"), [(50.0, 0), (-1.0, 5), (101.0, 5), (math.nan, 5)])
 def test_no_interval(rate: float, rows: int) -> None:
-    with pytest.raises(DataError, match="has no interval"):
+    with pytest.raises(DataError, match="No interval"):
         wilson(rate, rows)
     with pytest.raises(ConfigError, match="level is 2"):
         wilson(50.0, 5, 2)

@@ -48,7 +48,7 @@ def test_train_says_how_far_it_agrees_and_writes_a_folder(
     assert (
         f"{record['held_out']['accuracy']:.1f} % of {record['held_out']['pairs']} held-out pairs" in done.out
     )
-    assert "always the longer reply would:" in done.out
+    assert "always choosing the longer reply:" in done.out
     assert record["config"]["head_only"]
     refused = bara("reward", "train", "--model", lm, "--task", pairs, "--out", out, *FAST)
     assert_one_sentence(refused, "already holds results", "--overwrite")
