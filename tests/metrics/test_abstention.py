@@ -104,7 +104,7 @@ def test_equal_confidences_are_answered_together_or_not_at_all() -> None:
 
 def test_refusals() -> None:
     log_probs, labels = random_case(0, n=200)
-    with pytest.raises(DataError, match=r"error rate of 0.1 .* of 200 rows are wrong"):
+    with pytest.raises(DataError, match=r"risk of 0.1 .* of 200 rows are wrong"):
         abstention(log_probs, labels, risk=0.1)
     with pytest.raises(DataError, match=r"28 calibration rows are too few .* give 29 rows or more"):
         abstention(logs(*[[0.9, 0.1]] * 28), [0] * 28, risk=0.1, delta=0.05)

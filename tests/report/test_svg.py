@@ -123,7 +123,7 @@ def test_part_of_a_page_is_the_file_without_what_the_page_has():
 
 def test_figures_of_the_project():
     paths = sorted(FIGURES.glob("*.svg"))
-    assert len(paths) > 30
+    assert len(paths) > 20
     for path in paths:
         text = path.read_text(encoding="utf-8")
         root = ElementTree.fromstring(text)

@@ -80,7 +80,7 @@ def test_score_keeps_every_column_and_adds_one(judge: Path, tmp_path: Path, bara
     assert rows == replies()
     assert given.read_bytes() == before
     assert "3 replies scored, written to" in done.out
-    assert "held-out pairs" in done.out
+    assert "held-out preferences" in done.out
     assert_one_sentence(bara("reward", "score", judge, "--input", given, "--output", out), "--overwrite")
     again = bara("reward", "score", judge, "--input", given, "--output", out, "--overwrite", "--json")
     said = json.loads(again.out)
