@@ -5,7 +5,6 @@ from functools import reduce
 from operator import add
 
 import torch
-from pyro.distributions import ExpandedDistribution, Independent, MaskedDistribution, TorchDistribution
 from pyro.distributions.util import scale_and_mask
 from pyro.infer import TraceMeanField_ELBO
 from pyro.poutine.messenger import unwrap
@@ -18,19 +17,12 @@ from bara_pyro.core.distributions import has_analytic_kl
 from bara_pyro.core.foreign import AUXILIARY
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.likelihood import LIKELIHOOD
-from bara_pyro.core.modules import distribution_of, value_of
+from bara_pyro.core.modules import distribution_of, family_name, value_of
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.sampling import UNWEIGHTED
-from bara_pyro.core.terms import ElboTerms, mean_terms
+from bara_pyro.core.terms import ElboTerms, mean_terms, total
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, DataError, MissingKLError
-
-FLOAT64_SUM = 1_000_000  # more values than this are summed in float64: float32 would lose needed digits
-WRAPPERS = (
-    Independent,
-    MaskedDistribution,
-    ExpandedDistribution,
-)  # wrappers to unpack for the name of the family
 
 
 class MeanFieldELBO(TraceMeanField_ELBO):
@@ -124,7 +116,7 @@ class MeanFieldELBO(TraceMeanField_ELBO):
                 continue
             if name not in guide_trace.nodes:
                 other = -_log_prob(site, 1.0)
-                losses.append(_total(other, site["scale"]))
+                losses.append(total(other, site["scale"]))
                 extra[name] = other.sum()
                 continue
             posterior = guide_trace.nodes[name]
@@ -137,7 +129,7 @@ class MeanFieldELBO(TraceMeanField_ELBO):
             divergence = self.divergence(name, posterior, site)
             if (draw := guide_trace.nodes.get(name + AUXILIARY)) is not None:
                 divergence = divergence + _log_prob({**draw, "mask": site["mask"]}, 1.0)
-            losses.append(_total(divergence, site["scale"]))
+            losses.append(total(divergence, site["scale"]))
             kl[name] = divergence.sum()
         for name, site in guide_trace.nodes.items():
             if _stands_alone(
@@ -145,7 +137,7 @@ class MeanFieldELBO(TraceMeanField_ELBO):
             ):  # a joint distribution; the latents are functions of it
                 _check_gradient(name, site)
                 density = _log_prob(site, 1.0)
-                losses.append(_total(density, site["scale"]))
+                losses.append(total(density, site["scale"]))
                 kl[name] = density.sum()
         return ElboTerms(loss=_sum([*losses, *nlls]), nll=_sum(nlls), kl=kl, extra=extra)
 
@@ -167,8 +159,8 @@ class MeanFieldELBO(TraceMeanField_ELBO):
             kl = q.log_prob(value_of(posterior)) - p.log_prob(value_of(posterior))
         else:
             raise MissingKLError(
-                f"Site {name!r}: no analytic KL({_family(q)} || {_family(p)}) is registered; choose another "
-                "prior or guide, or allow a one-draw estimate with sampled_kl=True (--sampled-kl)."
+                f"Site {name!r}: no analytic KL({family_name(q)} || {family_name(p)}) is registered; choose "
+                "another prior or guide, or allow a one-draw estimate with sampled_kl=True (--sampled-kl)."
             )
         return torch.as_tensor(scale_and_mask(kl, mask=prior["mask"]))
 
@@ -178,8 +170,8 @@ def _check_gradient(name: str, posterior: Message) -> None:
     fn = distribution_of(posterior)
     if not fn.has_rsample:
         raise ConfigError(
-            f"The guide draws {name!r} from a {_family(fn)}, which has no rsample, so the answers could not "
-            "train the guide: use a distribution with rsample."
+            f"The guide draws {name!r} from a {family_name(fn)}, which has no rsample, so the answers could "
+            "not train the guide: use a distribution with rsample."
         )
 
 
@@ -194,13 +186,6 @@ def _stands_alone(name: str, site: Message, model_trace: Trace) -> bool:
     return not site["is_observed"] and bool((site["infer"] or {}).get("is_auxiliary"))
 
 
-def _total(values: Tensor, scale: Tensor | float) -> Tensor:
-    dtype = torch.float64 if values.numel() > FLOAT64_SUM else values.dtype
-    if isinstance(scale, Tensor) and scale.ndim:
-        values, scale = values * scale, 1.0
-    return values.sum(dtype=dtype) * scale
-
-
 def _sum(values: Sequence[Tensor]) -> Tensor:
     return reduce(add, values) if values else torch.zeros(())
 
@@ -208,9 +193,3 @@ def _sum(values: Sequence[Tensor]) -> Tensor:
 def _log_prob(site: Message, scale: Tensor | float) -> Tensor:
     """Return the scaled and masked log-density of a site's value, in the site's batch shape."""
     return scale_and_mask(distribution_of(site).log_prob(value_of(site)), scale=scale, mask=site["mask"])
-
-
-def _family(fn: TorchDistribution) -> str:
-    while isinstance(fn, WRAPPERS):
-        fn = fn.base_dist
-    return type(fn).__name__

@@ -5,7 +5,7 @@ from functools import cache
 from types import new_class
 from typing import Any, TypeVar, cast
 
-from pyro.distributions import TorchDistribution
+from pyro.distributions import ExpandedDistribution, Independent, MaskedDistribution, TorchDistribution
 from pyro.nn import PyroModule
 from pyro.poutine.runtime import Message
 from torch import Tensor, nn
@@ -70,3 +70,10 @@ def by_name(modules: Mapping[str, Kind]) -> Mapping[str, Kind]:
     """Return named modules as one `ModuleDict` under their `module_key`, for use in a `PyroModule`."""
     keyed = {module_key(name): module for name, module in modules.items()}
     return cast(Mapping[str, Kind], seen_by_pyro(nn.ModuleDict)(keyed))
+
+
+def family_name(fn: TorchDistribution) -> str:
+    """Return the name of a distribution's class, without the wrappers that Pyro puts around it."""
+    while isinstance(fn, Independent | MaskedDistribution | ExpandedDistribution):
+        fn = fn.base_dist
+    return type(fn).__name__

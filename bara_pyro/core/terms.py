@@ -12,6 +12,8 @@ from bara_pyro.core.latents import Site
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.errors import TrainingError
 
+FLOAT64_SUM = 1_000_000  # more values than this are summed in float64: float32 would lose needed digits
+
 
 @dataclass
 class ElboTerms:
@@ -104,3 +106,11 @@ def per_example(model: AdaptedLM, terms: ElboTerms, rows: int) -> dict[str, floa
     parts = parts_of(model, terms, rows)
     # One copy off the device, whatever the number of sites.
     return logged(parts, torch.stack([part.value for part in parts]).tolist())
+
+
+def total(values: Tensor, scale: Tensor | float) -> Tensor:
+    """Return the scaled sum of values, a scalar."""
+    dtype = torch.float64 if values.numel() > FLOAT64_SUM else values.dtype
+    if isinstance(scale, Tensor) and scale.ndim:
+        values, scale = values * scale, 1.0
+    return values.sum(dtype=dtype) * scale

@@ -46,7 +46,8 @@ def test_train_says_how_far_it_agrees_and_writes_a_folder(
     assert done.code == 0, done.err
     record = json.loads((out / "reward.json").read_text())
     assert (
-        f"{record['held_out']['accuracy']:.1f} % of {record['held_out']['pairs']} held-out preferences" in done.out
+        f"{record['held_out']['accuracy']:.1f} % of {record['held_out']['pairs']} held-out preferences"
+        in done.out
     )
     assert "always choosing the longer reply:" in done.out
     assert record["config"]["head_only"]
