@@ -35,7 +35,7 @@ ATTACKS = {
         "error",
     ),
     "10 GB at once": ("held = bytearray(10 * 2**30)", "memory"),
-    "10 GB by and by": ("held = []\nwhile True: held.append(bytearray(2**24))", "memory"),
+    "10 GB gradually": ("held = []\nwhile True: held.append(bytearray(2**24))", "memory"),
     "10 GB in a file of /tmp": (
         "with open('/tmp/big', 'wb') as file:\n    for _ in range(10_000): file.write(bytes(2**20))",
         "error",
@@ -71,7 +71,7 @@ ATTACKS = {
     ),
     "read the host's files": ("print(open(HOME + '/secret.txt').read())", "error"),
     "write to the host's files": ("open(HOME + '/secret.txt', 'w').write('mine')", "error"),
-    "make the host's folder anew and write to it": (
+    "recreate the host's folder and write to it": (
         "import os; os.makedirs(HOME, exist_ok=True); open(HOME + '/secret.txt', 'w').write('mine')",
         "error",
     ),
@@ -157,7 +157,7 @@ STOPPED_BY = {
     "the wall-clock limit, or its own crash": ("recursion without a limit",),
     "Python's recursion limit": ("endless recursion",),
     "the limit on processes and threads (RLIMIT_NPROC)": ("fork bomb", "threads"),
-    "the limit on address space per process (RLIMIT_AS)": ("10 GB at once", "10 GB by and by"),
+    "the limit on address space per process (RLIMIT_AS)": ("10 GB at once", "10 GB gradually"),
     "the limit on file size (RLIMIT_FSIZE)": ("10 GB in a file of /tmp",),
     "the size of /tmp, which is in memory": ("10 GB in many files of /tmp",),
     "the system call filter (seccomp)": (
@@ -170,7 +170,7 @@ STOPPED_BY = {
         "read the host's files", "write to the host's files", "a symbolic link out",
     ),
     "what it creates in its own /tmp is deleted with it": (
-        "make the host's folder anew and write to it",
+        "recreate the host's folder and write to it",
     ),
     "system files and its own source are read-only": (
         "add a file to the system", "add a file to Python", "add a file to /dev", "add a file to /",
@@ -190,7 +190,7 @@ STOPPED_BY = {
 SUCCEEDED = "\nraise SystemExit('succeeded')\n"
 # May succeed: the first in the program's own /tmp, if that is where the host has its folder; the second
 # because the first process of a namespace ignores the signals of those inside, and they are not told.
-HARMLESS = {"make the host's folder anew and write to it", "kill its parent"}
+HARMLESS = {"recreate the host's folder and write to it", "kill its parent"}
 
 
 def attack(name: str) -> tuple[str, str]:
