@@ -4,11 +4,11 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from bara_pyro.cli.scores import score_table
 from bara_pyro.metrics import ReliabilityBins, reliability_bins
+from bara_pyro.metrics._inputs import correctness
 from bara_pyro.report import (
     Column,
     Paragraph,
@@ -25,7 +25,7 @@ from bara_pyro.report.blocks import Block, Details, Points
 from bara_pyro.report.figures import PARTS, recorded_parts
 from bara_pyro.runs.atomic import write_json, write_text
 from bara_pyro.runs.evaluate import truth_predictions
-from bara_pyro.runs.evaluation_files import read_predictions
+from bara_pyro.runs.evaluation_files import log_probs_and_labels, read_predictions
 from bara_pyro.runs.manifest import LOG
 from bara_pyro.runs.ownership import adding
 from bara_pyro.runs.system import System
@@ -58,7 +58,11 @@ def write_page(out: Path, system: System, rows: list[Json], quick: bool) -> None
         for samples, systems in bins.items():
             save(reliability_diagram(systems), place / f"reliability-s{samples}.png")
         save(training_curves(curves), place / "elbo.png")
-        first = [Paragraph(_setting(system), "plain"), trust_table(predictions[10]), *_reading(bins[10])]
+        first = [
+            Paragraph(_setting(system), "plain"),
+            trust_table(predictions[10]),
+            *_reading(predictions[10]),
+        ]
         sections = [
             Section("Accuracy against confidence", [_ABOUT_BARS, *_reliability(bins[10])]),
             Section(
@@ -76,9 +80,7 @@ def _predicted(out: Path, samples: int, truth: Predictions | None) -> dict[str, 
 
 
 def _predictions(folder: Path, samples: int) -> Predictions:
-    records = read_predictions(folder)
-    probs = torch.tensor([record["probs"][str(samples)] for record in records], dtype=torch.float64)
-    return probs.log(), torch.tensor([record["label"] for record in records])
+    return log_probs_and_labels(read_predictions(folder), str(samples))
 
 
 def _setting(system: System) -> str:
@@ -101,32 +103,22 @@ def trust_table(systems: Mapping[str, Predictions]) -> Table:
     ]
     rows: list[Json] = []
     for name, (log_probs, labels) in systems.items():
-        confidence, correct = _answers(log_probs, labels)
+        confidence, correct = correctness(log_probs, labels)
         sure = confidence >= SURE
         shares = {"correct": correct, "says": confidence, "sure": sure, "sure_correct": correct[sure]}
         rows.append({"method": name, **{key: _percent(values) for key, values in shares.items()}})
     return Table(columns, rows, "S = 10: the average over ten posterior draws")
 
 
-def _answers(log_probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the confidence of each answer, and whether it is correct (1 or 0)."""
-    confidence, answers = log_probs.exp().max(dim=1)
-    return confidence, (answers == labels).double()
-
-
 def _percent(values: Tensor) -> float | None:
     return 100 * float(values.double().mean()) if len(values) else None
 
 
-def _reading(systems: Mapping[str, ReliabilityBins]) -> list[Block]:
+def _reading(systems: Mapping[str, Predictions]) -> list[Block]:
     """Return a sentence on each method for readers who know no statistics."""
     points = []
     for name in METHODS.values():
-        bins = systems[name]
-        share = bins.counts / bins.counts.sum()
-        correct, says = (
-            100 * float((share * part.nan_to_num()).sum()) for part in (bins.accuracy, bins.confidence)
-        )
+        says, correct = (100 * float(values.mean()) for values in correctness(*systems[name]))
         gap = round(says) - round(correct)
         verdict = (
             f"{abs(gap)} points too {'sure' if gap > 0 else 'unsure'}" if gap else "as sure as it should be"
@@ -151,7 +143,7 @@ def abstention_table(systems: Mapping[str, Predictions]) -> Table:
     columns += [Column(str(share), f"{share} %", "", ".0f") for share in ANSWERED]
     rows: list[Json] = []
     for name, found in systems.items():
-        confidence, correct = _answers(*found)
+        confidence, correct = correctness(*found)
         ranked = correct[confidence.argsort(descending=True, stable=True)]
         kept = {share: ranked[: max(1, len(ranked) * share // 100)] for share in ANSWERED}
         rows.append({"method": name, **{str(share): _percent(1 - part) for share, part in kept.items()}})
@@ -208,9 +200,7 @@ _ABOUT_TRAINING = (
 def _histories(out: Path, num_data: int) -> dict[str, list[Json]]:
     runs = {name: read_jsonl(out / method / LOG, LogLine) for method, name in METHODS.items()}
     for record in (record for history in runs.values() for record in history if "kl_phi" in record):
-        record["kl_phi"] /= (
-            num_data  # the log has the KL of all rows in nats; the figure shows it per example
-        )
+        record["kl_phi"] /= num_data  # the log has the KL of all rows; the figure shows it per example
     return runs
 
 

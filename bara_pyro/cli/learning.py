@@ -1,9 +1,14 @@
 """Say when the scores of held-out rows show that a run has not learnt, and what to change."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+import torch
+from torch import Tensor
+
+from bara_pyro.metrics import nll
+from bara_pyro.metrics._inputs import correctness
 
 FEWEST = 20  # rows; the scores of fewer say too little
 NEAR = 0.05  # as a share of the guesser's NLL
@@ -33,19 +38,22 @@ class HeldOut:
     confidence: float
 
 
-def held_out(probabilities: Sequence[Sequence[float]], labels: Sequence[int]) -> HeldOut:
-    """Return the scores of rows with a label, `n` rows of `C` probabilities and `n` classes, one or more."""
-    n = len(labels)
-    shares = [labels.count(one) / n for one in {*labels}]
-    answers = [max(range(len(row)), key=row.__getitem__) for row in probabilities]
-    likelihoods = [row[label] for row, label in zip(probabilities, labels, strict=True)]
+def held_out(log_probs: Tensor, labels: Tensor) -> HeldOut:
+    """Return the scores of n rows, one or more.
+
+    Args:
+        log_probs: float64, `n x C`.
+        labels: long, `n`; every row has one.
+    """
+    shares = labels.bincount().double() / len(labels)
+    confidence, correct = correctness(log_probs, labels)
     return HeldOut(
-        rows=n,
-        nll=math.inf if min(likelihoods) <= 0 else -sum(map(math.log, likelihoods)) / n,
-        guess=-sum(share * math.log(share) for share in shares),
-        accuracy=sum(a == label for a, label in zip(answers, labels, strict=True)) / n,
-        majority=max(shares),
-        confidence=sum(map(max, probabilities)) / n,
+        rows=len(labels),
+        nll=nll(log_probs, labels),
+        guess=float(torch.special.entr(shares).sum()),
+        accuracy=float(correct.mean()),
+        majority=float(shares.max()),
+        confidence=float(confidence.mean()),
     )
 
 

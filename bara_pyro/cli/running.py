@@ -11,7 +11,7 @@ from bara_pyro.lm.loading import resolve
 from bara_pyro.runs.claim import claimed
 from bara_pyro.runs.config import RunConfig
 from bara_pyro.runs.evaluate import evaluate_system
-from bara_pyro.runs.evaluation_files import read_predictions
+from bara_pyro.runs.evaluation_files import log_probs_and_labels, read_predictions
 from bara_pyro.runs.launched import processes, rank
 from bara_pyro.runs.manifest import check_kept, check_run, how_to_resume, is_run
 from bara_pyro.runs.ownership import clear, discard
@@ -72,13 +72,10 @@ def warn_unlearnt(system: System, out: Path, report: Json) -> None:
         return
     samples = max(report["metrics"], key=int)
     rows = [row for row in read_predictions(out) if row["label"] >= 0]
-    if rows and (
-        found := warning(
-            held_out([row["probs"][samples] for row in rows], [row["label"] for row in rows]),
-            system.config.train.steps,
-        )
-    ):
-        remark(found)
+    if rows:
+        scores = held_out(*log_probs_and_labels(rows, samples))
+        if found := warning(scores, system.config.train.steps):
+            remark(found)
 
 
 def _say_next(system: System, out: Path) -> None:

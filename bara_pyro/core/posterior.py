@@ -10,7 +10,7 @@ from scipy.special import gammaincinv
 from torch import Tensor
 
 from bara_pyro.core.guide import SiteGuide
-from bara_pyro.core.modules import distribution_of
+from bara_pyro.core.modules import distribution_of, family_name
 from bara_pyro.core.noise import CounterNoise
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.types import Batch
@@ -52,9 +52,8 @@ class PosteriorMean(Posterior):
         try:
             return fn.mean
         except NotImplementedError as error:
-            distribution = type(fn.base_dist if isinstance(fn, Independent) else fn).__name__
             raise ConfigError(
-                f"The posterior of {name!r}, a {distribution}, has no mean, which S = 0 needs: use draws "
+                f"The posterior of {name!r}, a {family_name(fn)}, has no mean, which S = 0 needs: use draws "
                 "(--samples 10), or define `mean` in its class."
             ) from error
 
@@ -91,7 +90,7 @@ def quantile(fn: TorchDistribution, level: float) -> Tensor:
         return fn.icdf(torch.full(fn.batch_shape, level, device=fn.mean.device))
     except NotImplementedError as error:
         raise ConfigError(
-            f"A {type(fn).__name__} has no quantile function: give its class an `icdf`, or use draws."
+            f"A {family_name(fn)} has no quantile function: give its class an `icdf`, or use draws."
         ) from error
 
 

@@ -1,6 +1,10 @@
 """Read the files of an evaluation: its scores and its predictions."""
 
+from collections.abc import Sequence
 from pathlib import Path
+
+import torch
+from torch import Tensor
 
 from bara_pyro.errors import CheckpointError
 from bara_pyro.runs.manifest import METRICS, PREDICTIONS
@@ -30,6 +34,20 @@ def read_predictions(folder: Path) -> list[Json]:
                 f"{path} is damaged, as line {number} differs in form from the first: evaluate again."
             )
     return lines
+
+
+def log_probs_and_labels(lines: Sequence[Json], samples: str) -> tuple[Tensor, Tensor]:
+    """Return lines of `read_predictions` as tensors, of a task with classes.
+
+    Args:
+        lines: n of them.
+        samples: number of draws, a key of `probs`.
+
+    Returns:
+        Log-probabilities, float64, `n x C`, and labels, long, `n`; -1 for a row without an answer.
+    """
+    probs = torch.tensor([line["probs"][samples] for line in lines], dtype=torch.float64)
+    return probs.log(), torch.tensor([line["label"] for line in lines])
 
 
 def _shape(line: Json) -> dict[str, int]:

@@ -6,12 +6,18 @@ import random
 from pathlib import Path
 
 import pytest
+import torch
 from app_cases import Bara, assert_one_sentence
 
-from bara_pyro.cli.learning import HeldOut, finding, held_out, warning
+from bara_pyro.cli.learning import HeldOut, finding, warning
+from bara_pyro.cli.learning import held_out as scores_of
 
 ROWS = 2000
 SHARE = 0.7  # of the class 1
+
+
+def held_out(probabilities: list[list[float]], labels: list[int]) -> HeldOut:
+    return scores_of(torch.tensor(probabilities, dtype=torch.float64).log(), torch.tensor(labels))
 
 
 def labels(rows: int = ROWS) -> list[int]:

@@ -10,7 +10,7 @@ from bara_pyro.diagnostics.context import Context
 from bara_pyro.diagnostics.result import Number, Result
 from bara_pyro.metrics import ece, evaluate, posterior_predictive, reliability_bins
 from bara_pyro.runs.evaluate import draw
-from bara_pyro.runs.evaluation_files import read_predictions, read_scores
+from bara_pyro.runs.evaluation_files import log_probs_and_labels, read_predictions, read_scores
 from bara_pyro.runs.manifest import METRICS
 
 REPLICATES = 200
@@ -114,11 +114,8 @@ def stored_scores(folder: Path, config_hash: str) -> list[DistributionScores]:
     records = read_predictions(folder)
     if not records:
         return []
-    labels = torch.tensor([record["label"] for record in records])
-    return [
-        scores_of(torch.tensor([r["probs"][s] for r in records], dtype=torch.float64).log(), labels, int(s))
-        for s in sorted(records[0]["probs"], key=int)
-    ]
+    draws = sorted(records[0]["probs"], key=int)
+    return [scores_of(*log_probs_and_labels(records, samples), int(samples)) for samples in draws]
 
 
 def scores_of(log_probs: Tensor, labels: Tensor, draws: int) -> DistributionScores:

@@ -3,7 +3,6 @@
 import shutil
 from pathlib import Path
 
-import torch
 from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # public, by a lazy table
@@ -16,7 +15,7 @@ from bara_pyro.metrics import reliability_bins
 from bara_pyro.report import reliability_diagram, save
 from bara_pyro.runs.atomic import write_json, write_text
 from bara_pyro.runs.config import RunConfig, parse_config
-from bara_pyro.runs.evaluation_files import read_predictions, read_scores
+from bara_pyro.runs.evaluation_files import log_probs_and_labels, read_predictions, read_scores
 from bara_pyro.runs.folder import stored_config, stored_step
 from bara_pyro.runs.manifest import (
     ADAPTER,
@@ -206,7 +205,5 @@ def _public_config(run: Path, base: str | None) -> tuple[RunConfig, Json]:
 
 
 def _draw(run: Path, samples: str, path: Path) -> None:
-    records = read_predictions(run)
-    probs = torch.tensor([record["probs"][samples] for record in records], dtype=torch.float64)
-    labels = torch.tensor([record["label"] for record in records])
-    save(reliability_diagram({f"S = {samples}": reliability_bins(probs.log(), labels)}), path)
+    predictions = log_probs_and_labels(read_predictions(run), samples)
+    save(reliability_diagram({f"S = {samples}": reliability_bins(*predictions)}), path)
