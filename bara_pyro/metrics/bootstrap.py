@@ -46,46 +46,6 @@ def drawn_scores(
     return _scores(means, [column.shape[1] for column in columns])
 
 
-def drawn_auroc(
-    scores: Sequence[Tensor],
-    positive: Sequence[Tensor],
-    clusters: Sequence[str],
-    resamples: int = 2000,
-    seed: int = 0,
-) -> Tensor:
-    """Return AUROCs on bootstrap draws of clusters of rows, with the same draws for all systems.
-
-    Args:
-        scores: for each system `n` scores, higher for rows that are more likely positive.
-        positive: for each system bool, `n`: which rows are positive; both kinds must occur.
-        clusters: the cluster of each of the n rows (see `drawn_scores`).
-        resamples: number of draws.
-        seed: the same seed gives the same draws.
-
-    Returns:
-        float64, `resamples x len(scores)`, in percent.
-
-    Raises:
-        ConfigError: `resamples` is below 2.
-    """
-    weights, index = drawn_clusters(clusters, resamples, seed)
-    of_rows = weights[:, index]
-    pairs = zip(scores, positive, strict=True)
-    return torch.stack([weighted_auroc(score, wanted, of_rows) for score, wanted in pairs], dim=1)
-
-
-def weighted_auroc(score: Tensor, positive: Tensor, weights: Tensor) -> Tensor:
-    """Return the AUROC (percent, `...`) of rows weighted by `weights` (`... x n`); ties count half."""
-    levels, level = score.unique(return_inverse=True)
-    mass = torch.zeros(2, *weights.shape[:-1], len(levels), dtype=weights.dtype)
-    outside, inside = (
-        part.index_add_(-1, level[kind], weights[..., kind])
-        for part, kind in zip(mass, (~positive, positive), strict=True)
-    )
-    below = outside.cumsum(-1) - outside / 2
-    return 100.0 * (inside * below).sum(-1) / (inside.sum(-1) * outside.sum(-1))
-
-
 def drawn_clusters(clusters: Sequence[str], resamples: int, seed: int) -> tuple[Tensor, Tensor]:
     """Return the weights of each cluster (`resamples x clusters`) and the index of each row's cluster (`n`).
 

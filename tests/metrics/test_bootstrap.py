@@ -9,9 +9,9 @@ from metric_cases import logs, random_case, worst
 from scipy import stats
 
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.metrics import accuracy, brier, ece, nll, ood_auroc, paired_bootstrap
+from bara_pyro.metrics import accuracy, brier, ece, nll, paired_bootstrap
 from bara_pyro.metrics.base import rows_of
-from bara_pyro.metrics.bootstrap import drawn_auroc, drawn_scores, weighted_auroc
+from bara_pyro.metrics.bootstrap import drawn_scores
 
 METRICS = {"acc": accuracy, "nll": nll, "brier": brier, "ece": ece}
 
@@ -37,34 +37,6 @@ def weighted(metric: str, log_probs: torch.Tensor, labels: torch.Tensor, weights
         "brier": lambda row, label: sum((p - (c == label)) ** 2 for c, p in enumerate(row)),
     }[metric]
     return sum(w * one(row, y) for row, y, w in zip(probs, labels.tolist(), weights, strict=True)) / total
-
-
-def pairs_in_a_loop(score: torch.Tensor, positive: torch.Tensor, weights: torch.Tensor) -> float:
-    """Return the weight of the pairs in the right order over that of all pairs, in percent."""
-    rows = list(zip(score.tolist(), positive.tolist(), weights.tolist(), strict=True))
-    inside, outside = ([row for row in rows if row[1] is kind] for kind in (True, False))
-    right = sum(w * v * ((a > b) + (a == b) / 2) for a, _, w in inside for b, _, v in outside)
-    return 100 * right / sum(w * v for _, _, w in inside for _, _, v in outside)
-
-
-def test_a_weighted_auroc_is_the_weight_of_the_pairs_in_the_right_order() -> None:
-    generator = torch.Generator().manual_seed(5)
-    score = torch.randint(0, 12, (90,), generator=generator).double()  # many ties
-    positive = torch.rand(90, generator=generator) < 0.3
-    names = [f"author {i % 13}" for i in range(90)]
-    other = torch.rand(90, generator=generator).double()
-    drawn = drawn_auroc([score, other], [positive, ~positive], names, 20, seed=3)
-    # Which weights a name gets is seen from a score that is 1 for its rows and 0 elsewhere.
-    shares = drawn_scores(
-        [torch.tensor([[n == k] for n in names]).double() for k in names[:13]], names, 20, seed=3
-    )
-    for found, share in zip(drawn, shares, strict=True):
-        weights = torch.stack([share[i % 13] / names.count(names[i]) for i in range(90)])
-        assert float(found[0]) == pytest.approx(pairs_in_a_loop(score, positive, weights), abs=1e-9)
-        assert float(found[1]) == pytest.approx(pairs_in_a_loop(other, ~positive, weights), abs=1e-9)
-    ones = torch.ones(90, dtype=torch.float64)
-    plain = ood_auroc(score[~positive], score[positive])
-    assert float(weighted_auroc(score, positive, ones)) == pytest.approx(plain, abs=1e-6)
 
 
 @pytest.mark.parametrize("metric", METRICS)
