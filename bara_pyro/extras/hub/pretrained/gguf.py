@@ -20,7 +20,6 @@ from bara_pyro.runs.atomic import appearing
 from bara_pyro.untrusted.language_models import check_config
 
 MAGIC = b"GGUF"
-SUFFIX = ".gguf"
 # For `require_packages`, whose message is clearer than that of transformers.
 READER = ("Reading a GGUF file", ("gguf", "accelerate"), "gguf")
 
