@@ -110,7 +110,7 @@ def has_analytic_kl(q: Distribution, p: Distribution) -> bool:
 
     A rule also serves subclasses, except a user's subclass with another ``log_prob``, which is another
     distribution. ``to_event`` and ``mask`` are unwrapped on both sides. An ``ExpandedDistribution`` (from a
-    class without its own ``expand``) has no divergence in Pyro, hence none here.
+    class without its own ``expand``) has no divergence in Pyro, so the result is False.
 
     Args:
         q: Posterior.

@@ -1,14 +1,15 @@
-"""Analytic KL divergences of the other pairs, from a table of moments and one of cross-entropies.
+"""Analytic KL divergences of further pairs, from one table of moments and one of cross-entropies.
 
-A posterior family q states its moments, a prior p its cross-entropy ``-E_q[log p(t)]`` in them; then
-KL(q || p) is the cross-entropy minus q's entropy. A new family is one entry, and gets every prior.
+A posterior family q provides its moments, and a prior p its cross-entropy ``-E_q[log p(t)]`` as a function of
+them. KL(q || p) is the cross-entropy minus the entropy of q. A new family needs one entry and the pairs that
+it serves in ``PAIRS``.
 
-Not in the table:
+Pairs without an entry:
 
-* pairs that torch already has (Gamma || Gamma, Gamma || Exponential, LogNormal || LogNormal) or that
-  :mod:`.kl` has in a form exact at zero (Weibull || Gamma, Weibull || Exponential);
-* InverseGamma under Weibull and Gamma posteriors: E[1/t] is infinite from ``kappa >= 1`` (Gamma: from
-  ``concentration <= 1``), so that one entry of a batch would make a whole loss infinite;
+* pairs that torch provides (Gamma || Gamma, Gamma || Exponential, LogNormal || LogNormal) or that :mod:`.kl`
+  implements so that they are exact at zero (Weibull || Gamma, Weibull || Exponential);
+* InverseGamma with a Weibull or Gamma posterior: E[1/t] is infinite for ``kappa >= 1`` (Gamma:
+  ``concentration <= 1``), and a single such entry would make the whole loss infinite;
 * HalfCauchy: E[log(1 + t^2)] has no closed form.
 """
 
@@ -36,7 +37,7 @@ from bara_pyro.core.distributions.weibull import EULER, MeanWeibull
 
 
 class Moments(NamedTuple):
-    """Moments of a positive distribution q, each of shape ``batch_shape``; the costly ones on demand."""
+    """Moments of a positive distribution q, each of shape ``batch_shape``; the costly ones are functions."""
 
     entropy: Tensor
     """Differential entropy in nats."""
@@ -76,7 +77,10 @@ def _gamma(q: Gamma) -> Moments:
 
 
 def _log_rising(a: Tensor, s: float) -> Tensor:
-    """Return `log(Gamma(a + s) / Gamma(a))`; of float32's `lgamma` at a = 1e4 a difference has no digit."""
+    """Return `log(Gamma(a + s) / Gamma(a))`.
+
+    In float32 at a = 1e4 the difference of two `lgamma` values has no correct digit.
+    """
     if s == 1:
         return a.log()
     if s == 2:

@@ -1,4 +1,4 @@
-"""Gaussians with a covariance: of a matrix, by Kronecker factors, and of a vector, by its full factor."""
+"""Gaussians with correlated entries: a matrix with Kronecker factors, and a vector with a full covariance."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from bara_pyro.errors import MissingKLError
 
 
 class KroneckerNormal(TorchDistribution):
-    """Zero-mean Gaussian over matrices W of precision `F (x) G + precision I`, `W = U X V^T`.
+    """Zero-mean Gaussian over matrices `W = U X V^T` with precision `F (x) G + precision I`.
 
-    U and V hold the eigenvectors of F (side of the rows) and G (side of the columns), so that the entries of
-    X are independent of variance `1 / (f_i g_j + precision)`.
+    U and V hold the eigenvectors of F (row factor) and G (column factor). The entries of X are independent
+    and have the variance `1 / (f_i g_j + precision)`.
 
     Args:
         row_vectors: U, `m x m`.
-        row_values: f, `m`.
+        row_values: eigenvalues f of F, `m`.
         column_vectors: V, `n x n`.
-        column_values: g, `n`.
-        precision: what is added, positive.
-        rows: places of the m rows in a larger matrix whose other rows are independent of variance
-            `1 / precision`; None: there are no others.
-        size: number of rows of that matrix.
+        column_values: eigenvalues g of G, `n`.
+        precision: precision of the prior, positive, a scalar tensor.
+        rows: indices of the m rows in a larger matrix, long, `m`. The entries of its other rows are
+            independent with variance `1 / precision`. None: the matrix has no other rows.
+        size: number of rows of the larger matrix; None: m.
     """
 
-    arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012 - checked where the factors are made
+    arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012 - the callers check the factors
     support = constraints.independent(constraints.real, 2)
     has_rsample = True
 
@@ -64,7 +64,7 @@ class KroneckerNormal(TorchDistribution):
 
     @property
     def mean(self) -> Tensor:
-        """Zeros."""
+        """The mean: zeros, `batch_shape + m x n`."""
         return torch.zeros(
             self.batch_shape + self.event_shape, dtype=self.scale.dtype, device=self.scale.device
         )
@@ -75,7 +75,7 @@ class KroneckerNormal(TorchDistribution):
         return self.of_noise(torch.randn(shape, dtype=self.scale.dtype, device=self.scale.device))
 
     def of_noise(self, noise: Tensor) -> Tensor:
-        """Return the draw that standard normal numbers of its shape give."""
+        """Return the draw for standard normal `noise` of the same shape."""
         if self.rows is None:
             return self.row_vectors @ (noise * self.scale) @ self.column_vectors.mT
         out = noise * self.precision.rsqrt().to(noise.dtype)
@@ -85,11 +85,11 @@ class KroneckerNormal(TorchDistribution):
         return out
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the log-density of matrices, of batch shape."""
-        own = value if self.rows is None else value[..., self.rows, :]
-        free = (self.row_vectors.mT @ own @ self.column_vectors).double()
+        """Return the log-density of matrices in nats, of batch shape."""
+        correlated = value if self.rows is None else value[..., self.rows, :]
+        independent = (self.row_vectors.mT @ correlated @ self.column_vectors).double()
         scale = self.scale.double()
-        out = _log_normal(free, scale)
+        out = _log_normal(independent, scale)
         if self.rows is not None:
             others = torch.ones(value.shape[-2], dtype=torch.bool, device=value.device)
             others[self.rows] = False
@@ -108,28 +108,29 @@ if TYPE_CHECKING:
 
 
 class DenseNormal(MultivariateNormal):
-    """Pyro's ``MultivariateNormal``, made from the lower triangular factor of its covariance.
+    """Pyro's ``MultivariateNormal`` with a cheap KL divergence to a product of normals.
 
-    Its divergence from a product of normals costs as many operations as the factor has entries: that from
-    another ``MultivariateNormal`` would solve a triangular system a vector.
+    Pass the lower triangular factor of the covariance as ``scale_tril``. The divergence takes one operation
+    per entry of the factor; torch's rule for two ``MultivariateNormal`` would solve a triangular system per
+    vector.
     """
 
 
 @register_kl(DenseNormal, Independent)
 def kl_dense_normal(q: DenseNormal, p: Independent) -> Tensor:
-    """Return KL(q || p) in nats, of the batch shape, for independent normal entries of p.
+    """Return KL(q || p) in nats, of the batch shape, for a prior p with independent normal entries.
 
     Raises:
-        MissingKLError: the entries of p are not normal, or not all that q has.
+        MissingKLError: the entries of p are not normal, or p and q differ in event shape.
     """
     if not isinstance(p.base_dist, Normal) or p.event_shape != q.event_shape:
         raise MissingKLError(
-            f"A Gaussian with full covariance has an analytic KL from a Normal prior alone, "
-            f"not from {type(p.base_dist).__name__}: choose that prior."
+            f"A Gaussian with full covariance has no analytic KL to a {type(p.base_dist).__name__} prior: "
+            "choose a Normal prior."
         )
     mean, variance = p.base_dist.loc, p.base_dist.variance
-    # In float64: a factor of 3,584 columns has more entries than a float32 sum holds.
-    rows = q.scale_tril.square().sum(-1, dtype=torch.float64)
-    trace = ((rows + (q.loc - mean).square()) / variance - 1).sum(-1)
-    own = q.scale_tril.diagonal(dim1=-2, dim2=-1)
-    return (0.5 * trace + (0.5 * variance.log() - own.log()).sum(-1)).to(q.loc.dtype)
+    # In float64, because a factor with 3,584 columns has too many entries for a float32 sum.
+    variances = q.scale_tril.square().sum(-1, dtype=torch.float64)
+    trace = ((variances + (q.loc - mean).square()) / variance - 1).sum(-1)
+    diagonal = q.scale_tril.diagonal(dim1=-2, dim2=-1)
+    return (0.5 * trace + (0.5 * variance.log() - diagonal.log()).sum(-1)).to(q.loc.dtype)

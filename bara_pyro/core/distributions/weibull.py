@@ -1,4 +1,4 @@
-"""The Weibull distribution of BaRA's gates, by its mean and the reciprocal of its shape; its safe range."""
+"""The Weibull distribution of BaRA's gates by mean and reciprocal shape, and its safe range."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ class MeanWeibull(TorchDistribution):
     that :math:`E[t] = m`. In the usual parameters the shape is :math:`1 / \kappa` and the scale
     :math:`m / \Gamma(1 + \kappa)`. ``kappa = 1`` is the exponential distribution; smaller values concentrate
     around the mean (coefficient of variation about :math:`1.28 \kappa`), larger ones pile up near zero with a
-    heavy tail. Draws are accurate for ``kappa`` in ``[KAPPA_MIN, KAPPA_MAX]``, see :mod:`.bounds`.
+    heavy tail. Draws are accurate for ``kappa`` in ``[KAPPA_MIN, KAPPA_MAX]``; see :func:`bound_kappa`.
 
-    Everything stays in log space because the scale on its own is useless: ``Gamma(1 + kappa)`` overflows
-    float32 at ``kappa = 34`` while the scale underflows, and their product with the noise is ``0 * inf``.
-    Half-precision parameters are widened to float32: in bfloat16 an exponential draw is 0 with probability
-    of about 0.002.
+    All computations are in log space: at ``kappa = 34``, ``Gamma(1 + kappa)`` overflows float32 while the
+    scale underflows, and their product with the noise would be ``0 * inf``. Half-precision parameters are
+    converted to float32, because in bfloat16 an exponential draw is 0 with a probability of about 0.002.
 
     Args:
         mean: Mean ``m > 0``; a number or a tensor, broadcast against ``kappa``, e.g. ``B x T x r``.
@@ -175,7 +174,10 @@ def bound_kappa(kappa: Tensor, high: float = KAPPA_MAX) -> Tensor:
 
 
 def bound_shape(shape: Tensor, high: float = KAPPA_MAX) -> Tensor:
-    """Clamp the Weibull shape ``k = 1 / kappa`` so that ``kappa`` is in ``[KAPPA_MIN, high]``, likewise."""
+    """Clamp the Weibull shape ``k = 1 / kappa`` so that ``kappa`` is in ``[KAPPA_MIN, high]``.
+
+    As in :func:`bound_kappa`, gradients that lead back inside pass.
+    """
     return _Bound.apply(shape, 1 / high, 1 / KAPPA_MIN)
 
 
@@ -185,15 +187,14 @@ def bound_mean(mean: Tensor) -> Tensor:
 
 
 class _Bound(torch.autograd.Function):
-    """A clamp with a one-way gradient: the identity inside and, outside, for steps that lead back inside.
+    """A clamp whose gradient passes inside the range and, outside, only if the step leads back inside.
 
-    A plain clamp has gradient 0 outside, so that a unit which once leaves the range never returns. A
-    sigmoid stretched over the range returns, but moves the starting point ``softplus(0)`` and flattens
-    the interior. A straight-through clamp lets the raw value drift outwards without limit. This one leaves
-    the interior exactly as it is, and descent can only bring an outside value back.
+    A plain clamp has gradient 0 outside, so that a unit never returns once it has left the range. A sigmoid
+    stretched over the range would let it return, but would move the starting point ``softplus(0)`` and
+    flatten the interior. A straight-through clamp would let the raw value drift outwards without limit.
     """
 
-    # With a separate setup_context torch would inspect this signature at every call, for 0.3 ms.
+    # With a separate setup_context torch would inspect this signature at every call, which takes 0.3 ms.
     @staticmethod
     def forward(ctx: Any, value: Tensor, low: float, high: float | None) -> Tensor:
         bounded = value.clamp(low, high)
@@ -203,6 +204,6 @@ class _Bound(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         value, bounded = ctx.saved_tensors
-        # Descent moves against the gradient: outward where it has the opposite sign of the excess.
+        # Descent moves against the gradient, so outwards if the gradient has the opposite sign of the excess.
         outward = (value - bounded).mul_(grad) < 0
         return grad.masked_fill(outward, 0), None, None
