@@ -1,9 +1,9 @@
 """Captured steps: record the gradient step of a Pyro program once as a CUDA graph, then replay it.
 
-On a GPU, a step on a small batch is limited by Python: by Pyro's handlers and about ten thousand kernel
+On a GPU, the time of a step on a small batch is that of Python, Pyro's handlers and about ten thousand kernel
 launches. With capture the program runs once per batch shape; each further step is a copy of the rows, one
-launch, and one read of loss and norm. A replay executes the program's own operations and is bitwise equal to
-the eager step. The device's generator draws the noise, and a graph advances it as the program does.
+launch, and one read of loss and norm. A replay executes the same operations as the program and is bitwise
+equal to the eager step. The device's generator draws the noise, and a graph advances it as the program does.
 
 Steps that cannot be recorded run eagerly, with the attention masks of a captured step so that results stay
 bitwise equal (`Captured.misfit`), and a warning says so once. Training uses `replaying`.
@@ -27,9 +27,9 @@ from bara_pyro.core.terms import ElboTerms, Part, check_finite, logged, parts_of
 from bara_pyro.data.replies import ReplyBatch
 from bara_pyro.data.types import Batch
 
-WARM_UPS = 3  # eager runs before a capture: caches are filled and the allocator's blocks are there
-MOST = 48  # shapes of batches that are recorded, all widths up to 2,048 tokens; others run eagerly
-NARROWEST = 4  # the logarithm of what widths up to 256 tokens are multiples of
+WARM_UPS = 3  # eager runs before a capture, which fill caches and allocate memory
+MOST = 48  # batch shapes that are recorded (all widths up to 2,048 tokens); others run eagerly
+NARROWEST = 4  # widths up to 256 tokens are padded to multiples of two to this power
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 PLAIN = (bool, int, float, str, type(None))
 
@@ -46,27 +46,27 @@ class Outputs(NamedTuple):
 B = TypeVar("B", bound=Batch)
 Run = Callable[[], Outputs]
 Record = Callable[[Run, torch.device], tuple[Outputs, Callable[[], None]]]
-"""Records what a function does to a device; returns its outputs, which are set by calling the second."""
+"""Records the operations of a function on a device; returns its outputs and a function that replays them."""
 
 
 class Unfit(Exception):
-    """The step cannot be recorded, because it synchronises or copies numbers from the host."""
+    """Raised if a step cannot be recorded, because it synchronises or copies numbers from the host."""
 
 
 @contextmanager
 def as_captured() -> Iterator[None]:
-    """Have transformers build its masks as it does in a capture: of all tokens, without a look at them."""
-    looked = torch.cuda.is_current_stream_capturing
+    """Make transformers build its attention masks as in a capture: in full, without reading them."""
+    is_capturing = torch.cuda.is_current_stream_capturing
     torch.cuda.is_current_stream_capturing = lambda: True
     try:
         yield
     finally:
-        torch.cuda.is_current_stream_capturing = looked
+        torch.cuda.is_current_stream_capturing = is_capturing
 
 
 @contextmanager
 def without_collections() -> Iterator[None]:
-    """Collect garbage first, and not while the block runs: what it holds may be another graph's."""
+    """Collect garbage now, but not while the block runs, because it may hold memory of another graph."""
     gc.collect()
     enabled = gc.isenabled()
     gc.disable()
@@ -87,7 +87,7 @@ class CudaGraphs:
         """Record a function.
 
         Raises:
-            Unfit: it waits for the device. Where that is not seen before the capture, torch raises.
+            Unfit: it waits for the device. If this only shows during the capture, torch raises.
         """
         with torch.cuda.device(device):
             self._warm_up(run)
@@ -99,18 +99,18 @@ class CudaGraphs:
         return outputs, graph.replay
 
     def _warm_up(self, run: Run) -> None:
-        """Run as in a capture, on the stream that is captured; the noise of training goes on as it was."""
-        gc.collect()  # of nodes of earlier backward passes, which are bound to the stream that made them
+        """Run as in a capture, on the stream to be captured, and restore the state of the generator."""
+        gc.collect()  # nodes of earlier backward passes are bound to the stream that made them
         self._stream, now = torch.cuda.Stream(), torch.cuda.current_stream()
         noise, waits = torch.cuda.get_rng_state(), torch.cuda.get_sync_debug_mode()
         self._stream.wait_stream(now)
         try:
             with torch.cuda.stream(self._stream), as_captured():
                 for number in range(WARM_UPS):
-                    # What waits for the device would break the capture, and the generator with it.
+                    # Waiting for the device would break the capture, and the generator with it.
                     torch.cuda.set_sync_debug_mode("error" if number else waits)
                     run()
-        except RuntimeError as error:  # no memory, too: an eager step needs less
+        except RuntimeError as error:  # also for lack of memory: an eager step needs less
             raise Unfit(f"the step cannot be recorded ({str(error).splitlines()[0]})") from error
         finally:
             torch.cuda.set_sync_debug_mode(waits)
@@ -151,10 +151,10 @@ class Recording:
         for parameter, grad in zip(self.svi.parameters, self.outputs.grads, strict=True):
             parameter.grad = grad
         *numbers, size = self.outputs.numbers.tolist()
-        found = logged(self.outputs.parts, numbers)
-        check_finite(found["loss"], self.outputs.terms)
+        values = logged(self.outputs.parts, numbers)
+        check_finite(values["loss"], self.outputs.terms)
         norm = self.outputs.numbers[-1]
-        return {**found, "grad_norm": self.svi.clipped(norm, size)}
+        return {**values, "grad_norm": self.svi.clipped(norm, size)}
 
 
 class Captured:
@@ -165,9 +165,9 @@ class Captured:
         record: see `Record`; by default CUDA graphs, which only a GPU has.
 
     Attributes:
-        recordings: by shape of the batch and settings.
-        eager: why steps were not replayed, as far as they were not.
-        unfit: why nothing is replayed any more, once a recording failed.
+        recordings: recorded steps by batch shape and settings.
+        eager: reasons why steps ran eagerly.
+        unfit: reason why no step is replayed after a failed recording, or None.
     """
 
     def __init__(self, svi: SVI, record: Record | None = None) -> None:
@@ -181,27 +181,29 @@ class Captured:
 
     def __call__(self, *batches: Batch) -> dict[str, float]:
         """Leave the finite, clipped gradients of a step in `.grad`; return `SVI.last`."""
-        found = self.misfit(*batches) or self._recording(batches[0])
-        if isinstance(found, Recording):
-            return found.replay(batches[0])
-        if found not in self.eager:
-            self.eager.add(found)
-            warnings.warn(f"Training runs eagerly, not as a captured step: {found}.", stacklevel=2)
+        recording_or_reason = self.misfit(*batches) or self._recording(batches[0])
+        if isinstance(recording_or_reason, Recording):
+            return recording_or_reason.replay(batches[0])
+        if recording_or_reason not in self.eager:
+            self.eager.add(recording_or_reason)
+            warnings.warn(
+                f"Training runs eagerly, not as a captured step: {recording_or_reason}.", stacklevel=2
+            )
         with as_captured():
             return self.svi.gradients(*batches)
 
     def _recording(self, batch: Batch) -> Recording | str:
-        """Return the recording for a batch, made if missing, or the reason why there is none."""
+        """Return the recording for a batch, making it if necessary, or the reason why it cannot be made."""
         key = (shape_of(batch), self._settings())
         if key in self.recordings:
             return self.recordings[key]
         if self.unfit is None and len(self.recordings) < MOST:
             try:
                 return self.recordings.setdefault(key, Recording(self.svi, batch, self._record))
-            except Unfit as error:  # whose own frames hold the memory of the step that failed
+            except Unfit as error:  # keep the text only: its frames hold the memory of the failed step
                 self.unfit = str(error)
                 self.recordings.clear()
-        return self.unfit or f"{MOST} shapes of batches and settings are recorded already"
+        return self.unfit or f"the limit of {MOST} recorded batch shapes and settings is reached"
 
     def misfit(self, *batches: Batch) -> str | None:
         """Return why a step on these batches cannot be replayed; None if it can."""
@@ -211,17 +213,16 @@ class Captured:
         reasons = {
             "the model is on a CPU": not {device.type for device in devices} <= self._devices,
             "the model is spread over several devices": len(devices) > 1,
-            f"{kind.__name__} has gradients of its own": kind.gradients is not SVI.gradients
+            f"{kind.__name__} computes gradients differently": kind.gradients is not SVI.gradients
             or kind.backward is not SVI.backward,
             "several processes or micro-batches share a step": svi.ranks is not None or len(batches) > 1,
             "checkpointing is on": backbone.checkpointing,
             "the language model is quantised": backbone.quantized is not None,
-            "the lowest layers hold no adapter, and their states are kept by row": svi.model.frozen_layers
-            > 0,
-            "the rows go on from others": any(batch.past is not None for batch in batches),
+            "the states of the lowest layers, which have no adapter, are cached": svi.model.frozen_layers > 0,
+            "the rows continue a common prefix": any(batch.past is not None for batch in batches),
             "the adapters are tapped": self._tapped(),
-            "a handler of Pyro stands around the step": bool(_PYRO_STACK),
-            "hooks hang on the language model": self._hooked(),
+            "a Pyro handler is active around the step": bool(_PYRO_STACK),
+            "the language model has hooks": self._hooked(),
         }
         return next((reason for reason, true in reasons.items() if true), None)
 
@@ -229,12 +230,12 @@ class Captured:
         return any(adapter.tap is not None for adapter in self.svi.model.adapters.values())
 
     def _hooked(self) -> bool:
-        own = any(getattr(module, kind) for module in self._modules for kind in HOOKS)
+        on_modules = any(getattr(module, kind) for module in self._modules for kind in HOOKS)
         everywhere = any(getattr(nn.modules.module, f"_global{kind}") for kind in HOOKS)
-        return own or everywhere or any(p._backward_hooks for p in self.svi.parameters)
+        return on_modules or everywhere or any(p._backward_hooks for p in self.svi.parameters)
 
     def _settings(self) -> Hashable:
-        """Return what a recording was made under: numbers that Python reads, and where weights lie."""
+        """Return what a recording depends on: numbers that Python reads, and addresses of weights."""
         svi, model = self.svi, self.svi.model
         things = [svi, svi.elbo, model.likelihood, *model.modules(), *svi.guide.modules()]
         places = [p.data_ptr() for p in chain(svi.parameters, model.backbone.lm.parameters())]
@@ -242,7 +243,10 @@ class Captured:
 
 
 def eager(svi: SVI) -> SVI:
-    """Have an inference run its steps eagerly, with the masks of a captured one, of which the bits are."""
+    """Make an inference run its steps eagerly with the attention masks of a captured step; return it.
+
+    Its losses are then bitwise equal to those of captured steps.
+    """
 
     def gradients(*batches: Batch) -> dict[str, float]:
         with as_captured():
@@ -253,10 +257,10 @@ def eager(svi: SVI) -> SVI:
 
 
 def captured(svi: SVI, record: Record | None = None) -> SVI:
-    """Have an inference replay its gradient steps where they can be recorded; return it.
+    """Make an inference record and replay its gradient steps if possible; return it.
 
     Args:
-        svi: the inference, changed in place; `svi.replayed = None` takes it back.
+        svi: the inference, changed in place; undo it with `svi.replayed = None`.
         record: see `Record`; by default CUDA graphs.
     """
     svi.replayed = Captured(svi, record)
@@ -265,9 +269,9 @@ def captured(svi: SVI, record: Record | None = None) -> SVI:
 
 @contextmanager
 def replaying(svi: SVI, capture: bool) -> Iterator[None]:
-    """Have an inference replay its steps in the block, where it is to and they can be recorded.
+    """Make an inference record and replay its steps while the block runs, if `capture` is set.
 
-    What was recorded is given back at the end, with the gradients, which lie in it.
+    The recordings are freed at the end, with the gradients, whose memory belongs to them.
     """
     if not capture:
         yield
@@ -284,8 +288,8 @@ def replaying(svi: SVI, capture: bool) -> Iterator[None]:
 def widened(batch: B) -> B:
     """Return a batch padded to one of a few widths, so that few shapes are recorded.
 
-    These are multiples of 16 tokens, and above 256 tokens eight to each doubling: an eighth more at most.
-    Noise is drawn for padding, too, so that the numbers of a seed depend on the width.
+    Widths are multiples of 16 up to 256 tokens; above, there are eight per doubling, so that padding adds at
+    most an eighth. Noise is also drawn for padding, so that the draws of a seed depend on the width.
     """
     changed: dict[str, Any] = _padded(batch, "input_ids", "attention_mask", "segments")
     if isinstance(batch, ReplyBatch):
@@ -296,10 +300,10 @@ def widened(batch: B) -> B:
 
 
 def _padded(batch: Batch, *names: str) -> dict[str, Tensor]:
-    found = {name: getattr(batch, name) for name in names if getattr(batch, name) is not None}
-    width = found[names[0]].shape[1]
+    values = {name: getattr(batch, name) for name in names if getattr(batch, name) is not None}
+    width = values[names[0]].shape[1]
     step = 1 << max(NARROWEST, (width - 1).bit_length() - 4)
-    return {name: F.pad(value, (-width % step, 0)) for name, value in found.items()}
+    return {name: F.pad(value, (-width % step, 0)) for name, value in values.items()}
 
 
 def tensors(batch: Batch) -> dict[str, Tensor]:
@@ -309,7 +313,7 @@ def tensors(batch: Batch) -> dict[str, Tensor]:
 
 
 def shape_of(batch: Batch) -> Hashable:
-    """Return what batches have in common that one recording serves: all that Python reads of them."""
+    """Return everything that Python reads of a batch; batches with equal results share a recording."""
     shapes = tuple((name, value.shape, value.dtype, value.device) for name, value in tensors(batch).items())
     return type(batch), shapes, max(batch.asked), _plain(batch)
 
@@ -320,5 +324,5 @@ def _plain(thing: object) -> tuple[tuple[str, object], ...]:
 
 def _detached(terms: ElboTerms) -> ElboTerms:
     """Return terms without their graph, which a replay does not need."""
-    kl, extra = ({name: value.detach() for name, value in own.items()} for own in (terms.kl, terms.extra))
+    kl, extra = ({name: value.detach() for name, value in part.items()} for part in (terms.kl, terms.extra))
     return ElboTerms(terms.loss.detach(), terms.nll.detach(), kl, extra)

@@ -1,7 +1,7 @@
 """Activation checkpointing of the frozen layers, with the same latents in the recomputation.
 
-Adapters do not run again: their results, which are small beside a decoder layer's activations, are kept. A
-layer that is recomputed in the backward pass adds the update of the forward pass.
+Adapters do not run again: their updates, which are small beside a decoder layer's activations, are stored in
+the forward pass, and the recomputed layers add them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from bara_pyro.fast.frozen_states import replaced_forward
 
 Change = Callable[[nn.Module, tuple[Tensor], Tensor], Tensor]
-"""A linear layer, its input and its output -> what is added to the output."""
+"""A linear layer, its input and its output -> the update of the output."""
 
 
 @contextmanager
@@ -27,15 +27,15 @@ def changing(changes: Mapping[nn.Module, Change], *, recomputed: Sequence[nn.Mod
         changes: layer -> function that returns the update of its output.
         recomputed: decoder layers that keep only their inputs and are recomputed for the gradient.
     """
-    made: dict[nn.Module, Tensor] = {}
-    add = partial(_noted, made) if recomputed else _added
+    updates: dict[nn.Module, Tensor] = {}
+    add = partial(_noted, updates) if recomputed else _added
     with ExitStack() as stack:
         for layer, change in changes.items():
             stack.callback(layer.register_forward_hook(partial(add, change)).remove)
         for layer in recomputed:
-            own = set(layer.modules())
-            inside = [linear for linear in changes if linear in own]
-            contexts = partial(lambda inside: (nullcontext(), _Again(made, inside)), inside)
+            modules = set(layer.modules())
+            inside = [linear for linear in changes if linear in modules]
+            contexts = partial(lambda inside: (nullcontext(), _Again(updates, inside)), inside)
             stack.enter_context(replaced_forward(layer, partial(_checkpointed, layer.forward, contexts)))
         yield
 
@@ -45,13 +45,13 @@ def _added(change_of: Change, layer: nn.Module, args: tuple[Tensor], output: Ten
 
 
 def _noted(
-    made: dict[nn.Module, Tensor], change_of: Change, layer: nn.Module, args: tuple[Tensor], output: Tensor
+    updates: dict[nn.Module, Tensor], change_of: Change, layer: nn.Module, args: tuple[Tensor], output: Tensor
 ) -> Tensor:
     """Return a layer's output plus its update, and store the update."""
     # Hidden from the checkpoint; detached, because otherwise the stored tensor would keep itself alive.
-    with saved_tensors_hooks(Tensor.detach, lambda kept: kept):
+    with saved_tensors_hooks(Tensor.detach, lambda saved: saved):
         change = change_of(layer, args, output)
-    made[layer] = change.detach()
+    updates[layer] = change.detach()
     return output + change
 
 
@@ -64,14 +64,14 @@ class _Again(ExitStack):
 
     def __enter__(self) -> Self:
         for layer in self._inside:
-            # With a gradient, so that autograd keeps what it kept before, in the same order.
+            # With a gradient, so that autograd saves the same tensors in the same order as before.
             change = self._changes[layer].requires_grad_()
             self.callback(layer.register_forward_hook(partial(_add, change)).remove)
         return self
 
 
 def _checkpointed(forward: Callable, contexts: Callable, *args: Any, **kwargs: Any) -> Any:
-    # No random number is drawn in a frozen layer that does not train.
+    # A frozen layer in evaluation mode draws no random numbers.
     return checkpoint(
         forward, *args, use_reentrant=False, preserve_rng_state=False, context_fn=contexts, **kwargs
     )

@@ -17,7 +17,7 @@ from bara_pyro.parts import part_folder
 BUDGET = 2**30
 """Bytes of hidden states kept in memory by default; rows beyond are computed each time."""
 NAME = "states"  # of the tensor in a file
-# What a layer that PEFT has changed says of its adapters.
+# Attributes in which a PEFT layer stores the state of its adapters.
 OF_PEFT = ("_disable_adapters", "_active_adapter")
 
 
@@ -28,7 +28,7 @@ class StopForward(Exception):
 @contextmanager
 def replaced_forward(layer: nn.Module, forward: Callable) -> Iterator[None]:
     """Replace a module's `forward` while the block runs; its hooks stay active."""
-    before = layer.__dict__.get("forward")  # accelerate puts one there, too
+    before = layer.__dict__.get("forward")  # accelerate may have set one
     layer.forward = forward
     try:
         yield
@@ -40,17 +40,17 @@ def replaced_forward(layer: nn.Module, forward: Callable) -> Iterator[None]:
 
 
 class FrozenStates:
-    """Hidden states above the lowest decoder layers of a language model, kept by a row's own tokens.
+    """Cache of hidden states above the lowest decoder layers of a language model, by the tokens of a row.
 
     Args:
         lm: the language model.
-        budget: bytes to keep in memory.
+        budget: largest number of bytes to keep in memory.
 
     Attributes:
-        layers: its decoder layers; none where they are no plain list.
+        layers: the decoder layers; empty if they are not one plain list.
         path: dotted path of that list.
-        folder: where states are kept as files, one a row, instead of in memory; what other runs on the same
-            language model left there is found again. None: in memory.
+        folder: folder for the states, one file per row, shared by runs on the same language model; None: keep
+            them in memory.
     """
 
     def __init__(self, lm: PreTrainedModel, budget: int = BUDGET) -> None:
@@ -63,15 +63,15 @@ class FrozenStates:
         self._kept: dict[str, Tensor] = {}
         self._weights = self._stamp()
         self._bytes = 0
-        self._others = -1  # what a layer returns beside the states; -1: it returns no tuple
+        self._others = -1  # number of values that a layer returns beside the states; -1: it returns no tuple
 
     def depth(self, adapted: Iterable[str]) -> int:
-        """Return how many of the lowest layers hold no adapter, given the paths of what the body's change."""
-        found = len(self.layers)
+        """Return the number of lowest layers without adapters, given the paths of the adapted modules."""
+        depth = len(self.layers)
         for path in adapted:
             inside = bool(self.layers) and path.startswith(f"{self.path}.")
-            found = min(found, int(path[len(self.path) + 1 :].split(".")[0]) if inside else 0)
-        return found
+            depth = min(depth, int(path[len(self.path) + 1 :].split(".")[0]) if inside else 0)
+        return depth
 
     def size(self, lengths: Sequence[int]) -> int:
         """Return the bytes of the states of rows with the given numbers of tokens."""
@@ -84,48 +84,49 @@ class FrozenStates:
         Args:
             depth: number of layers.
             tokens: the rows.
-            inputs: what the language model's body is given for them.
+            inputs: returns the inputs of the language model's body for given rows.
         """
         self._forget_where_weights_changed()
         lengths = tokens.attention_mask.sum(-1).tolist()
         keys = _keys(depth, tokens, lengths)
-        found: list[Tensor] = []
+        by_row: list[Tensor] = []
         for row, key in enumerate(keys):
             states = self._get(key)
             if states is None:
-                # Alone: in company it would round otherwise, and a run depend on what was asked before it.
+                # Each row runs in a batch of one, so that its rounding does not depend on other rows.
                 states = self.run(depth, inputs(tokens.chosen(row, lengths[row])))[0]
                 self._put(key, states)
-            found.append(states)
-        out = found[0].new_zeros(*tokens.input_ids.shape, found[0].shape[-1])
-        for row, states in enumerate(found):
+            by_row.append(states)
+        out = by_row[0].new_zeros(*tokens.input_ids.shape, by_row[0].shape[-1])
+        for row, states in enumerate(by_row):
             out[row, -lengths[row] :] = states
         return out
 
     @torch.no_grad()
     def run(self, depth: int, inputs: dict[str, Any]) -> Tensor:
         """Run the lowest `depth` layers on a body's inputs; return their states, `B x T x d`."""
-        with self.noting(depth, stop=True) as seen:
+        with self.noting(depth, stop=True) as states:
             self.lm.base_model(**inputs)
-        return seen[0]
+        return states[0]
 
     @contextmanager
     def noting(self, depth: int, stop: bool = False) -> Iterator[list[Tensor]]:
-        """Note the states above the lowest `depth` layers while the block runs.
+        """Yield a list that receives the states above the lowest `depth` layers while the block runs.
 
-        With `stop` the block ends there; it ends without an error wherever something raises `StopForward`.
+        With `stop` the forward pass ends there. `StopForward` from anywhere in the block ends it without an
+        error.
         """
-        seen: list[Tensor] = []
+        noted: list[Tensor] = []
 
         def note(module: nn.Module, args: object, output: Any) -> None:
             self._others = len(output) - 1 if isinstance(output, tuple) else -1
-            seen.append(output if self._others < 0 else output[0])
+            noted.append(output if self._others < 0 else output[0])
             if stop:
                 raise StopForward
 
         handle = self.layers[depth - 1].register_forward_hook(note)
         try:
-            yield seen
+            yield noted
         except StopForward:
             pass
         finally:
@@ -133,7 +134,7 @@ class FrozenStates:
 
     @contextmanager
     def standing_in(self, depth: int, states: Tensor) -> Iterator[None]:
-        """Give layer `depth` these states, `B x T x d`, while the block runs, and skip those below it."""
+        """Give layer `depth` these states, `B x T x d`, while the block runs, and skip the layers below."""
 
         def stand_in(*_: object, **__: object) -> Tensor | tuple[Tensor | None, ...]:
             return states if self._others < 0 else (states, *[None] * self._others)
@@ -150,12 +151,12 @@ class FrozenStates:
         """
         weights = tuple((id(p), p._version, p.dtype) for p in self.lm.parameters())
         others = (vars(m) for m in self.lm.modules() if "_disable_adapters" in vars(m))
-        return hash((weights, *(tuple(str(own.get(name)) for name in OF_PEFT) for own in others)))
+        return hash((weights, *(tuple(str(layer.get(name)) for name in OF_PEFT) for layer in others)))
 
     def _forget_where_weights_changed(self) -> None:
         """Drop cached states if the weights have changed; the folder belongs to the old weights as well."""
-        if (found := self._stamp()) != self._weights:
-            self._kept, self._bytes, self._weights, self.folder = {}, 0, found, None
+        if (stamp := self._stamp()) != self._weights:
+            self._kept, self._bytes, self._weights, self.folder = {}, 0, stamp, None
 
     def _get(self, key: str) -> Tensor | None:
         if self.folder is None:
@@ -171,12 +172,12 @@ class FrozenStates:
                 save_file({NAME: states.contiguous()}, place / path.name)
                 (place / path.name).replace(path)
         elif self._bytes + size <= self.budget:
-            self._kept[key] = states.clone()  # not a view, which would keep the whole batch
+            self._kept[key] = states.clone()  # a view would keep the whole batch alive
             self._bytes += size
 
 
 def _keys(depth: int, tokens: TokenRows, lengths: Sequence[int]) -> list[str]:
-    """Return what rows' states are kept under: their tokens, and the type that products are made in."""
+    """Return each row's cache key: a hash of depth, tokens, segments and the dtype of matrix products."""
     device = tokens.input_ids.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
     ids, segments = tokens.input_ids.cpu().numpy(), tokens.segments

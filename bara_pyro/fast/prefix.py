@@ -11,7 +11,7 @@ from bara_pyro.data.types import Batch
 from bara_pyro.fast.frozen_states import StopForward
 
 LEAST = 32
-"""Tokens that the rows of a batch must have in common before they are read once for all."""
+"""Fewest tokens that the rows of a batch must have in common to be read once for all."""
 
 
 @dataclass(frozen=True)
@@ -35,25 +35,25 @@ class Prefix:
 
     def rows(self, count: int) -> Tensor:
         """Return the prefix index of each of `count` sequences, ordered by draw, then by row."""
-        own = torch.arange(len(self.mask), device=self.mask.device)
-        times = count // len(own)
-        return own.repeat_interleave(times) if self.per_draw else own.repeat(times)
+        prefixes = torch.arange(len(self.mask), device=self.mask.device)
+        times = count // len(prefixes)
+        return prefixes.repeat_interleave(times) if self.per_draw else prefixes.repeat(times)
 
     def cache(self, rows: Tensor) -> DynamicCache:
         """Return a key-value cache for the given prefixes, for a continuation."""
-        if len(rows) == len(self.mask):  # each its own: no copies, forward or backward
+        if len(rows) == len(self.mask):  # one prefix per sequence: no copies, forward or backward
             return DynamicCache(list(self.layers))
         return DynamicCache([(keys[rows], values[rows]) for keys, values in self.layers])
 
 
 class KeysAndValues(DynamicCache):
-    """Ends a forward where one layer would attend, and keeps what it would attend to.
+    """Cache that stores the keys and values of one layer and ends the forward pass there.
 
     Args:
-        layer: its number.
+        layer: index of the layer.
 
     Attributes:
-        found: its keys and values, `P x heads x T x width`; None until it came to them.
+        found: its keys and values, `P x heads x T x width`; None before the pass reaches the layer.
     """
 
     def __init__(self, layer: int) -> None:
@@ -64,7 +64,11 @@ class KeysAndValues(DynamicCache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Return what a layer attends to in a forward that nothing came before."""
+        """Return the keys and values of a layer; nothing precedes them in this forward pass.
+
+        Raises:
+            StopForward: it is the layer whose keys and values are wanted.
+        """
         if layer_idx == self.layer:
             self.found = key_states, value_states
             raise StopForward
@@ -101,9 +105,9 @@ def after(batch: Batch, tokens: int | Tensor, past: Prefix) -> Batch:
 
 
 def split(batch: Batch, last: int) -> tuple[Batch, Tensor]:
-    """Return all but the last tokens of the rows, and the mask of those of them that are real.
+    """Return all but the `last` tokens of the rows, and the mask of the real ones among them.
 
-    A row without any keeps a token of padding, so that it can be read; the mask leaves it out.
+    A row without real tokens keeps one token of padding, so that it can be read; the mask omits it.
     """
     mask = batch.attention_mask[:, :-last]
     readable = mask.clone()

@@ -24,12 +24,12 @@ from bara_pyro.lm import quantized
 from bara_pyro.lm.inputs import cache_argument, inputs_after, inputs_of, positions
 from bara_pyro.lm.targets import Target
 
-# Of the largest value: how far the parts of a language model may be from the whole before it is refused.
-# Rounding takes a few millionths in float32, in half precision a few units of the last place.
+# Largest accepted difference between a language model and its parts, relative to the largest value.
+# Rounding causes a few millionths in float32, and a few units in the last place in half precision.
 TOLERANCE, HALF_TOLERANCE, UNITS = 3e-5, 0.02, 8
-# What configurations call the number of tokens that some layers see.
+# Settings of the number of tokens that a layer attends to, under each architecture's name.
 WINDOWS = ("sliding_window", "attention_chunk_size", "window_size")
-GAP = 32  # columns of padding: enough for a token's place to matter, if that is its column
+GAP = 32  # columns of padding; enough to change the result if a token's position is its column
 
 
 HOLDING: "WeakSet[PreTrainedModel]" = WeakSet()
@@ -39,9 +39,9 @@ HOLDING: "WeakSet[PreTrainedModel]" = WeakSet()
 class Backbone:
     """A frozen language model, split into body, output embedding and final transformation of its logits.
 
-    It is a plain object, not an `nn.Module`, so that Pyro does not register its frozen parameters. The
-    wrapped model is changed only by `eval()`, `requires_grad_(False)` and, for quantised layers, by what they
-    keep for a gradient (`bara_pyro.lm.quantized`).
+    It is a plain object, not an `nn.Module`, so that Pyro does not register its frozen parameters. It calls
+    `eval()` and `requires_grad_(False)` on the wrapped model. Layers with quantised weights get a forward
+    pass that supports gradients (`bara_pyro.lm.quantized`); nothing else is changed.
 
     Args:
         lm: a Hugging Face causal language model.
@@ -82,7 +82,7 @@ class Backbone:
         quantized.keep_gradients(lm)
         quantized.keep_small(lm)
         self.lm = lm.eval().requires_grad_(False)
-        self.tokenizer: PreTrainedTokenizerBase = tokenizer  # None where no text is read
+        self.tokenizer: PreTrainedTokenizerBase = tokenizer  # None if no text is read
         self.name = name
         text = lm.config.get_text_config()
         # Cohere multiplies its logits, Granite divides them, Gemma soft-caps them.
@@ -97,8 +97,8 @@ class Backbone:
         self.window = min((size for size in sizes if isinstance(size, int) and size > 0), default=None)
         self.continues = self.takes_segments = True
         self.rounding = max(TOLERANCE, min(HALF_TOLERANCE, UNITS * torch.finfo(lm.dtype).eps))
-        self.tolerance = self.rounding  # more where texts of other lengths are rounded otherwise: `verify`
-        self.quantized: str | None = None  # "int8" or "int4", where `load_backbone` made it so
+        self.tolerance = self.rounding  # `verify` raises it if rounding depends on the length of a text
+        self.quantized: str | None = None  # "int8" or "int4" if `load_backbone` quantised the weights
         self.verified = False  # see `bara_pyro.lm.verifying.verify_once`
         self.checkpointing = any(getattr(module, "gradient_checkpointing", False) for module in lm.modules())
 
@@ -115,8 +115,8 @@ class Backbone:
         """
         if self.lm.training:
             raise BackboneError(
-                "The backbone is in training mode, with dropout and activation checkpointing of its own: "
-                "call eval() on it (the checkpointing that knows adapters is backbone.checkpointing = True)."
+                "The language model is in training mode: call eval() on it. To save memory in training, set "
+                "backbone.checkpointing = True."
             )
         self.check_free()
 
@@ -128,13 +128,13 @@ class Backbone:
         """
         if self.lm in HOLDING:
             raise BackboneError(
-                "A program hangs on this language model (bara_pyro.attached), and another would be added to "
-                "it: leave that block first."
+                "A program is already attached to this language model: leave its `with bara_pyro.attached` "
+                "block before you use another program."
             )
 
     @property
     def device(self) -> torch.device:
-        """Device of rows, adapters and guide: that of the weights, or the first of several."""
+        """Device of rows, adapters and guide: the first device of the weights."""
         return self.lm.device
 
     @property
@@ -257,19 +257,19 @@ class Backbone:
         last = len(self.states.layers) - 1
         cache = KeysAndValues(last)
         inputs = self._inputs(tokens.repeat(copies) if copies > 1 else tokens)
-        with self._above(below, states, len(inputs["input_ids"])), self.states.noting(last) as seen:
+        with self._above(below, states, len(inputs["input_ids"])), self.states.noting(last) as noted:
             self.lm.base_model(**{**inputs, "use_cache": True}, **{self._cache_name: cache})
         if cache.found is None:
             return None
         keys, values = (part[..., :-width, :] for part in cache.found)
         mask = tokens.attention_mask[:, :-width].bool().repeat(copies, 1)
         layers = (*self._not_run(last, mask), (keys, values))
-        return Prefix(layers, mask, below=last, rest=seen[0][:, -width:])
+        return Prefix(layers, mask, below=last, rest=noted[0][:, -width:])
 
     def _not_run(self, layers: int, mask: Tensor) -> Sequence[tuple[Tensor, Tensor]]:
         """Return placeholders for layers that were not run, which carry only the number of tokens."""
-        told = torch.zeros(mask.shape, dtype=self.dtype, device=self.device)[:, None, :, None]
-        return [(told, told)] * layers
+        empty = torch.zeros(mask.shape, dtype=self.dtype, device=self.device)[:, None, :, None]
+        return [(empty, empty)] * layers
 
     def _above(self, below: int, states: Tensor | None, sequences: int) -> AbstractContextManager[None]:
         if states is None:
@@ -293,9 +293,9 @@ class Backbone:
         known, largest = self.lm.get_input_embeddings().weight.shape[0], int(ids.max())
         if largest >= known:
             raise DataError(
-                f"A text holds the token {largest} ({self.tokenizer.convert_ids_to_tokens(largest)!r}), and "
-                f"{type(self.lm).__name__} has embeddings of {known} tokens: leave it out of the text, or "
-                "call resize_token_embeddings and train the model with it."
+                f"A text contains token {largest} ({self.tokenizer.convert_ids_to_tokens(largest)!r}), but "
+                f"{type(self.lm).__name__} has only {known} embeddings: remove it from the text, or call "
+                "resize_token_embeddings and pretrain it."
             )
 
     @cached_property
@@ -321,12 +321,12 @@ class Backbone:
         packed = not bool(((segments == 0) & mask.bool()).any())
         way_out = "score letters with labels='letters' (--labels letters)"
         if packed:
-            way_out = "leave packing=True (--packing) out"
+            way_out = "train without packing=True (--packing)"
         if not self.takes_segments:
-            raise BackboneError(f"{name} cannot read several texts in a row: {way_out}.")
+            raise BackboneError(f"{name} cannot read several texts in one row: {way_out}.")
         what = "a row of packed replies" if packed else "a question with the texts of all its answers"
         raise BackboneError(
-            f"{name} has layers that see {self.window} tokens, and {what} takes {width}: lower "
+            f"{name} has layers that attend to {self.window} tokens, but {what} has {width}: lower "
             f"task.max_length, or {way_out}."
         )
 
@@ -336,7 +336,7 @@ class Backbone:
 
     @cached_property
     def _positions_alone(self) -> bool:
-        """Whether a token's place is its position id and not its column (as with ALiBi)."""
+        """Whether a token's position is its position id, not its column as with ALiBi."""
         ids = self.few_tokens()
         ones = torch.ones_like(ids)
         gap = ids[:, :1].repeat(1, GAP)
@@ -355,9 +355,14 @@ class Backbone:
         return torch.arange(4, device=self.device).remainder(vocabulary).unsqueeze(0)
 
     def logits(self, hidden: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Apply the output embedding to hidden states, `... x d`; with `rows` (`C` token ids) only to these.
+        """Return the output embedding's values for hidden states, `... x V`, before scale and soft cap.
 
-        The layer's adapter is added to the result, and `finished` turns the sum into logits.
+        The caller adds the layer's adapter; `finished` turns the sum into logits.
+
+        Args:
+            hidden: `... x d`.
+            rows: token ids, long, `C`: only their values are computed, `... x C`; None: all of the
+                vocabulary.
         """
         head, home = self.lm.get_output_embeddings(), hidden.device
         hidden = hidden.to(head.weight.device)

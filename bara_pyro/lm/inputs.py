@@ -27,7 +27,7 @@ def inputs_of(tokens: TokenRows, dtype: torch.dtype) -> dict[str, Any]:
         positions = mask.cumsum(-1) - mask  # 0 in the padding on the left
     else:
         seen = _seen(attention_mask.bool(), segments)
-        # As if each continuation alone followed the prefix.
+        # As if each continuation were the only one after the prefix.
         positions = (seen.sum(-1) - 1).clamp_min(0)
         mask = torch.zeros(seen.shape, dtype=dtype, device=seen.device)
         mask = mask.masked_fill_(~seen, torch.finfo(dtype).min).unsqueeze(1)
@@ -57,7 +57,7 @@ def _seen(real: Tensor, segments: Tensor) -> Tensor:
     return earlier & real.unsqueeze(-2) & ((there == 0) | (there == here))
 
 
-CONTEXT_NAMES = ("max_position_embeddings", "max_seq_len")  # MPT has the second one alone
+CONTEXT_NAMES = ("max_position_embeddings", "max_seq_len")  # MPT has only the second
 
 
 def positions(lm: PreTrainedModel) -> int | None:
@@ -66,15 +66,15 @@ def positions(lm: PreTrainedModel) -> int | None:
     Learned positions end there. Rotary positions continue beyond, but the model was not trained there.
     """
     text = lm.config.get_text_config()
-    found = (getattr(text, name, None) for name in CONTEXT_NAMES)
-    most = next((value for value in found if isinstance(value, int) and value > 0), None)
+    limits = (getattr(text, name, None) for name in CONTEXT_NAMES)
+    most = next((value for value in limits if isinstance(value, int) and value > 0), None)
     embeddings = getattr(lm.base_model, "embeddings", None)
-    # RoBERTa's count begins behind the padding token's own place.
+    # RoBERTa counts positions from the one after the padding token's.
     pad = getattr(getattr(embeddings, "position_embeddings", None), "padding_idx", None)
     return most if most is None or pad is None else most - int(pad) - 1
 
 
-CACHE_NAMES = ("cache", "past_key_values")  # of keys and values, since transformers 5.24 and before
+CACHE_NAMES = ("cache", "past_key_values")  # of keys and values: since transformers 5.24, and before it
 
 
 def cache_argument(body: nn.Module) -> str:

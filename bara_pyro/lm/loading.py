@@ -100,19 +100,19 @@ def load_backbone(
     except BackboneError:
         raise
     except UNREADABLE as error:
-        # A hub name and a folder that is not there look alike.
-        found = there(Path(path))
-        why = reason_of(error) if found else f"there is no such folder, and from the hub: {reason_of(error)}"
+        # A hub name and a missing folder look alike.
+        exists = there(Path(path))
+        why = reason_of(error) if exists else f"there is no such folder; the hub says: {reason_of(error)}"
         raise BackboneError(
             f"Cannot load the backbone {str(name)!r} ({why}): {WANTED}"
-            + ("." if found else "; without a hub, `bara backbone get smollm2 --out runs/smollm2` makes one.")
+            + ("." if exists else "; without the hub, run `bara backbone get smollm2 --out runs/smollm2`.")
         ) from error
     if device != AUTO:
         lm = lm.to(device)
     elif any(parameter.is_meta for parameter in lm.parameters()):
         raise BackboneError(
-            f"{str(name)!r} does not fit the GPUs of this machine, and weights that come and go are not "
-            "supported: load it in bfloat16, or give more GPUs."
+            f"{str(name)!r} does not fit into the memory of this machine's GPUs, and offloading is not "
+            "supported: load it with dtype bfloat16, int8 or int4, or use more GPUs."
         )
     backbone = Backbone(lm, tokenizer, str(name))
     if dtype not in DTYPES:
@@ -129,13 +129,13 @@ def _check_folder(folder: Path) -> None:
     name = next((name for name in ("bara_config.json", "config.json") if (folder / name).exists()), None)
     if folder.is_dir() and name is None:
         raise BackboneError(f"Cannot load the backbone {str(folder)!r} (it has no config.json): {WANTED}.")
-    stored = settings_in(folder / (name or "config.json"))  # a run of older versions has its own there, too
+    stored = settings_in(folder / (name or "config.json"))  # where older versions kept a run's settings
     if {"config", "config_hash"} <= stored.keys():
-        own = [part.get("backbone", {}) for part in (stored["config"],) if isinstance(part, dict)]
-        named = [part.get("name") for part in own if isinstance(part, dict)]
+        backbones = [part.get("backbone", {}) for part in (stored["config"],) if isinstance(part, dict)]
+        names = [part.get("name") for part in backbones if isinstance(part, dict)]
         raise BackboneError(
             f"{str(folder)!r} is a run, not a language model: give the model that it was trained on"
-            + (f", {str(named[0])[:200]!r}." if named else ".")
+            + (f", {str(names[0])[:200]!r}." if names else ".")
         )
     check_model_folder(folder)
 
@@ -156,8 +156,8 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
         >>> tokenizer.tokenize("in winter bimu keeps goats .")
         ['in', 'winter', 'bimu', 'keeps', 'goats', '.']
     """
-    # For some architectures (Qwen2 is one) transformers 5 takes their own tokenizer class whatever the folder
-    # says, and misreads a tokenizer of another kind: a folder that asks for the general class gets it.
+    # For some architectures (Qwen2 is one) transformers 5 uses the architecture's tokenizer class whatever
+    # the folder says, and misreads other kinds of tokenizers. A folder that names the general class gets it.
     settings = get_tokenizer_config(path)
     check_code(settings, path)
     if settings.get("tokenizer_class") in ("TokenizersBackend", "PreTrainedTokenizerFast"):
@@ -166,9 +166,9 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
 
 
 def _load_lm(path: str, how: dict[str, Any], random_seed: int | None) -> PreTrainedModel:
-    check_config(PreTrainedConfig.get_config_dict(path)[0], path)  # of the hub, too
+    check_config(PreTrainedConfig.get_config_dict(path)[0], path)  # also for a model from the hub
     config = AutoConfig.from_pretrained(path, trust_remote_code=False)
-    # Models that read images, too, are loaded whole; their text tower is adapted.
+    # Models that also read images are loaded completely; only their text tower is adapted.
     kind = (
         AutoModelForCausalLM if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING else AutoModelForImageTextToText
     )
@@ -178,7 +178,7 @@ def _load_lm(path: str, how: dict[str, Any], random_seed: int | None) -> PreTrai
             return kind.from_config(config, dtype=how["dtype"], trust_remote_code=False)
     lm, info = kind.from_pretrained(path, output_loading_info=True, trust_remote_code=False, **how)
     if info["missing_keys"]:
-        # transformers would go on with random values in their place.
+        # transformers would continue with random values in their place.
         raise ValueError(f"its weights lack {min(info['missing_keys'])}")
     return lm
 

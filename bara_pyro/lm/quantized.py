@@ -18,7 +18,7 @@ from bara_pyro.errors import BackboneError, require_packages
 
 PACKAGES = {"int8": ("torchao", "accelerate"), "int4": ("bitsandbytes", "accelerate")}
 
-# What a quantised weight has, and no other.
+# Attributes that only quantised weights have.
 MARKS = {"int8": "qdata", "int4": "quant_state"}
 
 
@@ -50,11 +50,11 @@ def check(lm: nn.Module, dtype: str) -> None:
     Raises:
         BackboneError: no weight is quantised, or a layer with int8 weights overrides `forward`.
     """
-    held = [layer for layer in lm.modules() if hasattr(getattr(layer, "weight", None), MARKS[dtype])]
-    own = [layer for layer in held if dtype == "int8" and type(layer).forward is not nn.Linear.forward]
-    if own or not held:
+    layers = [layer for layer in lm.modules() if hasattr(getattr(layer, "weight", None), MARKS[dtype])]
+    special = [layer for layer in layers if dtype == "int8" and type(layer).forward is not nn.Linear.forward]
+    if special or not layers:
         raise BackboneError(
-            f"The linear layers of a {type(lm).__name__} cannot be held in {dtype}: choose another dtype."
+            f"The linear layers of {type(lm).__name__} cannot be quantised to {dtype}: choose dtype bfloat16."
         )
 
 
@@ -74,18 +74,17 @@ def keep_gradients(lm: nn.Module) -> None:
         state = getattr(layer.weight, "quant_state", None)
         if getattr(state, "packing_format_for_cpu", False):
             raise BackboneError(
-                f"bitsandbytes has laid out the 4-bit weights of {name} for inference alone, where gradients "
-                "are lost: load the language model anew, and use it first in a Backbone."
+                f"bitsandbytes has converted the 4-bit weights of {name} to a layout without gradients: load "
+                "the language model again and wrap it in a Backbone before its first forward pass."
             )
 
 
 class Int8Product(torch.autograd.Function):
     """`x W'` for int8 weights with one scale per row; the backward pass converts the weights again.
 
-    torchao's product keeps the converted weights of every layer until the backward pass, two bytes per
-    weight, which would lose the memory that int8 saves (on an H100, with 7 billion parameters and four rows
-    of 300
-    tokens: 26.5 GiB at the peak, against 20.4 in bfloat16).
+    torchao's product keeps the converted weights of every layer until the backward pass, at two bytes per
+    weight, which loses the memory that int8 saves (peak on an H100 with 7 billion parameters and four rows of
+    300 tokens: 26.5 GiB, against 20.4 in bfloat16).
     """
 
     @staticmethod
@@ -98,7 +97,7 @@ class Int8Product(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        """Return the gradient in `x`; weights are frozen."""
+        """Return the gradient with respect to `x`; the weights are frozen."""
         data, scale = ctx.saved_tensors
         scaled = (grad * scale.to(grad.dtype).flatten()).reshape(-1, len(data))
         return torch.mm(scaled, data.to(grad.dtype)).reshape(*grad.shape[:-1], data.shape[1]), None, None
@@ -110,8 +109,10 @@ def keep_small(lm: nn.Module) -> None:
         if not isinstance(layer, nn.Linear) or type(layer).forward is not nn.Linear.forward:
             continue
         weight = cast(Any, layer.weight)
-        alone = getattr(weight, "act_quant_kwargs", 0) is None and getattr(weight, "act_pre_scale", 0) is None
-        if alone and "forward" not in vars(layer):  # of weights alone, and nobody else's by now
+        only_weights = (
+            getattr(weight, "act_quant_kwargs", 0) is None and getattr(weight, "act_pre_scale", 0) is None
+        )
+        if only_weights and "forward" not in vars(layer):  # nobody else has replaced it
             rows, columns = weight.qdata.shape
             if weight.scale.shape == (rows, 1) and list(weight.block_size) == [1, columns]:
                 layer.forward = partial(_int8_forward, layer)  # type: ignore[method-assign]

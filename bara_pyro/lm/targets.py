@@ -10,8 +10,8 @@ from transformers.pytorch_utils import Conv1D
 from bara_pyro.errors import BackboneError, ConfigError, unknown
 from bara_pyro.untrusted.patterns import matching
 
-# The query and value projections under each architecture's own names; the output embedding, whose name
-# differs between versions of transformers, is looked up.
+# Names of the query and value projections by architecture. The output embedding is looked up, because its
+# name differs between versions of transformers.
 DEFAULT_TARGETS: dict[str, tuple[str, ...]] = {
     "falcon": ("query_key_value",),
     "gpt2": ("c_attn",),
@@ -57,8 +57,8 @@ def widths(layer: nn.Module) -> tuple[int, int]:
 def _linears(lm: PreTrainedModel) -> dict[str, nn.Module]:
     """Return the linear layers of the text model, without those of an image tower."""
     text = {id(layer) for layer in (*lm.get_decoder().modules(), lm.get_output_embeddings())}
-    found = {name: layer for name, layer in lm.named_modules() if isinstance(layer, nn.Linear | Conv1D)}
-    return {name: layer for name, layer in found.items() if id(layer) in text}
+    linears = {name: layer for name, layer in lm.named_modules() if isinstance(layer, nn.Linear | Conv1D)}
+    return {name: layer for name, layer in linears.items() if id(layer) in text}
 
 
 def _mixtures(lm: PreTrainedModel) -> tuple[str, ...]:
@@ -70,29 +70,29 @@ def _select(
     pattern: str | Sequence[str], linears: dict[str, nn.Module], head: str, mixtures: tuple[str, ...]
 ) -> list[str]:
     if pattern == "all-linear":
-        # As PEFT does: the output embedding is left out, its rows are words rather than features.
+        # As in PEFT, without the output embedding: its rows are words, not features.
         return [name for name in linears if name != head and not name.startswith(mixtures)]
     if isinstance(pattern, str):
         try:
-            found = matching(pattern, [*linears])
+            names = matching(pattern, [*linears])
         except ValueError as error:
             raise BackboneError(
                 f"target_modules={pattern!r} is not a valid regular expression: {error}."
             ) from error
-        return _require(found, pattern, linears)
+        return _require(names, pattern, linears)
     chosen = []
     for item in dict.fromkeys(pattern):
         chosen += _require([n for n in linears if n == item or n.endswith("." + item)], item, linears)
     return [name for name in linears if name in set(chosen)]
 
 
-def _require(found: list[str], pattern: str, linears: dict[str, nn.Module]) -> list[str]:
-    if not found:
+def _require(chosen: list[str], pattern: str, linears: dict[str, nn.Module]) -> list[str]:
+    if not chosen:
         names = ", ".join(sorted({name.rsplit(".", 1)[-1] for name in linears}))
         raise BackboneError(
-            f"target_modules: {pattern!r} matches no linear layer; the layers are called {names}."
+            f"target_modules: {pattern!r} matches no linear layer. The layers are called {names}."
         )
-    return found
+    return chosen
 
 
 def find_targets(lm: PreTrainedModel, target_modules: str | Sequence[str] | None = None) -> list[Target]:
@@ -125,7 +125,11 @@ def find_targets(lm: PreTrainedModel, target_modules: str | Sequence[str] | None
 
 
 def head_path(lm: PreTrainedModel) -> str:
-    """Return the dotted path of the output embedding (`lm_head`, `embed_out`)."""
+    """Return the dotted path of the output embedding (`lm_head`, `embed_out`).
+
+    Raises:
+        BackboneError: the language model has no output embedding.
+    """
     head = lm.get_output_embeddings()
     for name, layer in lm.named_modules():
         if layer is head:

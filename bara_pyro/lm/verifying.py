@@ -8,9 +8,9 @@ from bara_pyro.data.types import TokenRows
 from bara_pyro.errors import BackboneError, BaraError
 from bara_pyro.lm.backbone import TOLERANCE, Backbone, apart
 
-# What architectures raise that cannot read what they are given, each in its own way.
+# Exceptions of architectures that cannot read their inputs.
 UNREADABLE = (AssertionError, AttributeError, ImportError, LookupError, RuntimeError, TypeError, ValueError)
-# How many times what rounding does to a few tokens it may do to others, and how much is no rounding any more.
+# Factor from the rounding measured on a few tokens to the accepted rounding, and the largest accepted one.
 TIMES, MOST = 3, 0.25
 
 
@@ -32,8 +32,8 @@ def verify(backbone: Backbone) -> None:
     except UNREADABLE as error:
         why = " ".join(str(error).split()).rstrip(".")[:100] or type(error).__name__
         raise BackboneError(
-            f"{type(backbone.lm).__name__} cannot read tokens as bara_pyro gives them ({why}): choose a "
-            "backbone of another architecture."
+            f"{type(backbone.lm).__name__} cannot read the inputs of bara_pyro ({why}): choose a language "
+            "model of another architecture."
         ) from error
 
 
@@ -44,7 +44,7 @@ def _verify(backbone: Backbone) -> None:
     _check_parts(backbone, ids)
     backbone.tolerance = min(MOST, max(backbone.rounding, TIMES * _rounding(backbone, ids)))
     if backbone.states.layers and not _resumes(backbone, ids):
-        backbone.states.layers = ()  # layers that hand on more than hidden states: always run whole
+        backbone.states.layers = ()  # layers that pass on more than hidden states always run completely
     backbone.last_apart = len(backbone.states.layers) > 1 and _goes_on(backbone, ids)
     _check_padding(backbone, ids)
     backbone.continues = _continues(backbone, ids)
@@ -63,45 +63,45 @@ def verify_once(backbone: Backbone) -> None:
 
 
 def _check_tokenizer(backbone: Backbone) -> None:
-    """Refuse a tokenizer of another language model, or one that was given tokens since.
+    """Refuse a tokenizer of another language model, or one with tokens beyond the embeddings.
 
-    Tokens that were added and that no text needs are let be: some published folders have a few too many.
+    Added tokens are accepted, because some published folders have a few that no text uses.
     """
     tokenizer, known = backbone.tokenizer, backbone.lm.get_input_embeddings().weight.shape[0]
     added = set(tokenizer.added_tokens_decoder) - {tokenizer.pad_token_id, tokenizer.eos_token_id}
     largest = max((number for number in tokenizer.get_vocab().values() if number not in added), default=0)
     if largest >= known:
         raise BackboneError(
-            f"The tokenizer of {backbone.name!r} has a token of number {largest}, and the model has "
-            f"embeddings of {known} tokens: give the model's own tokenizer, or call resize_token_embeddings."
+            f"The tokenizer of {backbone.name!r} has a token {largest}, but the model has only {known} "
+            "embeddings: give the model's own tokenizer, or call resize_token_embeddings."
         )
 
 
 def _check_parts(backbone: Backbone, ids: Tensor) -> None:
-    """Refuse a language model whose logits are not those that body, output embedding and cap give."""
+    """Refuse a language model that is not causal or whose logits differ from those of its parts."""
     whole = backbone.lm(input_ids=ids, use_cache=False).logits.float()
     hidden = backbone.hidden(ids, torch.ones_like(ids))
     parts = backbone.finished(backbone.logits(hidden).float())
     off, size = float((parts - whole).abs().max()), float(whole.abs().max())
-    # Of one length, which is rounded in one way.
+    # Both texts have the same length, so that they are rounded alike.
     others = torch.cat([ids[:, :2], ids[:, :2]], dim=1)
-    seen_alone = backbone.hidden(others, torch.ones_like(ids))[:, :2]
-    if not apart(hidden[:, :2], seen_alone) <= _rounding_of_a_size(backbone, ids):
+    with_others = backbone.hidden(others, torch.ones_like(ids))[:, :2]
+    if not apart(hidden[:, :2], with_others) <= _rounding_of_a_size(backbone, ids):
         raise BackboneError(
-            f"{type(backbone.lm).__name__} lets tokens see those behind them: choose a causal language model."
+            f"In {type(backbone.lm).__name__} tokens attend to later ones: choose a causal language model."
         )
     if not off <= backbone.rounding * size:
         raise BackboneError(
-            f"{type(backbone.lm).__name__} does more to its logits than bara_pyro knows of (they are off by "
-            f"{off:.2g} of {size:.2g}): choose a backbone of another architecture."
+            f"{type(backbone.lm).__name__} changes its logits in a way that bara_pyro does not support "
+            f"(difference {off:.2g} of {size:.2g}): choose a language model of another architecture."
         )
 
 
 def _rounding(backbone: Backbone, ids: Tensor) -> float:
-    """Return how far tokens that see the same are apart where others are read beside or behind them.
+    """Return the largest difference that other rows or later tokens make to the same tokens' states.
 
-    On a GPU the kernel of a product depends on its size, and in bfloat16, and more so with 4-bit weights,
-    another kernel rounds otherwise, in every layer.
+    On a GPU the kernel of a matrix product depends on its size. In bfloat16, and more so with 4-bit weights,
+    another kernel rounds differently in every layer.
     """
     alone = backbone.hidden(ids, torch.ones_like(ids))
     rows = [backbone.hidden(text, torch.ones_like(text)) for text in (ids.repeat(2, 1), ids.repeat(3, 1))]
@@ -110,11 +110,11 @@ def _rounding(backbone: Backbone, ids: Tensor) -> float:
 
 
 def _check_padding(backbone: Backbone, ids: Tensor) -> None:
-    """Refuse a language model whose answers depend on padding, as that of recurrent layers may."""
+    """Refuse a language model whose answers depend on padding, as with recurrent layers."""
     ones = torch.ones_like(ids)
     mask = torch.cat([0 * ones[:, :2], ones], dim=1)
     try:
-        # What the padding is, is seen to a rounding of one size; that there is some, to one of two.
+        # Two kinds of padding are compared at one size, padding and none at two, hence two tolerances.
         padded, others = (
             backbone.hidden(torch.cat([front, ids], dim=1), mask)[:, 2:] for front in (ids[:, :2], ids[:, 2:])
         )
@@ -124,13 +124,13 @@ def _check_padding(backbone: Backbone, ids: Tensor) -> None:
         same = False
     if not same:
         raise BackboneError(
-            f"{type(backbone.lm).__name__} cannot leave out padding on the left of its rows: choose a "
-            "backbone of another architecture."
+            f"The results of {type(backbone.lm).__name__} depend on padding on the left of a row: choose a "
+            "language model of another architecture."
         )
 
 
 def _keeps_apart(backbone: Backbone, ids: Tensor) -> bool:
-    """Return whether two texts that go on from the same two tokens can stand in one row."""
+    """Return whether two texts that continue the same two tokens can share a row."""
     ones, segments = torch.ones_like(ids), torch.tensor([[0, 0, 1, 2]], device=ids.device)
     try:
         both = backbone.hidden(ids, ones, segments)[:, 2:]
@@ -144,9 +144,9 @@ def _keeps_apart(backbone: Backbone, ids: Tensor) -> bool:
 
 
 def _rounding_of_a_size(backbone: Backbone, ids: Tensor) -> float:
-    """Return how far tokens may be apart where what they do not see is another, in a batch of one size.
+    """Return the accepted difference of states if only tokens that they do not see change, at one size.
 
-    Next to nothing in any type: only experts round by what else they are given, as a row beside them.
+    It is close to zero in any dtype, except with mixtures of experts, whose rounding depends on other rows.
     """
     pairs = [torch.cat([ids, row]) for row in (ids, ids.flip(1), ids[:, [0, 1, 0, 1]], ids[:, [2, 3, 2, 3]])]
     first, *others = (backbone.hidden(pair, torch.ones_like(pair))[0] for pair in pairs)
@@ -155,7 +155,7 @@ def _rounding_of_a_size(backbone: Backbone, ids: Tensor) -> float:
 
 
 def _resumes(backbone: Backbone, ids: Tensor) -> bool:
-    """Return whether the upper layers go on from the states of the lower ones."""
+    """Return whether the upper layers can continue from the states of the lower ones."""
     ones = torch.ones_like(ids)
     half = (len(backbone.states.layers) + 1) // 2
     try:
@@ -166,7 +166,7 @@ def _resumes(backbone: Backbone, ids: Tensor) -> bool:
 
 
 def _continues(backbone: Backbone, ids: Tensor) -> bool:
-    """Return whether tokens can go on from keys and values of earlier ones, which were read before."""
+    """Return whether tokens can continue from the keys and values of tokens read earlier."""
     ones = torch.ones_like(ids)
     try:
         past = backbone.read(TokenRows(ids[:, :2], ones[:, :2]))
@@ -177,7 +177,7 @@ def _continues(backbone: Backbone, ids: Tensor) -> bool:
 
 
 def _goes_on(backbone: Backbone, ids: Tensor) -> bool:
-    """Return whether the last layer goes on from its keys and values of earlier tokens."""
+    """Return whether the last layer can continue from its keys and values of earlier tokens."""
     ones = torch.ones_like(ids)
     try:
         past = backbone.read_last(TokenRows(ids, ones))

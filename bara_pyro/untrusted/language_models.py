@@ -1,4 +1,4 @@
-"""Check a Hugging Face folder before transformers reads it: no code, no pipes, no millions of layers."""
+"""Check a Hugging Face folder for code, pipes and absurd sizes before transformers reads it."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -10,14 +10,14 @@ from bara_pyro.untrusted.files import bounded_json, check_regular, read_text, wh
 from bara_pyro.untrusted.tensors import check_tensors
 
 CONFIG, TOKENIZER_CONFIG, ADAPTER_CONFIG = "config.json", "tokenizer_config.json", "adapter_config.json"
-# Names of settings that count modules, which are built one by one.
+# Names of settings that set the number of modules to build.
 MODULES = re.compile(r"(layers?|blocks|experts|depths?|stages)$")
 MOST_MODULES = 4096
 MOST_DIGITS = 40
 
 
 def check_model_folder(folder: Path) -> None:
-    """Refuse an unsafe folder of a language model; anything but a folder is not checked.
+    """Refuse an unsafe folder of a language model; a path that is not a folder is not checked.
 
     Raises:
         BackboneError: a file is not regular or is damaged, the model needs its own code, or it has more
@@ -30,7 +30,7 @@ def check_model_folder(folder: Path) -> None:
             _check_file(path, folder)
     if (folder / CONFIG).is_file() and (folder / ADAPTER_CONFIG).is_file():
         raise BackboneError(
-            f"{str(folder)!r} holds an adapter beside the language model ({ADAPTER_CONFIG}): merge it, or "
+            f"{str(folder)!r} contains an adapter ({ADAPTER_CONFIG}) beside the language model: merge or "
             "remove the adapter."
         )
     config, tensors = settings_in(folder / CONFIG), number_of_tensors(folder)
@@ -43,7 +43,7 @@ def _check_file(path: Path, folder: Path) -> None:
         check_regular(path)
     except OSError as error:
         raise BackboneError(
-            f"{path.name!r} in {str(folder)!r} cannot be read ({why(error)}): give a folder of plain files."
+            f"Cannot read {path.name!r} in {str(folder)!r} ({why(error)}): give a folder of regular files."
         ) from error
 
 
@@ -60,7 +60,7 @@ def settings_in(path: Path) -> dict[str, Any]:
         value = bounded_json(read_text(path), finite=False, digits=MOST_DIGITS)
     except (OSError, ValueError) as error:
         raise BackboneError(
-            f"{path} cannot be read ({why(error)}): restore it, or download it again."
+            f"Cannot read {path} ({why(error)}): restore it, or download it again."
         ) from error
     if not isinstance(value, dict):
         raise BackboneError(f"{path} is not a JSON object: restore it, or download it again.")
@@ -79,18 +79,18 @@ def number_of_tensors(folder: Path) -> int | None:
             total += len(check_tensors(path))
         except (OSError, ValueError) as error:
             raise BackboneError(
-                f"{path} cannot be read ({why(error)}): restore it, or download it again."
+                f"Cannot read {path} ({why(error)}): restore it, or download it again."
             ) from error
     return total if files else None
 
 
 def check_config(config: Mapping[str, Any], name: str, tensors: int | None = None) -> None:
-    """Refuse a language model that needs its own code or has too many modules, by its settings.
+    """Refuse the settings of a language model that needs its own code or has too many modules.
 
     Args:
-        config: the content of its config.json.
-        name: of the language model, for errors.
-        tensors: the number of tensors of its weights, at least one per layer; None: unknown.
+        config: content of its config.json.
+        name: name of the language model, for messages.
+        tensors: number of tensors in its weights, at least one per layer; None: unknown.
 
     Raises:
         BackboneError: the settings are refused.
@@ -114,25 +114,24 @@ def check_config(config: Mapping[str, Any], name: str, tensors: int | None = Non
 
 
 def check_code(settings: Mapping[str, Any], name: str) -> None:
-    """Refuse settings by which transformers would run code that comes with a language model.
+    """Refuse settings that would make transformers run code from a language model's folder.
 
-    Models that have since become part of transformers are accepted: transformers' classes of the same names
-    are used instead of their code.
+    Models that are now part of transformers are accepted: its classes of the same names are used instead.
 
     Raises:
         BackboneError: transformers has no class of a name.
     """
-    named = settings.get("auto_map")
-    if named in (None, {}):
+    classes = settings.get("auto_map")
+    if classes in (None, {}):
         return
     import transformers
 
-    for reference in _leaves(named):
-        own = str(reference).rpartition("--")[2].rpartition(".")[2]
-        if reference is not None and not (own.isidentifier() and hasattr(transformers, own)):
+    for reference in _leaves(classes):
+        kind = str(reference).rpartition("--")[2].rpartition(".")[2]
+        if reference is not None and not (kind.isidentifier() and hasattr(transformers, kind)):
             raise BackboneError(
-                f"{name!r} needs its own code (auto_map: {str(reference)[:60]!r}), which is never run: "
-                "choose a language model with an architecture of transformers."
+                f"{name!r} needs its own code (auto_map: {str(reference)[:60]!r}), which bara_pyro never "
+                "runs: choose a language model whose architecture is part of transformers."
             )
 
 

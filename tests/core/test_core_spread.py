@@ -52,7 +52,7 @@ def test_weights_that_are_not_in_memory_are_refused(monkeypatch: pytest.MonkeyPa
         return backbone().lm.__class__(backbone().lm.config).to("meta")
 
     monkeypatch.setattr(loading, "_load_lm", load)
-    with pytest.raises(BackboneError, match="does not fit the GPUs"):
+    with pytest.raises(BackboneError, match="does not fit into the memory"):
         bp.load_backbone("microworld", device="auto")
 
 

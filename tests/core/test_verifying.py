@@ -93,7 +93,7 @@ def sees_the_first_column(hidden: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("by", [0.0, 0.01])
 @pytest.mark.parametrize(
-    ("fault", "said"), [(sees_ahead, "see those behind them"), (sees_the_first_column, "leave out padding")]
+    ("fault", "said"), [(sees_ahead, "attend to later ones"), (sees_the_first_column, "depend on padding")]
 )
 def test_faults_are_found_beside_it(fault: Callable[[Tensor], Tensor], said: str, by: float) -> None:
     lm = rounds_by_size(make_lm("qwen2"), by)
@@ -104,7 +104,7 @@ def test_faults_are_found_beside_it(fault: Callable[[Tensor], Tensor], said: str
 
 @pytest.mark.parametrize(("dtype", "by"), [(torch.bfloat16, 0.015), (torch.float16, 0.003)])
 @pytest.mark.parametrize(
-    ("fault", "said"), [(sees_ahead, "see those behind them"), (sees_the_first_column, "leave out padding")]
+    ("fault", "said"), [(sees_ahead, "attend to later ones"), (sees_the_first_column, "depend on padding")]
 )
 def test_a_small_leak_is_found_in_half_precision(
     fault: Callable[[Tensor], Tensor], said: str, dtype: torch.dtype, by: float
@@ -154,7 +154,7 @@ def with_tokenizer(words: int, *, pad: str | None = None, added: int = 0) -> Bac
 )
 def test_a_tokenizer_of_more_tokens_than_are_known_is_refused(own: Backbone, largest: int) -> None:
     """A padding token that was added, too: rows are padded with it."""
-    with pytest.raises(BackboneError, match=f"'mine' has a token of number {largest}, .* of 61 tokens"):
+    with pytest.raises(BackboneError, match=f"'mine' has a token {largest}, .* only 61 embeddings"):
         verify(own)
 
 
@@ -185,7 +185,7 @@ def test_what_cannot_be_read_is_refused_in_a_sentence(config: PreTrainedConfig) 
     lm = AutoModelForCausalLM.from_config(config)
     with pytest.raises(BackboneError, match=f"{type(lm).__name__} cannot") as refused:
         verify(Backbone(lm))
-    assert str(refused.value).endswith("choose a backbone of another architecture.")
+    assert str(refused.value).endswith("choose a language model of another architecture.")
 
 
 def test_memory_that_runs_out_is_no_fault_of_the_architecture() -> None:
@@ -208,7 +208,7 @@ def test_a_text_with_a_token_that_the_model_does_not_know_is_refused() -> None:
     known, unknown = (encode([Example("a", text)], own.tokenizer) for text in ("w2 w3", "w2 <3> w3"))
     answers = torch.tensor([2, 3])
     assert predict(model, guide, known.batch([0], answers), samples=0).isfinite().all()
-    with pytest.raises(DataError, match=r"token 64 \('<3>'\).*embeddings of 61 tokens"):
+    with pytest.raises(DataError, match=r"token 64 \('<3>'\).*only 61 embeddings"):
         predict(model, guide, unknown.batch([0], answers), samples=0)
     prompts = encode_prompts(["w2 <3> w3"], own.tokenizer)
     with pytest.raises(DataError, match="token 64"):

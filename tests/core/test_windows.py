@@ -125,7 +125,7 @@ def test_several_texts_in_a_row_are_exact_within_the_window_and_refused_beyond(n
         text = torch.tensor([[*ids[0, :6].tolist(), *answer]])
         assert_close(both[0, last], found.hidden(text, torch.ones_like(text))[0, -1], rtol=0, atol=3e-5)
     ids, segments = in_segments(texts([20], 0)[0], answers)
-    with pytest.raises(BackboneError, match=f"see {WINDOW} tokens, and .* takes 25"):
+    with pytest.raises(BackboneError, match=f"attend to {WINDOW} tokens, but .* has 25"):
         found.hidden(ids, torch.ones_like(ids), segments)
 
 
@@ -134,7 +134,7 @@ def test_architectures_that_cannot_read_segments_say_so(name: str) -> None:
     found = backbone(ALIBI[name])
     assert not found.takes_segments
     ids, segments = in_segments([4, 5, 6], [[7], [8]])
-    with pytest.raises(BackboneError, match=r"cannot read several texts in a row: .*--labels letters"):
+    with pytest.raises(BackboneError, match=r"cannot read several texts in one row: .*--labels letters"):
         found.hidden(ids, torch.ones_like(ids), segments)
 
 

@@ -161,7 +161,7 @@ def test_bits_that_weights_take(dtype: str, folder: Path) -> None:
 def test_a_family_that_cannot_be_held_so_is_refused(family: str, dtype: str, tmp_path: Path) -> None:
     make_lm(family).save_pretrained(tmp_path)
     word_tokenizer().save_pretrained(tmp_path)
-    with pytest.raises(BackboneError, match=rf"The linear layers of a \w+ cannot be held in {dtype}"):
+    with pytest.raises(BackboneError, match=rf"The linear layers of \w+ cannot be quantised to {dtype}"):
         load_backbone(tmp_path, dtype=dtype)
 
 
@@ -171,7 +171,7 @@ def test_a_layout_without_gradients_is_refused() -> None:
     quantized.keep_gradients(layer)
     assert layer.support_avx512bf16_for_cpu is False
     layer.weight.quant_state = SimpleNamespace(packing_format_for_cpu=True)
-    with pytest.raises(BackboneError, match="laid out the 4-bit weights"):
+    with pytest.raises(BackboneError, match="converted the 4-bit weights"):
         quantized.keep_gradients(layer)
 
 

@@ -82,7 +82,7 @@ def test_logits_that_are_not_known_are_refused(family: str) -> None:
     """A guard: without what the architecture does to its logits the comparison fails."""
     backbone = Backbone(make_lm(family))
     backbone._cap, backbone._scale = None, 1.0
-    with pytest.raises(BackboneError, match="does more to its logits"):
+    with pytest.raises(BackboneError, match="changes its logits"):
         verify(backbone)
 
 
@@ -92,7 +92,7 @@ def test_a_new_output_layer_is_read_off_the_model() -> None:
     lm.lm_head.register_forward_hook(lambda layer, args, output: output.square())
     backbone = Backbone(lm)
     backbone.logits = lambda hidden, rows=None: hidden @ lm.lm_head.weight.T  # as `rows` are computed
-    with pytest.raises(BackboneError, match="LlamaForCausalLM does more to its logits"):
+    with pytest.raises(BackboneError, match="LlamaForCausalLM changes its logits"):
         verify(backbone)
 
 

@@ -100,7 +100,7 @@ def test_texts_in_one_row_do_not_see_each_other_or_are_refused(name: str) -> Non
     segments = torch.tensor([[0, 0, 1, 1, 1, 2, 2]])
     if not backbone.takes_segments:
         assert name != "Llama"
-        with pytest.raises(BackboneError, match="cannot read several texts in a row"):
+        with pytest.raises(BackboneError, match="cannot read several texts in one row"):
             backbone.hidden(ids, torch.ones_like(ids), segments)
         return
     found = [backbone.hidden(row, torch.ones_like(row), segments)[:, -2:] for row in (ids, other)]
@@ -121,5 +121,5 @@ def test_a_model_that_sees_what_comes_is_refused() -> None:
         **SIZES, **TOKENS, num_attention_heads=4, intermediate_size=48, is_decoder=False
     )
     torch.manual_seed(3)
-    with pytest.raises(BackboneError, match="see those behind them"):
+    with pytest.raises(BackboneError, match="attend to later ones"):
         verify(Backbone(BertGenerationDecoder(config).eval()))

@@ -225,10 +225,10 @@ def in_a_handler(svi: SVI) -> Callable[[], None]:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (hooked, "hooks hang"),
-        (of_the_parameters, "hooks hang"),
+        (hooked, "has hooks"),
+        (of_the_parameters, "has hooks"),
         (checkpointed, "checkpointing is on"),
-        (in_a_handler, "a handler of Pyro"),
+        (in_a_handler, "a Pyro handler"),
     ],
 )
 def test_what_does_not_fit_runs_eagerly_and_says_so_once(change: Callable, reason: str) -> None:
@@ -315,7 +315,7 @@ def test_a_method_with_gradients_of_its_own_runs_eagerly() -> None:
             super().backward(terms, 2 * share)
 
     pair = lora_pair()
-    with pytest.warns(UserWarning, match="Own has gradients of its own"):
+    with pytest.warns(UserWarning, match="Own computes gradients differently"):
         captured(Own(*pair, adamw(*pair, 1e-2)), Again()).step(questions(0))
 
 

@@ -65,7 +65,10 @@ def test_what_is_refused(ensemble: Pair) -> None:
         list(generate(*ensemble, PROMPTS, draws="mean"))
     with pytest.raises(ConfigError, match=r"mixture=4 exceeds the ensemble's 3 members"):
         list(generate(*ensemble, PROMPTS, mixture=4))
-    with attached(alone(ensemble, 0)), pytest.raises(BackboneError, match="hangs on this language model"):
+    with (
+        attached(alone(ensemble, 0)),
+        pytest.raises(BackboneError, match="already attached to this language model"),
+    ):
         list(generate(*ensemble, PROMPTS))
 
 
