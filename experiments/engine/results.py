@@ -30,6 +30,7 @@ from experiments.engine.record import Record, checked, committed
 RESULTS = Path(__file__).parents[1] / "results"  # the committed ones
 STUDIES = Path(__file__).parents[1] / "studies"
 OUT = Path("runs/results")
+SUFFIX = ".jsonl.gz"
 LOCK = ".lock"
 SCHEMA = 3
 OTHER_SPLIT = "other_split"
@@ -110,14 +111,18 @@ def study_names(folder: Path = STUDIES) -> list[str]:
 
 
 def study_of(name: str) -> str:
-    """Return the study that a set of results is of: the longest whose name it goes on from, or its own."""
-    known = (one for one in study_names() if name == one or name.startswith(f"{one}_"))
+    """Return the study that a set of results is of: the longest whose name it goes on from, or its own.
+
+    A retired study is one whose results are committed.
+    """
+    retired = (path.name.removesuffix(SUFFIX) for path in RESULTS.glob(f"*{SUFFIX}"))
+    known = (one for one in (*study_names(), *retired) if name == one or name.startswith(f"{one}_"))
     return max(known, key=len, default=name)
 
 
 def results_path(name: str, folder: Path = RESULTS) -> Path:
     """Return the file that holds a set of results."""
-    return folder / f"{study_of(name)}.jsonl.gz"
+    return folder / f"{study_of(name)}{SUFFIX}"
 
 
 def read_store(path: Path) -> Store:
@@ -179,7 +184,7 @@ def read_results(name: str, folder: Path = RESULTS) -> Results:
 
 def stored_names(folder: Path = RESULTS) -> list[str]:
     """Return the names of all sets of results in a folder."""
-    return [name for path in sorted(folder.glob("*.jsonl.gz")) for name in read_store(path).sets]
+    return [name for path in sorted(folder.glob(f"*{SUFFIX}")) for name in read_store(path).sets]
 
 
 def resumed(name: str, folder: Path, about: Mapping[str, Any]) -> Results:
@@ -302,6 +307,13 @@ def load_study(name: str, folder: Path = RESULTS) -> Study:
     return Study(name, arms, found.about, found.comparisons, folder)
 
 
+def load_results(name: str, folder: Path = RESULTS) -> Results | Study:
+    """Return a set of results, as a study of arms if its entries are runs."""
+    found = read_results(name, folder)
+    runs = all(set(entry) == set(RUN) for entry in found.entries.values())
+    return load_study(name, folder) if runs else found
+
+
 def load_other_split(folder: Path) -> dict[str, dict[str, Any]]:
     """Return scores on the split that runs were not evaluated on, if they were scored there, by hash."""
     found = find_results(OTHER_SPLIT, folder)
@@ -326,5 +338,5 @@ def _record(name: str, run: Mapping[str, Any], records: Mapping[str, Record]) ->
 
 def stored_records(folder: Path = RESULTS) -> dict[str, Record]:
     """Return the records of all results of a folder, by hash."""
-    stores = [read_store(path) for path in sorted(folder.glob("*.jsonl.gz"))]
+    stores = [read_store(path) for path in sorted(folder.glob(f"*{SUFFIX}"))]
     return {key: record for store in stores for key, record in store.records.items()}

@@ -1,6 +1,7 @@
 """The overview of all results: a table of questions and answers, and a figure of BaRA against LoRA."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,16 @@ from experiments.page.figures import PAGE, save
 from experiments.page.template import Renderer
 
 TEXT = Path(__file__).with_suffix(".md")
+# fmt: off
+ORDER = (
+    "verdict", "real_contrast", "real", "in_distribution", "untuned", "regret", "learning_curves",
+    "backbones", "parameter_budget", "out_of_distribution", "distance", "uncertainty", "decide", "one_pass",
+    "leave_one_out", "active", "reference_posterior", "sbc", "pac_bayes", "hierarchy", "prior_sensitivity",
+    "guides_and_gates", "remedies", "lr_sweep", "reproductions", "sparsity", "pruning", "efficiency",
+    "chat", "code", "instructions", "humaneval", "demo",
+)
+# fmt: on
+"""Pages as they are listed; others come behind them."""
 CAPTION = (
     "NLL of BaRA's gate form minus that of LoRA, with 95 % intervals; left of 0 BaRA is better. Filled "
     "points: the interval does not contain 0."
@@ -44,14 +55,42 @@ PLACES: dict[str, Place] = {
 }
 
 
-def overview(render: Renderer, lines: Sequence[tuple[str, str, str]], figures: Path | None) -> str:
-    """Return the page: a row for each question, page and answer; the figure is drawn if a folder is named."""
-    rows = "\n".join(f"| [{title}]({page}) | {answer} |" for title, page, answer in lines)
+def overview(render: Renderer, pages: Mapping[str, str], figures: Path | None) -> str:
+    """Return the page: a row for each question and its answer; the figure is drawn if a folder is named.
+
+    Args:
+        render: of the results.
+        pages: name -> page, which begins with its question and the answer to it.
+        figures: where to draw.
+    """
+    rows = "\n".join(row(name, pages[name]) for name in sorted(pages, key=place))
     found = contrasts(render)
     if found and figures is not None:
         save(contrast_figure(found), figures / "overview.svg", CAPTION)
     figure = f"![{CAPTION}](figures/overview.svg)\n\n*{CAPTION}*\n\n" if found else ""
     return TEXT.read_text().format(figure=figure, rows=rows, error=100 * (0.25 / 1000) ** 0.5)
+
+
+def place(name: str) -> tuple[int, str]:
+    """Return what pages are sorted by."""
+    return ORDER.index(name) if name in ORDER else len(ORDER), name
+
+
+def row(name: str, page: str) -> str:
+    """Return the line of a page: its question, and the first sentence behind it."""
+    title, _, text = page.removeprefix("# ").partition("\n\n")
+    return f"| [{title}](results/{name}.md) | {headline(text)} |"
+
+
+def headline(answer: str) -> str:
+    r"""Return the first sentence of an answer, on one line, without emphasis and the parts of its errors.
+
+    >>> headline("**It does: by 1.2 [0.9, 1.5] (SE 0.1 by seeds, 0.1 by rows) points.** More\nwords.")
+    'It does: by 1.2 [0.9, 1.5] points.'
+    """
+    text = " ".join(answer.split("\n\n", maxsplit=1)[0].split()).replace("**", "")
+    text = re.sub(r" \(SE [^()]* by seeds, [^()]* by rows\)", "", text)
+    return re.split(r"(?<=[.?!])\s+(?=[A-ZΦθ])", text)[0]
 
 
 def contrasts(render: Renderer) -> dict[str, Mapping[str, Any]]:

@@ -455,7 +455,6 @@ def reply_study(
     runs: str = "runs/replies",
     options: Options,
     facts: Callable[[Results], Mapping[str, Any]] = shared_facts,
-    order: int,
 ) -> StudySpec:
     """Return a study of replies: models that learnt them, trained once, sampled from once, and kept.
 
@@ -491,11 +490,11 @@ def reply_study(
             by_hash=True,
         )
 
-    return StudySpec(title, question, main, parts, facts=facts, order=order)
+    return StudySpec(title, question, main, parts, facts=facts)
 
 
 def microworld_study(
-    name: str, about: str | None, title: str, task: str, asked: Callable[[], Sampling], *, order: int
+    name: str, about: str | None, title: str, task: str, asked: Callable[[], Sampling]
 ) -> StudySpec:
     """Return a study of replies in the microworld: chosen settings, and a tax on its questions."""
 
@@ -514,7 +513,6 @@ def microworld_study(
         steps=400,
         replies=max(NUMBERS),
         options=options,
-        order=order,
     )
 
 
@@ -527,7 +525,6 @@ def smollm2_study(
     *,
     replies: int,
     options: Options,
-    order: int,
     facts: Callable[[Results], Mapping[str, Any]] = shared_facts,
 ) -> StudySpec:
     """Return a study of replies of SmolLM2, which learnt UltraFeedback's chosen ones: they share models."""
@@ -554,5 +551,4 @@ def smollm2_study(
         runs="runs/instructions",
         options=options,
         facts=facts,
-        order=order,
     )

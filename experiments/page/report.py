@@ -9,10 +9,11 @@ Words are templates, figures come from the results: `experiments.page.template`.
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from textwrap import dedent, fill
+from types import MappingProxyType
 from typing import Any
 
 from bara_pyro.errors import ConfigError, DataError
@@ -20,7 +21,7 @@ from bara_pyro.report import Table, markdown
 from bara_pyro.runs.atomic import write_text
 from experiments.engine.arguments import command_line
 from experiments.engine.provenance import in_words
-from experiments.engine.results import RESULTS, STUDIES, Results, Study, study_names
+from experiments.engine.results import RESULTS, STUDIES, Results, Study, load_results, study_names
 from experiments.page.figures import save
 from experiments.page.overview import overview
 from experiments.page.parts import Folded, Part, Picture
@@ -33,31 +34,41 @@ CLAIMS = Path(__file__).with_name("claims")
 # Documents of which a part is written from results.
 CLAIMED = ("README.md", "docs/index.md", "docs/limits.md")
 WIDTH = 110
+NOTHING: Mapping[str, str] = MappingProxyType({})
 # Of templates; settings stand in code spans, and links, arXiv ids and names of models are no results.
 TAG = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.DOTALL)
 ALLOWED = re.compile(r"`[^`]*`|\]\([^)]*\)|\barXiv \d{4}\.\d{4,5}|\b[A-Z]\w*[0-9.]+-\d+(\.\d+)?[BM]\b")
+RETIRED = re.compile(r"`git show [0-9a-f]{8,}:experiments/studies/\w+")
 FIGURE = re.compile(r"\(\.\./figures/([\w.-]+\.svg)\)|\(figures/(overview\.svg)\)")
 NUMERAL = re.compile(r"[+\-−±]?\d[\d,]*\.\d+|\d[\d,]* ?(%|percent\b|points\b|nats\b)")
 
 
-def pages(render: Renderer, studies: Path = STUDIES, figures: Path | None = None) -> dict[str, str]:
+def pages(
+    render: Renderer,
+    studies: Path = STUDIES,
+    figures: Path | None = None,
+    retired: Mapping[str, str] = NOTHING,
+) -> dict[str, str]:
     """Return the text of each page: its name (`index` or that of a study) -> Markdown.
 
-    A study has a page if it has an answer. Figures are drawn into a folder, if one is named.
+    A study has a page if it has an answer, a `retired` one the page that is given. Figures are drawn into a
+    folder, if one is named.
 
     Raises:
         DataError: a file holds something else, a record is missing, or a template names what is not there.
     """
-    found: dict[str, str] = {}
-    lines = []
+    found = dict(retired)
     for name, (study, spec) in render.studies.items():
-        more = name.removeprefix(study)
-        path = studies / study / f"answer{more}.md"
+        path = studies / study / f"answer{name.removeprefix(study)}.md"
         if path.exists():
-            answer = render.text(path)
-            found[study] = page(study, spec, render.load(name), answer, figures)
-            lines.append((spec.title, f"results/{study}.md", headline(answer)))
-    return {"index": overview(render, lines, figures), **found}
+            found[study] = page(study, spec, render.load(name), render.text(path), figures)
+    return {"index": overview(render, found, figures), **found}
+
+
+def retired_pages(folder: Path) -> dict[str, str]:
+    """Return the pages that nothing writes any more: each says at which commit the code of its study is."""
+    texts = {path.stem: path.read_text() for path in sorted(folder.glob("*.md"))}
+    return {name: text for name, text in texts.items() if RETIRED.search(text)}
 
 
 def page(study: str, spec: StudySpec, stored: Any, answer: str, figures: Path | None) -> str:
@@ -153,9 +164,10 @@ def claimed(root: Path, render: Renderer) -> dict[Path, str]:
 def documents(results: Path = RESULTS, root: Path = ROOT, *, draw: bool) -> dict[Path, str]:
     """Return every file that the report writes, with its text; figures are drawn at once where `draw` is."""
     render = Renderer(results)
-    found = pages(render, STUDIES, root / "docs" / "figures" if draw else None)
+    docs = root / "docs"
+    found = pages(render, STUDIES, docs / "figures" if draw else None, retired_pages(docs / "results"))
     texts = {
-        root / "docs" / ("results.md" if name == "index" else f"results/{name}.md"): text
+        docs / ("results.md" if name == "index" else f"results/{name}.md"): text
         for name, text in found.items()
     }
     return texts | claimed(root, render)
@@ -172,17 +184,6 @@ def typed_numerals(text: str, path: Path) -> Iterator[str]:
     for match in NUMERAL.finditer(bare):
         line = bare.count("\n", 0, match.start()) + 1
         yield f"{path}:{line}: {match[0]!r} is typed: take it from the results, or put a setting in backticks"
-
-
-def headline(answer: str) -> str:
-    r"""Return the first sentence of an answer, on one line, without emphasis and the parts of its errors.
-
-    >>> headline("**It does: by 1.2 [0.9, 1.5] (SE 0.1 by seeds, 0.1 by rows) points.** More\nwords.")
-    'It does: by 1.2 [0.9, 1.5] points.'
-    """
-    text = " ".join(answer.split("\n\n", maxsplit=1)[0].split()).replace("**", "")
-    text = re.sub(r" \(SE [^()]* by seeds, [^()]* by rows\)", "", text)
-    return re.split(r"(?<=[.?!])\s+(?=[A-ZΦθ])", text)[0]
 
 
 def problems(root: Path = ROOT) -> list[str]:
@@ -222,7 +223,7 @@ def own_pages(results: Path) -> list[Path]:
     """
     written = []
     for name, (study, spec) in stored_studies(results).items():
-        text = page(study, spec, spec.load(name, results), "", results / "figures")
+        text = page(study, spec, load_results(name, results), "", results / "figures")
         written.append(results / "pages" / f"{name}.md")
         write_text(written[-1], text)
     if not written:

@@ -25,7 +25,6 @@ from experiments.engine.results import (
     Study,
     distinct,
     load_study,
-    read_results,
     stored_names,
     study_names,
     study_of,
@@ -57,10 +56,8 @@ class StudySpec:
         setup: what was trained and measured, and how to read the tables, in Markdown; `{name}` is taken from
             `facts`.
         main: its command, which reads the command line.
-        parts: its tables and figures, from what `load` returned.
-        load: reads its results: name and folder -> results.
+        parts: its tables and figures, from its results.
         facts: what `setup` names.
-        order: its place in the overview.
         comparisons: how its arms are compared (`experiments.engine.differences`); None if they are not.
     """
 
@@ -68,9 +65,7 @@ class StudySpec:
     setup: str
     main: Callable[[], None]
     parts: Callable[[Any], Iterable[Part]]
-    load: Callable[[str, Path], Any] = read_results
     facts: Callable[[Any], Mapping[str, Any]] = shared_facts
-    order: int = 100
     comparisons: Comparisons | None = None
 
 
@@ -117,7 +112,6 @@ def look_study(
     by_hash: bool = False,
     options: Options = NOTHING,
     facts: Callable[[Results], Mapping[str, Any]] = shared_facts,
-    order: int = 100,
     **defaults: Any,
 ) -> StudySpec:
     """Return a study that reads something off finished runs: each is trained once and looked at once.
@@ -125,7 +119,7 @@ def look_study(
     Args:
         name: of the study and of its results.
         about: what its command says of itself: the `__doc__` of its module.
-        title: as `setup`, `parts`, `facts` and `order` one of `StudySpec`.
+        title: as `setup`, `parts` and `facts` one of `StudySpec`.
         setup: as in `StudySpec`.
         look: a fitted system and the arguments -> what is kept of it; the record of the run if None.
         parts: its tables and figures.
@@ -137,7 +131,6 @@ def look_study(
         by_hash: entries are kept by the hash of their run, by their place otherwise.
         options: further arguments.
         facts: what `setup` names.
-        order: of its page.
         **defaults: of the arguments of `experiment_parser`.
     """
 
@@ -145,7 +138,7 @@ def look_study(
         args = parsed(about, options, runs=runs, **defaults)
         read_off(name, jobs(args), place, look, about_runs(args, *kept, **constants), args, by_hash=by_hash)
 
-    return StudySpec(title, setup, main, parts, facts=facts, order=order)
+    return StudySpec(title, setup, main, parts, facts=facts)
 
 
 def parsed(about: str | None, options: Options, **defaults: Any) -> Namespace:
@@ -170,14 +163,13 @@ def arm_study(
     options: Options = NOTHING,
     shifted: Mapping[str, Sequence[str]] = NOTHING,
     comparisons: Comparisons | None = None,
-    order: int = 100,
 ) -> StudySpec:
     """Return a study of arms on tasks with seeds, whose scores are in records.
 
     Args:
         name: of the study and of its results; `--name`, where it is an option, gives the results another.
         about: what its command says of itself: the `__doc__` of its module.
-        title: as `parts`, `comparisons` and `order` one of `StudySpec`.
+        title: as `parts` and `comparisons` one of `StudySpec`.
         setup: as in `StudySpec`; what all runs share is added to it.
         parts: its tables and figures.
         arms: arguments -> arms (see `run_study`); each method with its chosen settings by default.
@@ -187,7 +179,6 @@ def arm_study(
         options: further arguments.
         shifted: task -> further tasks that its runs are tested on, `--shifted` for all where it is an option.
         comparisons: how its arms are compared; on the tasks of `--shifted`.
-        order: of its page.
     """
 
     def main() -> None:
@@ -200,7 +191,7 @@ def arm_study(
         show_tables(parts, called, args.out)
 
     setup = f"{setup} {{facts}}"
-    return StudySpec(title, setup, main, parts, load_study, run_facts, order, comparisons)
+    return StudySpec(title, setup, main, parts, run_facts, comparisons)
 
 
 def show_tables(parts: Callable[[Study], Iterable[Part]], name: str, results: Path) -> None:
@@ -243,8 +234,7 @@ def find_study(name: str) -> StudySpec:
 
 
 def stored_studies(results: Path) -> dict[str, tuple[str, StudySpec]]:
-    """Return the sets of results that there are: name -> folder and study, in their order."""
+    """Return the sets of results that there are, by name: folder and study."""
     known = study_names()
     folders = {name: study_of(name) for name in stored_names(results)}
-    found = {name: (folder, find_study(folder)) for name, folder in folders.items() if folder in known}
-    return dict(sorted(found.items(), key=lambda item: (item[1][1].order, item[0])))
+    return {name: (folder, find_study(folder)) for name, folder in sorted(folders.items()) if folder in known}

@@ -26,10 +26,10 @@ from jinja2 import Environment, StrictUndefined, TemplateError
 
 from bara_pyro.errors import BaraError, DataError
 from experiments.engine.differences import AVERAGE
-from experiments.engine.results import Results, Study, having
+from experiments.engine.results import Results, Study, having, load_results, stored_names
 from experiments.engine.search import CHOICES, CHOICES_SMOLLM2, load_choices
 from experiments.page.parts import Part, tables_of
-from experiments.page.spec import StudySpec, stored_studies
+from experiments.page.spec import stored_studies
 from experiments.page.values import display, fixed, largest_draws, over_tasks, score
 
 
@@ -96,9 +96,9 @@ FORMATS: dict[str, Callable[..., str]] = {
 class View:
     """What templates see of a study: numbers, and the rows of its page's tables."""
 
-    def __init__(self, spec: StudySpec, stored: Any) -> None:
+    def __init__(self, stored: Any, parts: Callable[[Any], Iterable[Part]] = lambda _: ()) -> None:
         self._stored = stored
-        self._tables = cache(lambda: [table for part in spec.parts(stored) for table in tables_of(part)])
+        self._tables = cache(lambda: [table for part in parts(stored) for table in tables_of(part)])
 
     def value(self, *where: Any, **fields: Any) -> tuple[float, float]:
         """Return mean and standard deviation of a number."""
@@ -259,17 +259,18 @@ class Renderer:
     """Renders templates from a folder of results, each file of which is read, and made into tables, once.
 
     Attributes:
-        studies: name of the file -> folder and study, in their order.
-        load: name of the file -> its results.
-        view: name of the file -> what templates see of it.
+        studies: sets of results that are of a study: name -> folder and study.
+        load: name of a set of results -> what is stored.
+        view: name of a set of results -> what templates see of it; of a retired study there are no tables.
     """
 
     def __init__(self, results: Path) -> None:
         self.studies = {
-            stem: (folder, replace(spec, parts=_kept(spec.parts)))
-            for stem, (folder, spec) in stored_studies(results).items()
+            name: (folder, replace(spec, parts=_kept(spec.parts)))
+            for name, (folder, spec) in stored_studies(results).items()
         }
-        self.load = cache(lambda stem: self.studies[stem][1].load(stem, results))
+        self.stored = stored_names(results)
+        self.load = cache(lambda name: load_results(name, results))
         self.view = cache(self._view)
         self._environment = Environment(
             undefined=StrictUndefined,
@@ -290,16 +291,17 @@ class Renderer:
             DataError: it is no template, or names what is not there.
         """
         source = path.read_text()
-        names = {stem for stem in self.studies if stem.replace("-", "_") in source}
+        names = {name: name.replace("-", "_") for name in self.stored}
         try:
-            views = {stem.replace("-", "_"): self.view(stem) for stem in names}
+            views = {said: self.view(name) for name, said in names.items() if said in source}
             return self._environment.from_string(source).render(views)
         except (TemplateError, BaraError, KeyError, TypeError) as error:
             raise DataError(f"{path}: {error}") from error
 
-    def _view(self, stem: str) -> View:
-        stored = self.load(stem)
-        return (Arms if isinstance(stored, Study) else Entries)(self.studies[stem][1], stored)
+    def _view(self, name: str) -> View:
+        stored = self.load(name)
+        kind = Arms if isinstance(stored, Study) else Entries
+        return kind(stored, self.studies[name][1].parts) if name in self.studies else kind(stored)
 
 
 def _kept(parts: Callable[[Any], Iterable[Part]]) -> Callable[[Any], list[Part]]:

@@ -9,7 +9,7 @@ import pytest
 from study_cases import lines_of, rows_of
 
 from bara_pyro.errors import DataError
-from experiments.engine.results import RESULTS, Results, Study
+from experiments.engine.results import RESULTS, Results, Study, load_results
 from experiments.engine.rows import whole_records, write_rows
 from experiments.page.parts import Picture
 from experiments.page.report import main as report
@@ -35,7 +35,7 @@ def first(stored: Any, folder: Path) -> Any:
 @pytest.mark.parametrize("study", sorted(STORED.keys() - {*WHOLE}))
 def test_a_page_is_of_what_is_there(study: str, tmp_path: Path) -> None:
     spec = find_study(study)
-    found = first(spec.load(STORED[study], RESULTS), tmp_path)
+    found = first(load_results(STORED[study], RESULTS), tmp_path)
     assert "|" in page(study, spec, found, "", None)  # a table
     for part in spec.parts(found):
         if isinstance(part, Picture):

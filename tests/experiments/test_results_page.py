@@ -55,6 +55,16 @@ def test_answers_stand_before_the_tables_and_in_the_index(results: Path, tmp_pat
     assert [*texts] == ["index", "out_of_distribution"]  # what has no answer has no page
 
 
+def test_a_retired_page_is_listed_and_stays_as_it_is(results: Path, tmp_path: Path) -> None:
+    page = "# Is it?\n\n**No: it is 1.2.** More.\n\n`git show 0123abcd:experiments/studies/gone/study.py`\n"
+    (tmp_path / "gone.md").write_text(page)
+    (tmp_path / "other.md").write_text("# Written\n\nBy the report.\n")
+    retired = report.retired_pages(tmp_path)
+    texts = pages(Renderer(results), tmp_path, None, retired)
+    assert (retired, texts["gone"]) == ({"gone": page}, page)
+    assert "| [Is it?](results/gone.md) | No: it is 1.2. |" in texts["index"]
+
+
 def test_the_first_paragraph_stands_before_the_figure_and_the_rest_behind_the_table(
     results: Path, tmp_path: Path
 ) -> None:
@@ -170,7 +180,9 @@ def told(path: Path) -> list[str | None]:
 def test_the_committed_pages_and_figures_are_those_of_the_committed_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(report, "pages", lambda render, answers, _: pages(render, answers, tmp_path))
+    monkeypatch.setattr(
+        report, "pages", lambda render, answers, _, old: pages(render, answers, tmp_path, old)
+    )
     assert problems() == []
     drawn = sorted(tmp_path.glob("*.svg"))
     assert len(drawn) > 25

@@ -11,12 +11,11 @@ from bara_pyro.runs.config import RunConfig, load_config
 from experiments.engine import search
 from experiments.engine.arguments import preset, run_settings
 from experiments.engine.methods import searched
-from experiments.engine.results import load_study
 from experiments.engine.run import SEED
 from experiments.page import spec
-from experiments.page.spec import find_study, study_names
+from experiments.page.spec import find_study, run_facts, study_names
 
-SCRIPTS = [name for name in study_names() if find_study(name).load is load_study]
+SCRIPTS = [name for name in study_names() if find_study(name).facts is run_facts]
 RATES = {"train.lr": 0.002}
 NEEDED = {"confirmatory": ("--name", "confirmatory_101", "--choices", "101-{task}.json")}
 UNTUNED = ("real", "untuned", "distance", "learning_curves")

@@ -9,9 +9,8 @@ from study_cases import invent
 
 from bara_pyro.errors import DataError
 from experiments.engine.results import Results, load_study
-from experiments.page import report, tables, template, values
+from experiments.page import overview, report, tables, template, values
 from experiments.page.report import typed_numerals
-from experiments.page.spec import find_study
 from experiments.page.template import Arms, Renderer
 
 
@@ -44,7 +43,7 @@ def test_scores_of_arms(results: Path, tmp_path: Path) -> None:
 
 
 def test_differences_by_seed_and_ranks(results: Path) -> None:
-    view = Arms(find_study("untuned"), load_study("untuned", results))
+    view = Arms(load_study("untuned", results))
     assert len(view.differences("nll", "bara", "lora")) == 6
     best = min(view.arms, key=lambda arm: view.mean("nll", arm))
     assert (view.rank("nll", best), view.rank("nll", best, lowest=False)) == (1, 3)
@@ -53,6 +52,11 @@ def test_differences_by_seed_and_ranks(results: Path) -> None:
 def test_entries(results: Path, tmp_path: Path) -> None:
     source = '{{ pruning.mean("kept/0.01", method="a") | f0 }} {{ pruning["b 2"].kept["0.01"] }}'
     assert rendered(results, tmp_path, source) == "11 12"
+
+
+def test_results_of_a_retired_study_can_be_named(results: Path, tmp_path: Path) -> None:
+    Results("gone", results, {}, {"a": {"nll": 0.5}}).write()
+    assert rendered(results, tmp_path, '{{ gone["a"].nll | f2 }} {{ gone.mean("nll") | f1 }}') == "0.50 0.5"
 
 
 @pytest.mark.parametrize(
@@ -92,4 +96,5 @@ def test_settings_names_and_templates_are_no_typed_results(text: str) -> None:
 
 
 def test_examples_in_docstrings() -> None:
-    assert [doctest.testmod(module).failed for module in (report, tables, template, values)] == [0] * 4
+    modules = (overview, report, tables, template, values)
+    assert not any(doctest.testmod(module).failed for module in modules)

@@ -336,4 +336,4 @@ def curve_figure(entries: Entries) -> Figure:
     return figure
 
 
-STUDY = entry_study("Does BaRA choose better rows to label?", SETUP, main, parts, order=26)
+STUDY = entry_study("Does BaRA choose better rows to label?", SETUP, main, parts)

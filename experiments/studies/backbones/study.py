@@ -29,5 +29,4 @@ STUDY = arm_study(
             metavar="NAME",
         )
     },
-    order=13,
 )

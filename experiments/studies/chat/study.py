@@ -25,4 +25,4 @@ def asked() -> Sampling:
     return Sampling([prompt.text for prompt in prompts], score)
 
 
-STUDY = microworld_study("chat", __doc__, "Do posterior draws improve chat replies?", CHAT, asked, order=50)
+STUDY = microworld_study("chat", __doc__, "Do posterior draws improve chat replies?", CHAT, asked)

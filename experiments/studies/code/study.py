@@ -24,6 +24,4 @@ def asked() -> Sampling:
     return Sampling([problem.text for problem in problems], score)
 
 
-STUDY = microworld_study(
-    "code", __doc__, "Do posterior draws solve more programming problems?", CODE, asked, order=51
-)
+STUDY = microworld_study("code", __doc__, "Do posterior draws solve more programming problems?", CODE, asked)

@@ -323,5 +323,4 @@ STUDY = look_study(
     },
     kept=("samples", "rows"),
     constants={"delta": DELTA, "alpha": FALSE_ALARMS},
-    order=23,
 )

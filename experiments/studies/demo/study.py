@@ -81,6 +81,4 @@ def main() -> None:
     say(f"Written: {results.path}: python -m experiments report --out {args.out}")
 
 
-STUDY = entry_study(
-    "What does the demonstration show?", "`make demo`: {task}, one seed.", main, parts, order=60
-)
+STUDY = entry_study("What does the demonstration show?", "`make demo`: {task}, one seed.", main, parts)

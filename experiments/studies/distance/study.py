@@ -43,5 +43,4 @@ STUDY = arm_study(
     steps=3000,
     shifted={TASK: SHIFTED},
     comparisons=Comparisons(Contrast("bara-gate" + AWARE, "lora", "nll"), tested_on=SHIFTED),
-    order=21,
 )

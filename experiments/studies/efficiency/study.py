@@ -216,5 +216,4 @@ LoRA. LoRA is timed with itself to show the noise. S = 10 was timed with a quart
     main,
     parts,
     facts=facts,
-    order=48,
 )

@@ -34,5 +34,4 @@ STUDY = arm_study(
     by_method,
     lambda args: crossed(args.methods, VARIANTS),
     methods=tagged("ours"),
-    order=42,
 )

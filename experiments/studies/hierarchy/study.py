@@ -18,5 +18,4 @@ STUDY = arm_study(
     lambda args: crossed(args.methods, VARIANTS),
     methods=tagged("ours"),
     tasks=("micro-wgs", "micro-arcc", "micro-arce"),
-    order=40,
 )

@@ -61,5 +61,4 @@ STUDY = smollm2_study(
         "--problems": option(40, "how many", metavar="N"),
         "--max-new-tokens": option(128, "where a program is cut", metavar="N"),
     },
-    order=53,
 )

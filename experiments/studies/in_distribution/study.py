@@ -21,5 +21,4 @@ STUDY = arm_study(
     tasks=("micro-wgs", "micro-arcc", "micro-arce", "micro-wgm", "micro-obqa", "micro-boolq"),
     shifted={"micro-obqa": ("micro-near", "micro-far")},
     comparisons=Comparisons(),
-    order=3,
 )

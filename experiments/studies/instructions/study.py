@@ -153,5 +153,4 @@ STUDY = smollm2_study(
         "--taxed-samples": option(4, "draws", metavar="S"),
     },
     facts=facts,
-    order=52,
 )

@@ -144,5 +144,4 @@ STUDY = arm_study(
         "--rows": option(ROWS, "numbers of training rows", metavar="N"),
         "--name": option("learning_curves", "of the results"),
     },
-    order=12,
 )

@@ -163,4 +163,4 @@ def loo_figure(entries: Entries) -> Figure:
     return figure
 
 
-STUDY = entry_study("Can PSIS-LOO on training rows choose a method?", SETUP, main, parts, order=25)
+STUDY = entry_study("Can PSIS-LOO on training rows choose a method?", SETUP, main, parts)

@@ -93,5 +93,4 @@ STUDY = entry_study(
         "task": next(iter(results.entries.values()))["task"],
         "steps": next(iter(results.entries.values()))["settings"]["train.steps"],
     },
-    order=44,
 )

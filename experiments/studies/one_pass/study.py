@@ -92,5 +92,4 @@ STUDY = look_study(
     tasks=("micro-wgs", "micro-arcc"),
     steps=3000,
     constants={"few": FEW, "many": MANY},
-    order=24,
 )

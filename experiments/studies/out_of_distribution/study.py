@@ -21,5 +21,4 @@ STUDY = arm_study(
     tasks=("micro-obqa",),
     options={"--shifted": option(SHIFTED, "tasks to test on, with the same kind of answers", metavar="NAME")},
     comparisons=Comparisons(tested_on=SHIFTED),
-    order=20,
 )

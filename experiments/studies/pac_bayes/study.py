@@ -478,4 +478,4 @@ def _draw_arm(axes: Axes, found: Sequence[Entries], sizes: Sequence[int], i: int
     axes.errorbar(x, line(lambda v: v["own"]["mean"]), errors, fmt="_", color=INK, linewidth=1, markersize=7)
 
 
-STUDY = entry_study("What error rate can be guaranteed?", SETUP, main, parts, facts=facts, order=32)
+STUDY = entry_study("What error rate can be guaranteed?", SETUP, main, parts, facts=facts)

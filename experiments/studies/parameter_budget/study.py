@@ -36,5 +36,4 @@ STUDY = arm_study(
     methods=tagged("ranked", "ours"),
     tasks=("micro-wgs", "micro-arcc", "micro-arce"),
     options={"--rank": option(16, "of the baselines")},
-    order=14,
 )

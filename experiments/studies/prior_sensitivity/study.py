@@ -46,5 +46,4 @@ STUDY = arm_study(
         "--beta-theta": {"type": float, "help": "weight of KL(theta); default: that of the method"},
         "--name": option("prior_sensitivity", "of the results"),
     },
-    order=41,
 )

@@ -138,5 +138,4 @@ STUDY = look_study(
     kept=("rows", "calibration"),
     constants={"samples": SAMPLES},
     by_hash=True,
-    order=47,
 )

@@ -98,5 +98,4 @@ STUDY = arm_study(
     },
     shifted={"ag_news": ("openbookqa",)},
     comparisons=Comparisons(Contrast("bara-gate", "lora", "nll"), choices=CHOICES_SMOLLM2),
-    order=2,
 )

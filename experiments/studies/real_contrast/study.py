@@ -98,5 +98,4 @@ STUDY = arm_study(
         },
     },
     comparisons=Comparisons(Contrast("bara-gate", "temperature", "nll")),
-    order=1,
 )

@@ -61,5 +61,4 @@ themselves has to be averaged out. Nothing was tuned here.
     methods=tagged("reference", "ours"),
     tasks=("ag_news", "winogrande_s", "openbookqa", "arc_easy"),
     facts=lambda results: {"steps": next(iter(results.entries.values()))["settings"]["train.steps"]},
-    order=60,
 )

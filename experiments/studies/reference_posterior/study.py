@@ -358,4 +358,4 @@ def _draw_gate(axes: Axes, arms: Mapping[str, Any], i: int) -> None:
     axes.set_xlim(0, 1.3 * exact["quantiles"][i][round(0.99 * (len(levels) - 1))])
 
 
-STUDY = entry_study("Is the variational posterior right?", SETUP, main, parts, order=30)
+STUDY = entry_study("Is the variational posterior right?", SETUP, main, parts)

@@ -197,5 +197,4 @@ STUDY = arm_study(
     methods=("bara-gate", "bara", "lora", "temperature", "blob"),
     tasks=("micro-wgs", "micro-arcc", "micro-obqa"),
     options={"--name": option("regret", "of the results")},
-    order=11,
 )

@@ -65,5 +65,4 @@ STUDY = arm_study(
     by_method,
     arms,
     methods=tagged("reference", "ours"),
-    order=43,
 )

@@ -81,5 +81,4 @@ STUDY = arm_study(
     by_method,
     arms,
     methods=list(VARIANTS),
-    order=45,
 )

@@ -319,6 +319,4 @@ def _draw_ranks(axes: Axes, found: Calibration) -> None:
         axes.plot(share, line - share, label=label, **styles[label])
 
 
-STUDY = entry_study(
-    "Is the posterior calibrated over simulated data?", SETUP, main, parts, facts=facts, order=31
-)
+STUDY = entry_study("Is the posterior calibrated over simulated data?", SETUP, main, parts, facts=facts)

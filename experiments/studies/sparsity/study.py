@@ -233,5 +233,4 @@ STUDY = look_study(
     },
     kept=("tau", "module", "rows"),
     constants={"taus": list(TAUS), "draws": READINGS["expectation"][1]},
-    order=46,
 )

@@ -164,5 +164,4 @@ STUDY = look_study(
     },
     kept=("rows",),
     constants={"nested": NESTED, "task": TASK},
-    order=22,
 )

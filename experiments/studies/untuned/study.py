@@ -25,5 +25,4 @@ STUDY = arm_study(
     steps=3000,
     options={"--lr": option(1e-3, "of all methods")},
     comparisons=Comparisons(),
-    order=10,
 )

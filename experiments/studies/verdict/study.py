@@ -434,5 +434,4 @@ STUDY = entry_study(
     "the study names the commands of every set of runs.",
     main,
     parts,
-    order=0,
 )
