@@ -78,7 +78,8 @@ class VBLL(AdaptedLM):
                 f"answers={answers} must be at least 2, prior_scale={prior_scale} must be positive and "
                 f"beta={beta} must not be negative."
             )
-        targets = find_targets(backbone.lm, adapter.get("target_modules"))
+        chosen = adapter.get("target_modules"), adapter.pop("top_layers", None)
+        targets = find_targets(backbone.lm, *chosen)
         adapter["target_modules"] = [target.path for target in targets if not target.is_head]
         if not adapter["target_modules"]:
             raise BackboneError(

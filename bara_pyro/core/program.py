@@ -41,6 +41,7 @@ class AdapterOptions(TypedDict, total=False):
     r: int
     lora_alpha: float
     target_modules: str | list[str] | None
+    top_layers: int | None
     full_vocab: bool
     rank_pattern: Mapping[str, int] | None
     likelihood: Likelihood | None
@@ -55,7 +56,7 @@ class AdaptedLM(Module):
         make_adapter: function `(target, rank, scaling) -> adapter` for one layer.
         r: rank.
         lora_alpha: updates are scaled by `lora_alpha / r`.
-        target_modules: see `bara_pyro.lm.targets.find_targets`.
+        target_modules, top_layers: which layers are adapted, see `bara_pyro.lm.targets.find_targets`.
         full_vocab: compute the logits of the whole vocabulary before selecting some (same result).
         rank_pattern: module path -> rank below r, as in PEFT; the scaling stays `lora_alpha / r`.
         likelihood: the likelihood; `AnswerLikelihood` by default.
@@ -82,6 +83,7 @@ class AdaptedLM(Module):
         r: int = 8,
         lora_alpha: float = 16.0,
         target_modules: str | list[str] | None = None,
+        top_layers: int | None = None,
         full_vocab: bool = False,
         rank_pattern: Mapping[str, int] | None = None,
         likelihood: Likelihood | None = None,
@@ -103,7 +105,7 @@ class AdaptedLM(Module):
         self.r = r
         self.full_vocab = full_vocab
         self.likelihood = likelihood or AnswerLikelihood()
-        self.targets = find_targets(backbone.lm, target_modules)
+        self.targets = find_targets(backbone.lm, target_modules, top_layers)
         # Decoder layers below all adapters, which run once per row.
         self.frozen_layers = backbone.frozen_layers(self.targets)
         self.rank_pattern = checked_ranks(rank_pattern or {}, self.targets, r)

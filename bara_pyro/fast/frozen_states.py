@@ -39,6 +39,14 @@ def replaced_forward(layer: nn.Module, forward: Callable) -> Iterator[None]:
             layer.forward = before
 
 
+def decoder_layers(lm: PreTrainedModel) -> tuple[str, Sequence[nn.Module]]:
+    """Return the dotted path of a language model's list of layers, and the layers; "" and () if unknown."""
+    lists = [module for module in lm.get_decoder().children() if isinstance(module, nn.ModuleList)]
+    if len(lists) != 1:
+        return "", ()
+    return next(name for name, module in lm.named_modules() if module is lists[0]), tuple(lists[0])
+
+
 class FrozenStates:
     """Cache of hidden states above the lowest decoder layers of a language model, by the tokens of a row.
 
@@ -57,9 +65,7 @@ class FrozenStates:
         self.lm = lm
         self.budget = budget
         self.folder: Path | None = None
-        lists = [module for module in lm.get_decoder().children() if isinstance(module, nn.ModuleList)]
-        self.layers: Sequence[nn.Module] = tuple(lists[0]) if len(lists) == 1 else ()
-        self.path = next((name for name, m in lm.named_modules() if self.layers and m is lists[0]), "")
+        self.path, self.layers = decoder_layers(lm)
         self._kept: dict[str, Tensor] = {}
         self._weights = self._stamp()
         self._bytes = 0

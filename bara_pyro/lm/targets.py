@@ -8,6 +8,8 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from bara_pyro.errors import BackboneError, ConfigError, unknown
+from bara_pyro.fast.frozen_states import decoder_layers
+from bara_pyro.types import is_whole
 from bara_pyro.untrusted.patterns import matching
 
 # Names of the query and value projections by architecture. The output embedding is looked up, because its
@@ -95,7 +97,31 @@ def _require(chosen: list[str], pattern: str, linears: dict[str, nn.Module]) -> 
     return chosen
 
 
-def find_targets(lm: PreTrainedModel, target_modules: str | Sequence[str] | None = None) -> list[Target]:
+def _in_top_layers(lm: PreTrainedModel, top_layers: int, names: list[str], head: str) -> list[str]:
+    """Return the names in the last layers, and the output embedding if it is among them."""
+    path, layers = decoder_layers(lm)
+    if not layers:
+        raise BackboneError(
+            f"top_layers={top_layers}: the layers of a {type(lm).__name__} are not one list; name the "
+            "modules to adapt with target_modules."
+        )
+    if not is_whole(top_layers) or not 1 <= top_layers <= len(layers):
+        raise BackboneError(f"top_layers={top_layers} is out of range: choose 1 to {len(layers)} layers.")
+    top = tuple(f"{path}.{index}." for index in range(len(layers) - top_layers, len(layers)))
+    found = [name for name in names if name == head or name.startswith(top)]
+    if not found:
+        raise BackboneError(
+            f"target_modules: none of these modules is in the last {top_layers} of {len(layers)} layers; "
+            "raise top_layers or name other modules."
+        )
+    return found
+
+
+def find_targets(
+    lm: PreTrainedModel,
+    target_modules: str | Sequence[str] | None = None,
+    top_layers: int | None = None,
+) -> list[Target]:
     """Return the layers to adapt, in the model's order.
 
     Args:
@@ -108,8 +134,12 @@ def find_targets(lm: PreTrainedModel, target_modules: str | Sequence[str] | None
               layers see single tokens;
             - None: query and value projections and the output embedding (the paper's targets, Section V-A).
 
+        top_layers: keep only those in the last transformer layers, this many, and the output embedding if
+            it is among them (PEFT's `layers_to_transform`); None keeps all.
+
     Raises:
-        BackboneError: a name or an expression matches no linear layer, or no layer is chosen.
+        BackboneError: a name or an expression matches no linear layer, the model has fewer layers than
+            `top_layers`, or no layer is chosen.
     """
     linears = _linears(lm)
     head = head_path(lm)
@@ -121,6 +151,8 @@ def find_targets(lm: PreTrainedModel, target_modules: str | Sequence[str] | None
     names = _select(target_modules, linears, head, _mixtures(lm))
     if not names:
         raise BackboneError("target_modules is empty: name at least one linear layer to adapt.")
+    if top_layers is not None:
+        names = _in_top_layers(lm, top_layers, names, head)
     return [Target(name, i, *widths(linears[name]), name == head) for i, name in enumerate(names)]
 
 

@@ -30,7 +30,7 @@ def training_bytes(config: RunConfig, backbone: Backbone, split: EncodedRows) ->
     the outputs of each module's rank units.
     """
     c = config.adapter
-    targets = find_targets(backbone.lm, c.target_modules)
+    targets = find_targets(backbone.lm, c.target_modules, c.top_layers)
     parameters = c.r * sum(target.in_features + target.out_features for target in targets)
     # A batch larger than the split has some rows several times.
     times, more = divmod(config.train.batch_size // config.train.accumulate, len(split))
@@ -73,7 +73,8 @@ def check_stored_rank(
         CheckpointError: the files hold too few numbers, or cannot be read.
     """
     shapes = [shape for name in (ADAPTER, GUIDE) for shape in check_header(folder / name).values()]
-    targets, r = find_targets(backbone.lm, config.adapter.target_modules), config.adapter.r
+    c = config.adapter
+    r, targets = c.r, find_targets(backbone.lm, c.target_modules, c.top_layers)
     needed = sum(rank_pattern.get(t.path, r) * min(t.in_features, t.out_features) for t in targets)
     if needed > (there := sum(map(math.prod, shapes))):
         raise CheckpointError(

@@ -185,6 +185,11 @@ class AdapterConfig(SettingsSection):
         description="modules to adapt: names, a regular expression, or 'all-linear'; null: query, value and "
         "output projections",
     )
+    top_layers: PositiveInt | None = later(
+        None,
+        "of these modules, adapt only those in the last transformer layers, this many, and the output "
+        "projection",
+    )
     distance_aware: bool = later(
         False,
         "make draws disagree more the less a row resembles the training rows; fitted after training, without "

@@ -153,7 +153,8 @@ def adapter_options(config: RunConfig, rank_pattern: Mapping[str, int] | None = 
 
 def states_note(config: RunConfig, backbone: Backbone, split: EncodedSplit | Replies) -> list[str]:
     """Return a note on the memory of cached hidden states, if the lowest layers have no adapter."""
-    depth = backbone.frozen_layers(find_targets(backbone.lm, config.adapter.target_modules))
+    c = config.adapter
+    depth = backbone.frozen_layers(find_targets(backbone.lm, c.target_modules, c.top_layers))
     if not depth:
         return []
     size, folder = backbone.states.size(split.lengths), config.backbone.states_folder

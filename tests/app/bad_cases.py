@@ -93,6 +93,7 @@ CASES: dict[str, list[str]] = {
     TRAIN + "--target-modules=[qproj]": ["'qproj'", "q_proj"],
     TRAIN + "--target-modules=(": ["regular expression"],
     TRAIN + "--target-modules=[]": [],
+    TRAIN + "--top-layers=7": ["top_layers=7", "1 to 2"],
     TRAIN + "--target-modules=.*query": ["'.*query'"],
     TRAIN + "--model=/no/such/folder": ["/no/such/folder", "microworld"],
     TRAIN + "--model={file}": [],

@@ -81,10 +81,15 @@ def test_the_same_settings_give_the_same_bytes(
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # raised by PEFT
-@pytest.mark.parametrize("targets", ["null", "['layers.0.self_attn.q_proj', 'lm_head']"])
-def test_peft_reads_a_lora_run(targets: str, place: Place, tmp_path: Path, bara: Bara) -> None:
+@pytest.mark.parametrize(
+    "adapter",
+    [{}, {"target_modules": "['layers.0.self_attn.q_proj', 'lm_head']"}, {"top_layers": 1}],
+    ids=["default", "modules", "top layers"],
+)
+def test_peft_reads_a_lora_run(adapter: dict, place: Place, tmp_path: Path, bara: Bara) -> None:
     out = tmp_path / "lora"
-    settings = {"adapter.target_modules": targets, "train.lr": 0.05, "predict.samples": [0]}
+    settings = {f"adapter.{name}": value for name, value in adapter.items()}
+    settings |= {"train.lr": 0.05, "predict.samples": [0]}
     assert bara(*place.arguments(out, "lora", **settings)).code == 0
     system = load_system(out)
     split = system.split("test")

@@ -1,3 +1,5 @@
+import copy
+
 import pytest
 import torch
 from core_cases import CONFIGS, backbone
@@ -83,6 +85,29 @@ def test_no_match_names_the_layers_there_are(qwen: Backbone, wrong: object) -> N
 def test_unusable_patterns(qwen: Backbone, wrong: object, says: str) -> None:
     with pytest.raises(BackboneError, match=says):
         find_targets(qwen.lm, wrong)
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # raised by PEFT
+@pytest.mark.parametrize("names", [["q_proj", "down_proj", "lm_head"], ["o_proj"]])
+def test_top_layers_are_pefts_layers_to_transform(qwen: Backbone, names: object) -> None:
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(target_modules=names, layers_to_transform=[1])
+    theirs = peft.get_peft_model(copy.deepcopy(qwen.lm), config).base_model.targeted_module_names
+    found = find_targets(qwen.lm, names, 1)
+    assert [target.path for target in found] == theirs
+    assert [target.index for target in found] == list(range(len(found)))
+    assert find_targets(qwen.lm, names, 2) == find_targets(qwen.lm, names)  # of two layers
+
+
+@pytest.mark.parametrize("number", [0, 3, 1.5, True])
+def test_a_wrong_number_of_top_layers_is_refused(qwen: Backbone, number: object) -> None:
+    with pytest.raises(BackboneError, match=rf"top_layers={number} .* 1 to 2"):
+        find_targets(qwen.lm, None, number)
+
+
+def test_modules_below_the_top_layers_are_refused(qwen: Backbone) -> None:
+    with pytest.raises(BackboneError, match="none of these modules is in the last 1 of 2 layers"):
+        find_targets(qwen.lm, ["layers.0.self_attn.q_proj"], 1)
 
 
 def test_a_model_without_output_embedding_is_refused(qwen: Backbone) -> None:
