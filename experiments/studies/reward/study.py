@@ -316,5 +316,4 @@ STUDY = entry_study(
     main,
     parts,
     facts=facts,
-    order=54,
 )
