@@ -12,6 +12,7 @@ import typer
 
 from bara_pyro.cli.wrap import PANEL, Command, with_parameters
 from bara_pyro.columns import KINDS, column_names
+from bara_pyro.runs.remote import is_address
 from bara_pyro.runs.sections import MOST_DRAWS, MOST_SEED
 
 DATA, MODEL = "Data", "Language model"
@@ -38,6 +39,14 @@ def path(value: str | Path) -> Path:
 
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", parser=path, help="Folder of a finished run.")]
+RunOrServer = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        parser=lambda given: given if is_address(given) else str(path(given)),
+        help="Folder of a finished run, or the address of `bara serve`, which answers faster.",
+    ),
+]
 OutFolder = Annotated[Path, typer.Option(metavar="FOLDER", parser=path, help="Folder to write.")]
 Model = Annotated[
     str | None,

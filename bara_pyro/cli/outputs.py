@@ -130,7 +130,7 @@ def check_writable(folder: Path) -> None:
 
 
 def check_rows(
-    run: Path,
+    run: Path | None,
     read: Sequence[Path],
     output: Path | None,
     *,
@@ -140,7 +140,7 @@ def check_rows(
     """Refuse a missing run or file, or an output that must not be written, before anything slow.
 
     Args:
-        run: folder of the run.
+        run: folder of the run; None for the run of a server.
         read: files of rows.
         output: file for the rows of the result, if any.
         overwrite: replace an existing output.
@@ -155,7 +155,9 @@ def check_rows(
             raise DataError(f"There is no file {file}.")
     if output is not None:
         ours = partial(answers_in, keys=keys)
-        check_file(output, overwrite=overwrite, inputs=[*read, run], option="--output", ours=ours)
+        inputs = [*read, *([run] if run else [])]
+        check_file(output, overwrite=overwrite, inputs=inputs, option="--output", ours=ours)
         if output.suffix.lower() not in SUFFIXES:
             raise ConfigError(f"--output {output}: end the name in one of {', '.join(SUFFIXES)}.")
-    check_run(run)
+    if run is not None:
+        check_run(run)

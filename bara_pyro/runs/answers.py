@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bara_pyro.data.tables import DataTable
 from bara_pyro.runs.atomic import atomic_write, write_jsonl
 from bara_pyro.types import Fields, Json
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from bara_pyro.data.tables import DataTable
 
 SHOWN = 3  # rows that a `repr` prints
 
@@ -86,7 +87,7 @@ def beside(given: Fields, said: Json) -> Json:
     return {"id": said["id"], **kept, **{name: value for name, value in said.items() if name != "id"}}
 
 
-def carried(table: DataTable) -> tuple[list[Json], list[str]]:
+def carried(table: "DataTable") -> tuple[list[Json], list[str]]:
     """Return the columns of rows that can be written beside predictions, and notes on the others."""
     lost = [name for name in table.columns if not all(_is_json(row.get(name)) for row in table.rows)]
     notes = [f"column {name!r} is not written: not all of it is text, numbers or lists" for name in lost]

@@ -30,17 +30,20 @@ from bara_pyro.runs.evaluate import OnRows, draw
 from bara_pyro.runs.folder import fitted, stored_config, stored_task
 from bara_pyro.runs.known import trained_on
 from bara_pyro.runs.own_rows import check_own_rows, own_rows
+from bara_pyro.runs.remote import is_address, predict_remotely
 from bara_pyro.runs.rows import encode_rows, load_data, load_reply_data, longest, reading_notes
 from bara_pyro.runs.sections import TaskConfig
 from bara_pyro.runs.system import System, require_answers
 from bara_pyro.types import Json
+
+SAMPLES = 10  # posterior draws of an answer, as in the paper
 
 
 def predict(
     run: System | str | Path,
     data: Data,
     *,
-    samples: int = 10,
+    samples: int | None = None,
     seed: int | None = None,
     given: ColumnNames | None = None,
     on_rows: OnRows | None = None,
@@ -48,15 +51,16 @@ def predict(
     """Predict the answers of new rows.
 
     Args:
-        run: from `train` or `load_system`, or the folder of a run; its training rows are not needed.
+        run: from `train` or `load_system`, the folder of a run, or the address of a server ("http://...");
+            its training rows are not needed.
         data: a file, DataFrame, Dataset, list of dictionaries or list of texts, with or without answers.
-        samples: posterior draws S; 0 for the posterior mean.
+        samples: posterior draws S (default: 10), 0 for the posterior mean; a server has its own.
         seed: of the draws; default: the run's seed.
         given: columns of the rows, if their names differ from the training rows'.
         on_rows: called with the number of rows just done.
 
     Raises:
-        ConfigError: the model was trained on replies.
+        ConfigError: the model was trained on replies, or a server does not answer.
         DataError: see `data.questions.load_questions`.
 
     Examples:
@@ -72,6 +76,12 @@ def predict(
         >>> again.to_pandas()["id"].tolist()
         ['row-1']
     """
+    if isinstance(run, str) and is_address(run):
+        if (samples, seed, given) != (None, None, None):
+            raise ConfigError(
+                f"The server at {run} has its own draws and seed: leave out samples, seed and given."
+            )
+        return predict_remotely(run, data, on_rows)
     run = fitted(run)
     require_answers(run.config)
     table = read_rows(data, run.task, given)
@@ -81,7 +91,7 @@ def predict(
         raise DataError(
             f"Every question is longer than {longest(run.config, run.backbone)} tokens: give shorter ones."
         )
-    draws = draw(run, split, samples, seed=seed, on_rows=on_rows)
+    draws = draw(run, split, SAMPLES if samples is None else samples, seed=seed, on_rows=on_rows)
     place = {example.id: i for i, example in enumerate(examples)}
     kept = [place[row_id] for row_id in split.ids]
     rows = answers_of(draws, [examples[i] for i in kept], run.task)

@@ -8,26 +8,29 @@ import typer
 from bara_pyro.cli.options import (
     Moved,
     Overwrite,
-    Run,
     RunDevice,
+    RunOrServer,
     Seed,
     path,
     takes_columns,
 )
+from bara_pyro.cli.typed import note_of_draws, refuse
 from bara_pyro.cli.wrap import TRAIN, listed
 from bara_pyro.columns import UNNAMED, ColumnNames
+from bara_pyro.runs.remote import is_address, predict_remotely
 from bara_pyro.runs.sections import MOST_DRAWS
 
 if TYPE_CHECKING:
     from bara_pyro.runs.system import System
 
+OF_SERVERS = ("samples", "seed", "model", "device", "text_column", "choices_column", "context_column")
 STANDARD = ("-", "/dev/stdout")  # names of standard output, where rows go without --output
 
 
 @listed(TRAIN)
 @takes_columns("text", "choices", "context")
 def predict(
-    run: Run,
+    run: RunOrServer,
     texts: Annotated[
         list[str] | None,
         typer.Argument(
@@ -67,26 +70,37 @@ def predict(
     comes from not knowing the weights. The columns of a file are kept.
     """
     from bara_pyro.cli.outputs import check_rows
-    from bara_pyro.cli.typed import note_of_draws
 
     asked = _asked(texts, input_file)
     output = None if str(output) in STANDARD else output
-    check_rows(run, [] if input_file is None else [input_file], output, overwrite=overwrite)
+    remote = is_address(run)
+    if remote:
+        refuse(OF_SERVERS, "belongs to the server: give it to `bara serve`")
+    files = [] if input_file is None else [input_file]
+    check_rows(None if remote else Path(run), files, output, overwrite=overwrite)
 
     from bara_pyro.cli.terminal import print_rows, progress, remark, result, say, say_notes
     from bara_pyro.runs.answers import write_answers
-    from bara_pyro.runs.folder import load_system
-    from bara_pyro.runs.predict import predict as answered
 
-    system = load_system(run, backbone=model, device=device, with_rows=False)
-    note_of_draws(system, samples=samples, seed=seed)
-    with progress(f"predict {'texts' if input_file is None else input_file.name}", None) as advance:
-        found = answered(system, asked, samples=samples, seed=seed, given=columns, on_rows=advance)
+    title = f"predict {'texts' if input_file is None else input_file.name}"
+    system = None
+    if remote:
+        with progress(title, None) as advance:
+            found = predict_remotely(run, asked, advance)
+    else:
+        from bara_pyro.runs.folder import load_system
+        from bara_pyro.runs.predict import predict as answered
+
+        system = load_system(run, backbone=model, device=device, with_rows=False)
+        note_of_draws(system, samples=samples, seed=seed)
+        with progress(title, None) as advance:
+            found = answered(system, asked, samples=samples, seed=seed, given=columns, on_rows=advance)
     if output is not None:
         write_answers(output, found)
         say_notes(found.notes)
         say(f"Rows written to {output}: {len(found.rows)}")
-        _say_next(run, system, input_file)
+        if system is not None:
+            _say_next(Path(run), system, input_file)
         result({"output": output, "rows": len(found.rows), "notes": found.notes})
         return
     for note in found.notes:

@@ -169,7 +169,7 @@ def _add_questions(app: FastAPI, ask: Ask) -> None:
 
     @app.post("/uncertainty", response_model=schema.Uncertainties, **ASKED)
     async def uncertainty(request: Request) -> Response:
-        """Return total, aleatoric and epistemic uncertainty, in nats."""
+        """Return the posterior predictive with total, aleatoric and epistemic uncertainty, in nats."""
         return await ask(request, schema.uncertainty_row)
 
     @app.post("/draws", response_model=schema.DrawsReply, **ASKED)

@@ -42,10 +42,9 @@ class ProbabilityRow(Row):
     probs: dict[str, float]
 
 
-class UncertaintyRow(Row):
-    """The uncertainty of an answer, in nats: total = aleatoric + epistemic."""
+class UncertaintyRow(ProbabilityRow):
+    """The posterior predictive and its uncertainty, in nats: total = aleatoric + epistemic."""
 
-    label: str
     total: float
     aleatoric: float
     epistemic: float
@@ -88,8 +87,8 @@ def probability_row(answer: Answer) -> Json:
 
 
 def uncertainty_row(answer: Answer) -> Json:
-    """Return a row of the reply of `/uncertainty`."""
-    return {key: answer.said[key] for key in ("id", "label", "total", "aleatoric", "epistemic")}
+    """Return a row of the reply of `/uncertainty`, which is a row of `bara predict`."""
+    return dict(answer.said)
 
 
 def draw_row(answer: Answer) -> Json:
