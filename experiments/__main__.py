@@ -2,7 +2,6 @@
 
 python -m experiments in_distribution --seeds 3     # a study: a folder of experiments/studies
 python -m experiments search                        # settings for every method, on validation rows
-python -m experiments power in_distribution         # how small a difference so many seeds can show
 python -m experiments intervals                     # every interval again, from the stored rows
 python -m experiments report                        # docs/results.md from the stored results
 """
@@ -17,7 +16,6 @@ from experiments.page.spec import find_study
 
 COMMANDS = {
     "search": "experiments.engine.search",
-    "power": "experiments.engine.worlds",
     "intervals": "experiments.page.intervals",
     "report": "experiments.page.report",
 }

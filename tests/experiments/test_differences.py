@@ -37,6 +37,12 @@ def find(entries: list[dict], arm: str, task: str, reference: str = "lora") -> d
     return found
 
 
+def test_the_declared_reference_is_compared_with(tmp_path: Path) -> None:
+    declared = Comparisons(Contrast("bara", "blob", "nll"), choices=tmp_path / "none.json")
+    entries = compare_study(rows_of(TASKS), declared)
+    assert {entry["reference"] for entry in entries} == {"lora", "blob"}
+
+
 def of(runs: list[RunRows], arm: str, task: str) -> list[RunRows]:
     return [run for run in runs if (run.arm, run.task) == (arm, task)]
 

@@ -31,7 +31,6 @@ WORK = {
     "pac_bayes": ("prepared", "arms"),
     "reference_posterior": ("run", "table", "show", "figure", "save", "programs"),
     "sbc": ("run", "table", "show", "programs"),
-    "verdict": ("stored_worlds",),
 }
 EVERYWHERE = ("sweep", "finished_runs", "find_results", "resumed", "started", "Results", "load_backbone")
 OTHERS = {"methods": "lora", "tasks": "micro-obqa", "assignments": "train.accumulate=2", "device": "cuda:1"}

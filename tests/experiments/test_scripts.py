@@ -17,7 +17,6 @@ from experiments.page.spec import find_study, run_facts, study_names
 
 SCRIPTS = [name for name in study_names() if find_study(name).facts is run_facts]
 RATES = {"train.lr": 0.002}
-NEEDED = {"confirmatory": ("--name", "confirmatory_101", "--choices", "101-{task}.json")}
 UNTUNED = ("real", "untuned", "distance", "learning_curves")
 FOUND = {"laplace": {"method.prior_precision": 100.0}}
 
@@ -53,13 +52,13 @@ def config_of(arm: Any, args: Any, task: str) -> RunConfig:
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_arms_are_different_runs_that_can_be_started(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    name, arms, args, _ = asked_for(script, monkeypatch, *NEEDED.get(script, ()))
-    assert name == NEEDED.get(script, ("--name", script))[1]
+    name, arms, args, _ = asked_for(script, monkeypatch)
+    assert name == script
     assert len(arms) > (1 if script == "real_contrast" else 2)  # whose plan has two
     task = args.tasks[0]
     configs = [config_of(arm, args, task) for arm in arms.values()]
     assert len({config.hash for config in configs}) == len(arms)
-    by_default = ("bara-gate", "bara", "lora") if script in ("confirmatory", "real_contrast") else ()
+    by_default = ("bara-gate", "bara", "lora") if script == "real_contrast" else ()
     for config in configs:
         own = script in UNTUNED or config.method.name in by_default
         assert script == "regret" or config.train.lr == (1e-3 if own else RATES["train.lr"])
