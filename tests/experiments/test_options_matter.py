@@ -28,7 +28,6 @@ WORK = {
     "active": ("trained", "asked_pool", "grown", "candidates"),
     "demo": ("read_json", "bins_of"),
     "efficiency": ("measure", "make_lm", "Backbone", "ratios", "show", "environment"),
-    "pac_bayes": ("prepared", "arms"),
     "reference_posterior": ("run", "table", "show", "figure", "save", "programs"),
     "sbc": ("run", "table", "show", "programs"),
 }
