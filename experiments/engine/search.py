@@ -37,7 +37,6 @@ from experiments.engine.sweep import Job, sweep
 
 CHOICES = Path(__file__).parents[1] / "hyperparameters.json"
 CHOICES_SMOLLM2 = CHOICES.with_name("hyperparameters_smollm2.json")  # of the real language model
-CHOICES_REPLIES = CHOICES.with_name("hyperparameters_replies.json")  # where replies are learnt
 UPPER = r"model\.layers\.2[789]\..*_proj|lm_head"  # where the adapters of SmolLM2 stand: 3 of 30 blocks
 KIND = "bara_pyro hyperparameters"
 # One number of draws; a method without draws gives its one prediction whatever S is.

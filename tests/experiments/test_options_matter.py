@@ -15,12 +15,12 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from test_typed_settings import BY_OPTIONS, CHOSEN, NEEDED, PARTS, STUDIES, parser_of
+from test_typed_settings import BY_OPTIONS, CHOSEN, STUDIES, parser_of
 
 from bara_pyro.errors import BaraError
 from experiments.engine import run, search, sweep
 from experiments.engine.arguments import sweep_options
-from experiments.page import replies, spec
+from experiments.page import spec
 from experiments.page.spec import find_study
 
 # What trains or measures in the studies whose entries are no runs of a sweep.
@@ -123,10 +123,8 @@ def observed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., s
         instead = {"finished_runs": finished, "find_results": nothing}
         module = import_module(f"experiments.studies.{study}.study")
         with monkeypatch.context() as patched:
-            for place in (module, search, spec, replies, run, sweep):
-                for name, value in {**PARTS, "chosen": lambda *_, **__: dict(CHOSEN)}.items():
-                    if place is module or name == "chosen":
-                        patched.setattr(place, name, value, raising=False)
+            for place in (module, search, spec, run, sweep):
+                patched.setattr(place, "chosen", lambda *_, **__: dict(CHOSEN), raising=False)
                 for name in (*WORK.get(study, ()), *EVERYWHERE):
                     if hasattr(place, name) and (place is module or name in EVERYWHERE):
                         patched.setattr(place, name, instead.get(name, work))
@@ -162,17 +160,13 @@ def words_of(option: Action) -> tuple[str, ...]:
 def test_every_option_matters_or_is_refused(
     study: str, observed: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    needed = dict(zip(*[iter(NEEDED.get(study, ()))] * 2, strict=True))
-    before = observed(study, *(word for pair in needed.items() for word in pair))
+    before = observed(study)
     assert before, "nothing is asked for"
     # What is only read when runs are looked at, which there are none of here.
     module = import_module(f"experiments.studies.{study}.study")
-    read = (
-        read_in(module) if study in BY_OPTIONS else set().union(*map(read_in, (module, run, replies, sweep)))
-    )
+    read = read_in(module) if study in BY_OPTIONS else set().union(*map(read_in, (module, run, sweep)))
     options = [option for option in parser_of(study, monkeypatch)._actions if option.dest != "help"]
     for option in options:
         typed = words_of(option)
-        rest = (word for pair in needed.items() if pair[0] != typed[0] for word in pair)
-        after = observed(study, *rest, *typed)
+        after = observed(study, *typed)
         assert after != before or option.dest in read, f"{study} ignores {' '.join(typed)}"

@@ -6,7 +6,6 @@ from argparse import ArgumentParser
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,16 +18,15 @@ from experiments.__main__ import COMMANDS
 from experiments.engine import run, search, sweep
 from experiments.engine.arguments import ARGUMENTS, Typed, experiment_parser
 from experiments.engine.record import identity
-from experiments.engine.replies import Sampling
 from experiments.engine.results import study_names
 from experiments.engine.sweep import Job
-from experiments.page import replies, spec
+from experiments.page import spec
 from experiments.page.spec import find_study
 
 # Studies whose every setting but for a few options is their own: they have no --set.
 BY_OPTIONS = {"active", "demo", "efficiency", "reference_posterior", "sbc"}
 STUDIES = [name for name in study_names() if name not in BY_OPTIONS]
-# One of each way to plan runs: arms, a command of its own, runs that are looked at, replies.
+# One of each way to plan runs: arms, a command of its own, runs that are looked at.
 PLANNERS = (
     "in_distribution",
     "real",
@@ -37,24 +35,8 @@ PLANNERS = (
     "decide",
     "real_rows",
     "leave_one_out",
-    "instructions",
 )
-ON_SMOLLM2 = ("--model", "some/lm", "--data-dir", "rows")
-NEEDED: dict[str, tuple[str, ...]] = {
-    "humaneval": ON_SMOLLM2,
-    "instructions": (*ON_SMOLLM2, "--judge", "judge"),
-}
 CHOSEN = {"train.lr": 1.2e-3, "train.steps": 77, "train.clip_norm": 0.5}
-
-
-# What studies of SmolLM2 read before anything is run.
-PARTS: dict[str, Any] = {
-    "load_humaneval": lambda path: [],
-    "load_tokenizer": lambda name: None,
-    "load_reward_model": lambda folder: SimpleNamespace(held_out={}),
-    "short_rows": lambda *_: [],
-    "sampling": lambda *_: Sampling([], lambda place, replies: []),
-}
 
 
 class Reached(Exception):
@@ -78,11 +60,9 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> Plan:
         module = import_module(f"experiments.studies.{name}.study")
         for place in (sweep, run):
             monkeypatch.setattr(place, "sweep", stop)
-        for place in (module, search, spec, replies):
+        for place in (module, search, spec):
             monkeypatch.setattr(place, "chosen", lambda *_, **__: dict(CHOSEN), raising=False)
-        for name_of_part, value in PARTS.items():
-            monkeypatch.setattr(module, name_of_part, value, raising=False)
-        monkeypatch.setattr(sys, "argv", [name, "--seeds", "1", *NEEDED.get(name, ()), *typed])
+        monkeypatch.setattr(sys, "argv", [name, "--seeds", "1", *typed])
         with pytest.raises(Reached):
             find_study(name).main()
         return seen
@@ -175,7 +155,7 @@ def test_null_and_the_default_are_values_that_somebody_types(study: str, planned
         ("real", ("--set", "adapter.target_modules=null"), "adapter.target_modules", None),
         ("real", ("--set", "task.max_length=300"), "task.max_length", 300),
         ("pruning", ("--set", "train.lr=1e-4"), "train.lr", 1e-4),
-        ("chat", ("--set", "train={lr: 1e-4}"), "train.lr", 1e-4),
+        ("pruning", ("--set", "train={lr: 1e-4}"), "train.lr", 1e-4),
         ("backbones", ("--backbones", "one", "other"), "train.lr", 1.2e-3),
     ],
 )
@@ -200,7 +180,6 @@ def test_what_is_typed_takes_the_place_of_what_was_chosen(
         ("backbones", ("--model", "other"), "--model"),
         ("prior_sensitivity", ("--set", "method.phi_prior.rate=2"), "method.phi_prior"),
         ("lr_sweep", ("--methods", "blob"), "blob"),
-        ("chat", ("--set", "task.likelihood=answer"), "task.likelihood"),
         ("in_distribution", ("--set", "train.steps=5"), "--steps"),
         ("in_distribution", ("--set", "seed=5"), "--seeds"),
         ("in_distribution", ("--set", "task={name: micro-wgs}"), "--tasks"),
@@ -218,15 +197,6 @@ def test_what_a_study_varies_is_refused(
 def test_the_same_as_the_study_is_no_contradiction(planned: Plan) -> None:
     jobs = planned("one_pass", "--set", "adapter.one_pass=true")
     assert all(job.settings["adapter.one_pass"] is True for job in jobs)
-
-
-def test_a_study_of_one_task_has_no_argument_for_others(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["chat", "--tasks", "micro-wgs"])
-    with pytest.raises(SystemExit):
-        find_study("chat").main()
-    assert "--tasks" in capsys.readouterr().err
 
 
 class Parsed(Exception):
