@@ -34,7 +34,6 @@ PLANNERS = (
     "lr_sweep",
     "decide",
     "real_rows",
-    "leave_one_out",
 )
 CHOSEN = {"train.lr": 1.2e-3, "train.steps": 77, "train.clip_norm": 0.5}
 
