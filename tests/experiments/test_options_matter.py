@@ -25,7 +25,6 @@ from experiments.page.spec import find_study
 
 # What trains or measures in the studies whose entries are no runs of a sweep.
 WORK = {
-    "active": ("trained", "asked_pool", "grown", "candidates"),
     "demo": ("read_json", "bins_of"),
     "efficiency": ("measure", "make_lm", "Backbone", "ratios", "show", "environment"),
     "reference_posterior": ("run", "table", "show", "figure", "save", "programs"),
