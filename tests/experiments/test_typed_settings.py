@@ -32,7 +32,6 @@ PLANNERS = (
     "real",
     "remedies",
     "lr_sweep",
-    "decide",
     "real_rows",
 )
 CHOSEN = {"train.lr": 1.2e-3, "train.steps": 77, "train.clip_norm": 0.5}
