@@ -28,7 +28,6 @@ WORK = {
     "demo": ("read_json", "bins_of"),
     "efficiency": ("measure", "make_lm", "Backbone", "ratios", "show", "environment"),
     "reference_posterior": ("run", "table", "show", "figure", "save", "programs"),
-    "sbc": ("run", "table", "show", "programs"),
 }
 EVERYWHERE = ("sweep", "finished_runs", "find_results", "resumed", "started", "Results", "load_backbone")
 OTHERS = {"methods": "lora", "tasks": "micro-obqa", "assignments": "train.accumulate=2", "device": "cuda:1"}
