@@ -3,9 +3,9 @@
 import sys
 from argparse import Action, ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from bara_pyro.cli.outlets import outlast_readers
 from bara_pyro.errors import BaraError, ConfigError
@@ -15,7 +15,6 @@ from experiments.engine.launchers import LAUNCHERS
 from experiments.engine.methods import searched
 from experiments.engine.results import results_option
 
-Kind = TypeVar("Kind")
 # Settings that have an argument of their own.
 ARGUMENTS = {
     "backbone.name": "--model",
@@ -142,31 +141,6 @@ def option(default: Any, words: str, **more: Any) -> dict[str, Any]:
     kind = {int: positive, float: float, str: str}.get(type(default[0] if several else default))
     found = {"default": list(default) if several else default, "help": f"{words}; default: %(default)s"}
     return found | ({"type": kind} if kind else {}) | ({"nargs": "+"} if several else {}) | more
-
-
-def setting(default: int, quick: int, said: str) -> Any:
-    """Return a field of a dataclass of settings: an argument that has another default under --quick."""
-    return field(default=default, metadata={"quick": quick, "help": f"{said}; default: %(default)s"})
-
-
-def quick_parser(about: str | None, *kinds: type) -> tuple[ArgumentParser, bool]:
-    """Return a parser with --quick and an argument for each field of `kinds`, and whether that is given."""
-    first = ArgumentParser(add_help=False)
-    first.add_argument("--quick", action="store_true", help="tiny numbers, all files under runs")
-    hasty = first.parse_known_args()[0].quick
-    parser = command_line(about, parents=[first])
-    for one in (one for kind in kinds for one in fields(kind)):
-        default = one.metadata["quick"] if hasty else one.default
-        kind = int if one.name == "seed" else positive
-        parser.add_argument(
-            f"--{one.name}", metavar="N", type=kind, default=default, help=one.metadata["help"]
-        )
-    return parser, hasty
-
-
-def given(kind: type[Kind], args: Namespace) -> Kind:
-    """Return the dataclass of settings that the arguments hold."""
-    return kind(**{one.name: getattr(args, one.name) for one in fields(kind)})  # type: ignore[arg-type]
 
 
 def typed_settings(args: Namespace) -> dict[str, Any]:

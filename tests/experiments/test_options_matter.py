@@ -27,7 +27,6 @@ from experiments.page.spec import find_study
 WORK = {
     "demo": ("read_json", "bins_of"),
     "efficiency": ("measure", "make_lm", "Backbone", "ratios", "show", "environment"),
-    "reference_posterior": ("run", "table", "show", "figure", "save", "programs"),
 }
 EVERYWHERE = ("sweep", "finished_runs", "find_results", "resumed", "started", "Results", "load_backbone")
 OTHERS = {"methods": "lora", "tasks": "micro-obqa", "assignments": "train.accumulate=2", "device": "cuda:1"}

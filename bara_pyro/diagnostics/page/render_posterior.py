@@ -15,8 +15,8 @@ ABOUT = (
     "The KL of a gate measures how far its posterior is from its prior; a gate with a KL near 0 learnt "
     "nothing. The Pareto k of a training row measures how strongly the posterior depends on that row. Above "
     "0.7 (less with few draws) the estimate for the row is unreliable. Neither shows whether the guide's "
-    "family of distributions is adequate. For that, python -m experiments reference_posterior compares "
-    "guides with NUTS on a small model."
+    "family of distributions is adequate. To check that, python -m experiments.nuts compares a guide "
+    "with NUTS on a small model."
 )
 
 
