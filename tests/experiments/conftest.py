@@ -52,7 +52,7 @@ class Reached(Exception):
 
 @pytest.fixture
 def jobs_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Job]]:
-    """Return what finds the jobs of a study: `jobs_of("pruning", "--seeds", "2")`."""
+    """Return what finds the jobs of a study: `jobs_of("sparsity", "--seeds", "2")`."""
 
     def found(name: str, *arguments: str) -> list[Job]:
         seen: list[Job] = []

@@ -152,8 +152,8 @@ def test_null_and_the_default_are_values_that_somebody_types(study: str, planned
         ("in_distribution", (), "train.lr", 1.2e-3),
         ("real", ("--set", "adapter.target_modules=null"), "adapter.target_modules", None),
         ("real", ("--set", "task.max_length=300"), "task.max_length", 300),
-        ("pruning", ("--set", "train.lr=1e-4"), "train.lr", 1e-4),
-        ("pruning", ("--set", "train={lr: 1e-4}"), "train.lr", 1e-4),
+        ("sparsity", ("--set", "train.lr=1e-4"), "train.lr", 1e-4),
+        ("sparsity", ("--set", "train={lr: 1e-4}"), "train.lr", 1e-4),
         ("backbones", ("--backbones", "one", "other"), "train.lr", 1.2e-3),
     ],
 )
