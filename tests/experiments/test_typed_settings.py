@@ -26,13 +26,12 @@ from experiments.page.spec import find_study
 # Studies whose every setting but for a few options is their own: they have no --set.
 BY_OPTIONS = {"demo", "efficiency"}
 STUDIES = [name for name in study_names() if name not in BY_OPTIONS]
-# One of each way to plan runs: arms, a command of its own, runs that are looked at.
+# One of each way to plan runs: arms, and runs that are looked at.
 PLANNERS = (
     "in_distribution",
     "real",
     "remedies",
-    "lr_sweep",
-    "real_rows",
+    "one_pass",
 )
 CHOSEN = {"train.lr": 1.2e-3, "train.steps": 77, "train.clip_norm": 0.5}
 
@@ -177,7 +176,6 @@ def test_what_is_typed_takes_the_place_of_what_was_chosen(
         ("untuned", ("--set", "train.lr=1e-4"), "train.lr"),
         ("backbones", ("--model", "other"), "--model"),
         ("prior_sensitivity", ("--set", "method.phi_prior.rate=2"), "method.phi_prior"),
-        ("lr_sweep", ("--methods", "blob"), "blob"),
         ("in_distribution", ("--set", "train.steps=5"), "--steps"),
         ("in_distribution", ("--set", "seed=5"), "--seeds"),
         ("in_distribution", ("--set", "task={name: micro-wgs}"), "--tasks"),
