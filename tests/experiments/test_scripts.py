@@ -98,18 +98,3 @@ def test_published_recipes_take_the_rate_alone(monkeypatch: pytest.MonkeyPatch) 
 def test_shifted_tasks_are_those_that_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     more = asked_for("out_of_distribution", monkeypatch, "--shifted", "micro-far")[3]
     assert (more["shifted"], more["comparisons"].tested_on) == ({"micro-obqa": ["micro-far"]}, ("micro-far",))
-
-
-def test_remedies_look_at_validation_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, arms, args, _ = asked_for("remedies", monkeypatch)
-    for arm in arms.values():
-        assert config_of(arm, args, "micro-wgs").task.evaluate_on == "validation"
-
-
-def test_remedies_try_the_rates_that_the_search_did_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    module: Any = import_module("experiments.studies.remedies.study")
-    on_grid = module.common({"method": "bara", "train.lr": 1.2e-3})
-    assert [change["train.lr"] for change in on_grid.values() if "train.lr" in change] == [8.49e-4, 1.7e-3]
-    between = module.common({"method": "lora", "train.lr": 8.49e-4})
-    assert not any("train.lr" in change for change in between.values())
-    assert between["twice the steps"]["train.steps"](1000) == 2000

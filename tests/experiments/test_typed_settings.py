@@ -30,7 +30,7 @@ STUDIES = [name for name in study_names() if name not in BY_OPTIONS]
 PLANNERS = (
     "in_distribution",
     "real",
-    "remedies",
+    "regret",
     "one_pass",
 )
 CHOSEN = {"train.lr": 1.2e-3, "train.steps": 77, "train.clip_norm": 0.5}
@@ -169,8 +169,6 @@ def test_what_is_typed_takes_the_place_of_what_was_chosen(
     ("study", "typed", "named"),
     [
         ("hierarchy", ("--set", "method.latent=phi"), "method.latent"),
-        ("remedies", ("--set", "train.lr=1e-4"), "train.lr"),
-        ("remedies", ("--steps", "default"), "--steps"),
         ("regret", ("--steps", "300"), "--steps"),
         ("regret", ("--set", "task.train_rows=80"), "task.train_rows"),
         ("untuned", ("--set", "train.lr=1e-4"), "train.lr"),
