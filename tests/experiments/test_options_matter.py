@@ -26,7 +26,6 @@ from experiments.page.spec import find_study
 # What trains or measures in the studies whose entries are no runs of a sweep.
 WORK = {
     "demo": ("read_json", "bins_of"),
-    "efficiency": ("measure", "make_lm", "Backbone", "ratios", "show", "environment"),
 }
 EVERYWHERE = ("sweep", "finished_runs", "find_results", "resumed", "started", "Results", "load_backbone")
 OTHERS = {"methods": "lora", "tasks": "micro-obqa", "assignments": "train.accumulate=2", "device": "cuda:1"}
