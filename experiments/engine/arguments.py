@@ -62,9 +62,9 @@ def command_line(about: str | None, **more: Any) -> ArgumentParser:
 def experiment_parser(
     description: str | None,
     *,
-    runs: str,
+    runs: str = "runs/study",
     methods: Sequence[str] | None = None,
-    tasks: Sequence[str] | None = ("micro-wgs", "micro-arce"),
+    tasks: Sequence[str] = ("micro-wgs", "micro-arce"),
     steps: int | None = 1000,
     seeds: int = 3,
     study: bool = True,
@@ -73,10 +73,10 @@ def experiment_parser(
 
     Args:
         description: what the command says of itself.
-        runs: default of --runs, as `methods`, `tasks`, `steps` and `seeds` are of theirs.
-        methods: by default all that have a search space.
-        tasks: None: the experiment is of one task, and there is no --tasks.
-        steps: None: by the number of training rows.
+        runs: default of --runs.
+        methods: default of --methods, all that have a search space if None.
+        tasks: default of --tasks.
+        steps: default of --steps, by the number of training rows if None.
         seeds: how many.
         study: whether it writes results (--out) and can write down what is finished, as all but a search,
             which needs every trial.
@@ -87,8 +87,7 @@ def experiment_parser(
     add("--data-dir", metavar="DIR", type=Path, help="real tasks from DIR/<task>/<split>.jsonl, not the hub")
     known = {"metavar": "NAME", "choices": sorted(METHODS)}
     add("--methods", **option(methods or searched(), "methods to compare, see `bara methods`", **known))
-    if tasks is not None:
-        add("--tasks", **option(tasks, "tasks to train on, see `bara tasks`", metavar="NAME"))
+    add("--tasks", **option(tasks, "tasks to train on, see `bara tasks`", metavar="NAME"))
     add("--seeds", **option(seeds, "repeat everything with the seeds 0 to N - 1", metavar="N"))
     said = "training steps a run, or 'default': by the number of training rows, as `bara train` does"
     by_rows = f"{said}; default: {'by rows' if steps is None else steps}"

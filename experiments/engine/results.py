@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.errors import DataError
 from bara_pyro.runs.atomic import atomic_write, jsonl_line
 from experiments.engine.provenance import code_state
 from experiments.engine.record import Record, checked, committed
@@ -164,11 +164,6 @@ def having(entries: Iterable[Mapping[str, Any]], **fields: Any) -> list[Any]:
     return [e for e in entries if all(e.get(name) == value for name, value in fields.items())]
 
 
-def distinct(entries: Iterable[Mapping[str, Any]], key: str) -> list[Any]:
-    """Return the values that entries have, each once, in the order in which they come."""
-    return list(dict.fromkeys(entry[key] for entry in entries))
-
-
 def find_results(name: str, folder: Path = RESULTS) -> Results | None:
     """Return a set of results, None where it is not stored; a `DataError` where its file holds no results."""
     return read_store(results_path(name, folder)).sets.get(name)
@@ -185,24 +180,6 @@ def read_results(name: str, folder: Path = RESULTS) -> Results:
 def stored_names(folder: Path = RESULTS) -> list[str]:
     """Return the names of all sets of results in a folder."""
     return [name for path in sorted(folder.glob(f"*{SUFFIX}")) for name in read_store(path).sets]
-
-
-def resumed(name: str, folder: Path, about: Mapping[str, Any]) -> Results:
-    """Return a stored set of results, to be gone on with, or the beginning of one.
-
-    A `ConfigError` where what is stored depends on something else than `about`.
-    """
-    found = find_results(name, folder)
-    if found is None:
-        return Results(name, folder, dict(about))
-    for key, value in about.items():
-        # Files from before these were kept do not say what they were.
-        if found.about.get(key, value if key in ("model", "set", "steps") else None) != value:
-            raise ConfigError(
-                f"{found.path} holds results with {key}={found.about.get(key)}, not {value}: give another "
-                "folder with --out."
-            )
-    return found
 
 
 def results_option(parser: ArgumentParser, folder: Path = OUT) -> None:

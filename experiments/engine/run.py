@@ -1,34 +1,29 @@
-"""The two loops of a study: arms on tasks with seeds, and something read off finished runs."""
+"""The loop of a study: arms on tasks with seeds."""
 
 import platform
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import compress
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from bara_pyro.cli.terminal import progress, say
+from bara_pyro.cli.terminal import say
 from bara_pyro.errors import ConfigError, TrainingError
 from bara_pyro.runs.assignments import assigned
-from bara_pyro.runs.folder import load_system
-from bara_pyro.runs.system import System
 from experiments.engine.arguments import run_settings, sweep_options
 from experiments.engine.differences import Comparisons, write_comparisons
 from experiments.engine.methods import tagged
 from experiments.engine.record import recorded
-from experiments.engine.results import find_results, resumed, stored_records, write_study
+from experiments.engine.results import find_results, stored_records, write_study
 from experiments.engine.rows import collect, whole_records
-from experiments.engine.sweep import Job, finished_runs, only_finished, sweep
+from experiments.engine.sweep import Job, only_finished, sweep
 
 Arm = Mapping[str, Any] | Callable[[str], Mapping[str, Any]]
 """Its dotted settings, or those of a task."""
 Arms = Mapping[str, Arm]
 SEED = object()
 """Stands for the seed of the run where a setting of an arm is to change with it."""
-Look = Callable[[System, Namespace], dict[str, Any]]
-"""A fitted system and the arguments -> what is kept of it."""
 
 
 def run_study(
@@ -120,56 +115,3 @@ def _about(args: Namespace, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]
         "machine": platform.machine(),
         "device": args.device or "cpu",
     }
-
-
-def about_runs(args: Namespace, *names: str, **more: Any) -> dict[str, Any]:
-    """Return what results depend on: the model, the steps, what was --set, and named arguments."""
-    shared = {"steps": args.steps, "set": recorded(assigned(args.assignments))}
-    return {
-        "model": Path(args.model or "microworld").name,
-        **shared,
-        **{name: getattr(args, name) for name in names},
-        **more,
-    }
-
-
-def read_off(
-    name: str,
-    jobs: Mapping[tuple[Any, ...], Job],
-    fields: Sequence[str],
-    look: Look | None,
-    about: Mapping[str, Any],
-    args: Namespace,
-    *,
-    by_hash: bool = False,
-) -> None:
-    """Do the runs that are missing, look at those that have not been looked at, write after each.
-
-    Args:
-        name: of the results.
-        jobs: place -> run.
-        fields: what the parts of a place are called in an entry.
-        look: what is kept of a run; its record where it is None.
-        about: what the results depend on.
-        args: of `experiment_parser`.
-        by_hash: entries are kept by the hash of their run, by their place otherwise.
-
-    Raises:
-        ConfigError: the file holds results of other settings.
-        TrainingError: every run failed.
-    """
-    done, results = finished_runs(jobs, args), resumed(name, args.out, about)
-    with progress("look at the runs", len(done)) as advance:
-        for place, record in done.items():
-            run = record["config_hash"]
-            key = run if by_hash else " ".join(map(str, place))
-            # A new default or a new search makes another run of a place.
-            known = results.entries.get(key, {})
-            if run not in (known.get("hash"), known.get("config_hash")):
-                found = {"hash": run, **look(load_system(args.runs / run), args)} if look else record
-                results.add(key, {**dict(zip(fields, place, strict=True)), **found})
-            advance(1)
-    say(
-        f"{len(done)} of {len(jobs)} runs are in {results.path}: "
-        f"python -m experiments report --out {args.out}"
-    )

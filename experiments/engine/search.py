@@ -165,12 +165,6 @@ def chosen(method: str, path: Path = CHOICES) -> dict[str, Any]:
     return dict(settings)
 
 
-def chosen_job(args: Namespace, method: str, task: str, seed: int, more: Mapping[str, Any] = NOTHING) -> Job:
-    """Return a run of a method with its chosen settings, those that were typed, and `more`."""
-    own = {"method": method, **preset(chosen(method)), "task.name": task, "seed": seed}
-    return Job(run_settings(args, {**own, **more}))
-
-
 def crossed(
     methods: Iterable[str], variants: Mapping[str, Mapping[str, Any]] | None = None
 ) -> dict[str, dict[str, Any]]:

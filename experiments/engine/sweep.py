@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache, partial
-from itertools import compress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -32,7 +31,6 @@ from bara_pyro.runs.fingerprint import fingerprint
 from bara_pyro.runs.ownership import clear, foreign
 from bara_pyro.runs.system import System, build_system, find_device
 from bara_pyro.runs.train import train
-from experiments.engine.arguments import sweep_options
 from experiments.engine.launchers import LAUNCHERS, Lost
 from experiments.engine.provenance import code_state, in_words, same_code
 from experiments.engine.record import (
@@ -163,20 +161,6 @@ def only_finished(jobs: Sequence[Job], args: Namespace, known: Mapping[str, Reco
     done = [runs[key].done(there[key]) for key in hashes]
     if not any(done):
         raise TrainingError(f"No run of this study is finished in {args.runs}: leave out --finished.")
-    return done
-
-
-def finished_runs(jobs: Mapping[Any, Job], args: Namespace) -> dict[Any, Record]:
-    """Do the runs that are missing and return the records of those that did not fail, by their places.
-
-    `args` are those of `experiments.engine.arguments.experiment_parser`; a `TrainingError` where all failed.
-    """
-    if args.finished:
-        jobs = dict(compress(jobs.items(), only_finished([*jobs.values()], args)))
-    records = zip(jobs, sweep([*jobs.values()], args.runs, **sweep_options(args)), strict=True)
-    done = {place: record for place, record in records if "failed" not in record}
-    if not done:
-        raise TrainingError("Every run failed: see the list of failures above.")
     return done
 
 

@@ -4,9 +4,7 @@
     studies/<name>/answer.md    what was learnt, a template (`experiments.page.template`); without one there
                                 is no page; `answer_<more>.md` is of the results `<name>_<more>`
 
-A folder is all that a study needs: commands and pages are found by what is there. There are three kinds: arms
-on tasks with seeds (`arm_study`), something read off finished runs (`look_study`), and a command of its own
-(`entry_study`).
+A folder is all that a study needs: commands and pages are found by what is there.
 """
 
 from argparse import Namespace
@@ -18,33 +16,22 @@ from types import MappingProxyType
 from typing import Any
 
 from bara_pyro.cli.terminal import show
-from experiments.engine.arguments import experiment_parser, preset, run_settings
+from experiments.engine.arguments import experiment_parser
 from experiments.engine.differences import Comparisons
 from experiments.engine.results import (
-    Results,
     Study,
-    distinct,
     load_study,
     stored_names,
     study_names,
     study_of,
 )
-from experiments.engine.run import Arms, Look, about_runs, read_off, run_study
-from experiments.engine.search import chosen, crossed
-from experiments.engine.sweep import Job
+from experiments.engine.run import Arms, run_study
+from experiments.engine.search import crossed
 from experiments.page.parts import Part, tables_of
 
 Options = Mapping[str, Mapping[str, Any]]
 """Further arguments of a command: name -> keyword arguments of `add_argument`."""
 NOTHING: Mapping[str, Any] = MappingProxyType({})
-
-
-def shared_facts(results: Results) -> dict[str, Any]:
-    """Return what a setup may name: what all entries share, their tasks, the number of seeds in words."""
-    entries = results.entries.values()
-    seeds = len({entry.get("seed") for entry in entries})
-    tasks = distinct((entry for entry in entries if "task" in entry), "task")
-    return {"tasks": " and ".join(tasks), **results.about, "seeds": f"{seeds} seed{'s' if seeds > 1 else ''}"}
 
 
 @dataclass(frozen=True)
@@ -65,88 +52,8 @@ class StudySpec:
     setup: str
     main: Callable[[], None]
     parts: Callable[[Any], Iterable[Part]]
-    facts: Callable[[Any], Mapping[str, Any]] = shared_facts
+    facts: Callable[[Any], Mapping[str, Any]]
     comparisons: Comparisons | None = None
-
-
-def entry_study(
-    title: str,
-    setup: str,
-    main: Callable[[], None],
-    parts: Callable[[Results], Iterable[Part]],
-    **more: Any,
-) -> StudySpec:
-    """Return a study with a command of its own, whose entries hold what was found."""
-    return StudySpec(title, setup, main, parts, **more)
-
-
-def jobs_of(
-    args: Namespace, more: Mapping[str, Any] = NOTHING, own: Callable[[str], Mapping[str, Any]] | None = None
-) -> dict[tuple[Any, ...], Job]:
-    """Return each method on each task with each seed: with its own settings (the chosen ones), and `more`."""
-
-    def settings(method: str, task: str, seed: int) -> dict[str, Any]:
-        return {"method": method, **preset((own or chosen)(method)), "task.name": task, "seed": seed, **more}
-
-    return {
-        (method, task, seed): Job(run_settings(args, settings(method, task, seed)))
-        for seed in range(args.seeds)
-        for task in args.tasks
-        for method in args.methods
-    }
-
-
-def look_study(
-    name: str,
-    about: str | None,
-    title: str,
-    setup: str,
-    look: Look | None,
-    parts: Callable[[Results], Iterable[Part]],
-    *,
-    jobs: Callable[[Namespace], Mapping[tuple[Any, ...], Job]] = jobs_of,
-    place: Sequence[str] = ("method", "task", "seed"),
-    runs: str = "runs/study",
-    kept: Sequence[str] = (),
-    constants: Mapping[str, Any] = NOTHING,
-    by_hash: bool = False,
-    options: Options = NOTHING,
-    facts: Callable[[Results], Mapping[str, Any]] = shared_facts,
-    **defaults: Any,
-) -> StudySpec:
-    """Return a study that reads something off finished runs: each is trained once and looked at once.
-
-    Args:
-        name: of the study and of its results.
-        about: what its command says of itself: the `__doc__` of its module.
-        title: as `setup`, `parts` and `facts` one of `StudySpec`.
-        setup: as in `StudySpec`.
-        look: a fitted system and the arguments -> what is kept of it; the record of the run if None.
-        parts: its tables and figures.
-        jobs: arguments -> place and run; methods on tasks with seeds and their chosen settings by default.
-        place: what the parts of a place are called in an entry.
-        runs: default of its --runs.
-        kept: the arguments that its results depend on.
-        constants: what they depend on besides.
-        by_hash: entries are kept by the hash of their run, by their place otherwise.
-        options: further arguments.
-        facts: what `setup` names.
-        **defaults: of the arguments of `experiment_parser`.
-    """
-
-    def main() -> None:
-        args = parsed(about, options, runs=runs, **defaults)
-        read_off(name, jobs(args), place, look, about_runs(args, *kept, **constants), args, by_hash=by_hash)
-
-    return StudySpec(title, setup, main, parts, facts=facts)
-
-
-def parsed(about: str | None, options: Options, **defaults: Any) -> Namespace:
-    """Return the arguments of a command: those of every experiment, and its further options."""
-    parser = experiment_parser(about, **defaults)
-    for option, more in options.items():
-        parser.add_argument(option, **more)
-    return parser.parse_args()
 
 
 def arm_study(
@@ -182,7 +89,10 @@ def arm_study(
     """
 
     def main() -> None:
-        args = parsed(about, options, runs="runs/study", methods=methods, tasks=tasks, steps=steps)
+        parser = experiment_parser(about, methods=methods, tasks=tasks, steps=steps)
+        for option, more in options.items():
+            parser.add_argument(option, **more)
+        args = parser.parse_args()
         on, how = shifted, comparisons
         if hasattr(args, "shifted"):
             on, how = dict.fromkeys(args.tasks, args.shifted), Comparisons(tested_on=tuple(args.shifted))

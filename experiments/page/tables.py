@@ -1,6 +1,6 @@
 """The tables of studies, of numbers in their records only. The best value is bold, the second best italic."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,6 @@ from experiments.page.values import (
     over_tasks,
     parameters_of,
     score,
-    spread_rows,
 )
 
 SCORES = {
@@ -97,19 +96,6 @@ def task_table(study: Study, metric: str) -> Table:
     c = SCORES[metric]
     columns = [replace(c, key=task, heading=task, unit="") for task in study.tasks]
     return Table([ABOUT[0], *columns], rows, f"{c.title} {ARROWS[str(c.best)]} by task")
-
-
-def spread_table(
-    entries: Iterable[Mapping[str, Any]], columns: Sequence[Column], by: Sequence[str], caption: str = ""
-) -> Table:
-    """Return a row for each combination of the values `by`; other columns are spreads over its entries."""
-    keys = [column.key for column in columns if column.key not in by]
-    return Table(columns, spread_rows(entries, by, keys), caption)
-
-
-def sorted_by(table: Table, place: Callable[[Any], Any]) -> Table:
-    """Return a table with its rows in another order."""
-    return replace(table, rows=sorted(table.rows, key=place))
 
 
 def shift_table(study: Study) -> Table:

@@ -6,11 +6,9 @@ would flatter the arm.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
-
-from scipy.special import stdtrit
 
 from experiments.engine.methods import display as name_of
 from experiments.engine.methods import in_order
@@ -60,33 +58,6 @@ def spread(values: Sequence[float]) -> Value:
     if not values:
         return None
     return values[0] if len(values) == 1 else _with_spread(mean(values), values)
-
-
-def student(values: Sequence[float], level: float = 0.95) -> dict[str, float]:
-    """Return the mean of two seeds or more with Student's interval: `difference`, `low` and `high`.
-
-    >>> {key: round(value, 2) for key, value in student([1.0, 2.0, 3.0]).items()}
-    {'difference': 2.0, 'low': -0.48, 'high': 4.48}
-    """
-    half = float(stdtrit(len(values) - 1, (1 + level) / 2)) * stdev(values) / math.sqrt(len(values))
-    return {"difference": mean(values), "low": mean(values) - half, "high": mean(values) + half}
-
-
-def spread_rows(
-    entries: Iterable[Mapping[str, Any]], by: Sequence[str], keys: Iterable[str]
-) -> list[dict[str, Any]]:
-    """Return a row for each combination of the values `by`, in the order in which they come.
-
-    A key of `keys` is the spread of its numbers over the entries of the row, without those that lack it.
-    """
-    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-    for entry in entries:
-        groups.setdefault(tuple(entry[name] for name in by), []).append(entry)
-    return [
-        dict(zip(by, place, strict=True))
-        | {key: spread([e[key] for e in found if e.get(key) is not None]) for key in keys}
-        for place, found in groups.items()
-    ]
 
 
 def over_tasks(tasks: Mapping[str, Seeds], names: Sequence[str], read: Read) -> Value:

@@ -14,7 +14,6 @@ from app_cases import questions, save_backbone, write_rows
 
 from experiments.engine import sweep
 from experiments.engine.sweep import Job
-from experiments.page.spec import find_study
 
 
 @pytest.fixture(scope="session")
@@ -44,30 +43,6 @@ def job(base: dict[str, Any]) -> Callable[..., Job]:
         return Job({**base, "method": method, **settings}, shifted)
 
     return make
-
-
-class Reached(Exception):
-    """Where the runs of a study would begin."""
-
-
-@pytest.fixture
-def jobs_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Job]]:
-    """Return what finds the jobs of a study: `jobs_of("sparsity", "--seeds", "2")`."""
-
-    def found(name: str, *arguments: str) -> list[Job]:
-        seen: list[Job] = []
-
-        def stop(jobs: list[Job], *_: Any, **__: Any) -> None:
-            seen.extend(jobs)
-            raise Reached
-
-        monkeypatch.setattr(sweep, "sweep", stop)
-        monkeypatch.setattr(sys, "argv", [name, *arguments])
-        with pytest.raises(Reached):
-            find_study(name).main()
-        return seen
-
-    return found
 
 
 @pytest.fixture

@@ -19,7 +19,6 @@ from test_typed_settings import BY_OPTIONS, CHOSEN, STUDIES, parser_of
 
 from bara_pyro.errors import BaraError
 from experiments.engine import run, search, sweep
-from experiments.engine.arguments import sweep_options
 from experiments.page import spec
 from experiments.page.spec import find_study
 
@@ -27,7 +26,7 @@ from experiments.page.spec import find_study
 WORK = {
     "demo": ("read_json", "bins_of"),
 }
-EVERYWHERE = ("sweep", "finished_runs", "find_results", "resumed", "started", "Results", "load_backbone")
+EVERYWHERE = ("sweep", "find_results", "Results")
 OTHERS = {"methods": "lora", "tasks": "micro-obqa", "assignments": "train.accumulate=2", "device": "cuda:1"}
 
 
@@ -109,14 +108,10 @@ def observed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., s
             seen.append(", ".join(map(shown, (*given, *sorted(named.items())))))
             return Anything()
 
-        def finished(jobs: object, args: Namespace) -> dict[object, object]:
-            work(jobs, args.runs, sweep_options(args))
-            return {}
-
         def nothing(*given: object) -> None:
             work(*given)
 
-        instead = {"finished_runs": finished, "find_results": nothing}
+        instead = {"find_results": nothing}
         module = import_module(f"experiments.studies.{study}.study")
         with monkeypatch.context() as patched:
             for place in (module, search, spec, run, sweep):

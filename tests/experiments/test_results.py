@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from study_cases import invent, lines_of, make_record, predictions, records_of
 
-from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.errors import DataError
 from experiments.engine.record import Record
 from experiments.engine.results import (
     RESULTS,
@@ -22,7 +22,6 @@ from experiments.engine.results import (
     read_results,
     read_store,
     results_path,
-    resumed,
     stored_names,
     stored_records,
     study_of,
@@ -30,24 +29,14 @@ from experiments.engine.results import (
 )
 
 
-def test_goes_on_with_the_same_settings_and_refuses_others(tmp_path: Path) -> None:
-    about = {"steps": 10, "taus": [0.1, 1.0]}
-    found = resumed("found", tmp_path, about)
-    assert (found.name, found.about, found.entries) == ("found", about, {})
+def test_entries_are_added_with_the_code_that_made_them(tmp_path: Path) -> None:
+    found = Results("found", tmp_path, {"steps": 10})
     found.add("a", {"arm": "a", "value": 1.5})
     found.add("b", {"arm": "b", "value": 2.5})
-    again = resumed("found", tmp_path, about)
-    assert again.entries == found.entries
+    again = read_results("found", tmp_path)
+    assert (again.about, again.entries) == (found.about, found.entries)
     assert [entry["value"] for entry in having(again.entries.values(), arm="b")] == [2.5]
     assert set(again.entries["a"]["code"]) == {"commit", "dirty", "tree", "lock"}
-    with pytest.raises(ConfigError, match="holds results with steps=10, not 20: give another folder"):
-        resumed("found", tmp_path, about | {"steps": 20})
-    resumed("typed", tmp_path, about | {"set": {"train.lr": 0.1}}).add("a", {})
-    with pytest.raises(ConfigError, match=r"holds results with set=\{'train.lr': 0.1\}, not \{\}"):
-        resumed("typed", tmp_path, about | {"set": {}})
-    resumed("found", tmp_path, about | {"set": {}})  # of before this was kept
-    with pytest.raises(ConfigError, match="holds results with rows=None, not 5"):
-        resumed("found", tmp_path, about | {"rows": 5})
 
 
 def test_what_is_stored_is_what_the_file_says(tmp_path: Path) -> None:
@@ -133,7 +122,6 @@ def test_a_file_that_was_cut_or_is_not_compressed_is_named_and_left_as_it_is(tmp
         path.write_bytes(content)
         for ask in (
             lambda: read_results("real", tmp_path),
-            lambda: resumed("real_few", tmp_path, {}),
             lambda: Results("real_few", tmp_path, {}).write(),
             lambda: stored_names(tmp_path),
         ):
@@ -160,9 +148,9 @@ def test_what_was_changed_by_halves_is_not_written(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from experiments.engine.results import resumed
+from experiments.engine.results import Results
 name, folder = sys.argv[1], Path(sys.argv[2])
-results = resumed(name, folder, {"of": name})
+results = Results(name, folder, {"of": name})
 for i in range(20):
     print(flush=True)  # ready
     sys.stdin.readline()

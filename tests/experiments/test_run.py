@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,12 @@ from bara_pyro.lm.loading import load_backbone
 from bara_pyro.runs.atomic import write_json
 from bara_pyro.runs.fingerprint import fingerprint
 from bara_pyro.untrusted.files import read_json
-from experiments.engine import run as program
 from experiments.engine.arguments import experiment_parser
 from experiments.engine.differences import Comparisons
 from experiments.engine.record import read_record
-from experiments.engine.results import load_study, read_results, results_path, stored_records
+from experiments.engine.results import load_study, results_path, stored_records
 from experiments.engine.rows import lacking, rows_of_study, rows_path
 from experiments.engine.run import SEED, run_study
-from experiments.engine.sweep import Job
 
 
 def arguments(base: dict[str, Any], runs: Path) -> Any:
@@ -152,34 +149,3 @@ def test_another_language_model_under_the_same_name_is_refused(
         run_study("other", both, args)
     assert trained == ["lora"]
     assert stored_records(results) == {record["config_hash"]: record}
-
-
-PLACES = [("lora", 0), ("lora", 1)]
-
-
-@pytest.mark.parametrize("by_hash", [False, True])
-def test_a_place_is_looked_at_once_a_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_hash: bool
-) -> None:
-    hashes, looked = {place: f"first{place[1]}" for place in PLACES}, []
-    monkeypatch.setattr(
-        program, "finished_runs", lambda jobs, args: {place: {"config_hash": hashes[place]} for place in jobs}
-    )
-    monkeypatch.setattr(program, "load_system", lambda folder: folder.name)
-    args = Namespace(runs=tmp_path, out=tmp_path)
-
-    def look(run: str, args: Namespace) -> dict[str, str]:
-        looked.append(run)
-        return {"said": run}
-
-    def read() -> dict[int, tuple[str, str]]:
-        jobs = {place: Job({}) for place in PLACES}
-        program.read_off("found", jobs, ("method", "seed"), look, {}, args, by_hash=by_hash)
-        entries = read_results("found", args.out).entries.values()
-        return {entry["seed"]: (entry["hash"], entry["said"]) for entry in entries}
-
-    assert read() == read() == {0: ("first0", "first0"), 1: ("first1", "first1")}
-    assert looked == ["first0", "first1"]
-    hashes["lora", 1] = "second1"  # of other settings
-    assert read() == {0: ("first0", "first0"), 1: ("second1", "second1")}
-    assert looked == ["first0", "first1", "second1"]

@@ -21,7 +21,7 @@ from experiments.engine.arguments import command_line
 from experiments.engine.record import StoredBins, load_predictions, reliability_numbers
 from experiments.engine.results import Results, results_option
 from experiments.page.parts import Part, Picture
-from experiments.page.spec import entry_study
+from experiments.page.spec import StudySpec
 
 SAMPLES = 10
 SHOWN = {f"LoRA {SAMPLES}": "LoRA", f"BaRA gate {SAMPLES}": "BaRA"}  # key of the results -> title
@@ -81,4 +81,10 @@ def main() -> None:
     say(f"Written: {results.path}: python -m experiments report --out {args.out}")
 
 
-STUDY = entry_study("What does the demonstration show?", "`make demo`: {task}, one seed.", main, parts)
+STUDY = StudySpec(
+    "What does the demonstration show?",
+    "`make demo`: {task}, one seed.",
+    main,
+    parts,
+    lambda results: results.about,
+)
