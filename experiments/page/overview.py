@@ -97,7 +97,7 @@ def contrasts(render: Renderer) -> dict[str, Mapping[str, Any]]:
     """Return what is compared -> `difference`, `low` and `high` in nats, of the studies that are stored."""
     found: dict[str, Mapping[str, Any]] = {}
     for label, (name, where, sign) in PLACES.items():
-        if name not in render.studies:
+        if name not in render.stored:
             continue
         view: Any = render.view(name)
         with suppress(DataError, KeyError):  # arms that were not run

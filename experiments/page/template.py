@@ -260,6 +260,7 @@ class Renderer:
 
     Attributes:
         studies: sets of results that are of a study: name -> folder and study.
+        stored: names of all sets of results.
         load: name of a set of results -> what is stored.
         view: name of a set of results -> what templates see of it; of a retired study there are no tables.
     """
