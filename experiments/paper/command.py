@@ -1,0 +1,219 @@
+"""Reproduce the tables of the BaRA paper (arXiv 2606.29184) in one command.
+
+    python -m experiments paper --model Qwen/Qwen2.5-7B --out runs/paper --device cuda
+    python -m experiments paper --model Qwen/Qwen2.5-7B --out runs/paper --device cuda --dry-run
+
+Data sets, splits, prompts and settings are the published ones; an option that you type replaces any of them
+and is named in the results. OUT receives a page for each table, in the paper's layout and with its figures
+beside, records.jsonl with a line for each run, and the folders of the runs. --resume continues after a stop.
+"""
+
+import sys
+import time
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from bara_pyro.cli.terminal import say
+from bara_pyro.errors import ConfigError, Stopped, unknown
+from bara_pyro.report import markdown
+from bara_pyro.runs.assignments import assigned
+from bara_pyro.runs.atomic import write_json, write_jsonl, write_text
+from bara_pyro.untrusted.files import read_json, read_jsonl
+from experiments.engine.launchers import LAUNCHERS, Lost
+from experiments.paper.plan import show_plan
+from experiments.paper.prompts import PROMPTS
+from experiments.paper.protocol import ARMS, OPEN, PROTOCOL, SAMPLES, Run, differences
+from experiments.paper.runs import Job, Record, Setup, lacking, work
+from experiments.paper.tables import PUBLISHED, TABLES, runs_of, score
+
+# Option -> the dotted setting, its type and the protocol's value.
+SETTINGS = {
+    "--steps": ("train.steps", int, "training steps"),
+    "--lr": ("train.lr", float, "learning rate"),
+    "--batch-size": ("train.batch_size", int, "rows a step"),
+    "--max-length": ("task.max_length", int, "tokens of a row"),
+    "--dtype": ("backbone.dtype", str, "of the frozen weights"),
+}
+
+
+def parser() -> ArgumentParser:
+    """Return the options of the command."""
+    found = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    add = found.add_argument
+    add("--model", required=True, metavar="NAME", help="language model: a hub name or a local folder")
+    add("--out", required=True, type=Path, metavar="DIR", help="folder of the results")
+    tables = [*TABLES, "all"]
+    add("--table", nargs="+", default=["in_distribution"], choices=tables, metavar="TABLE",
+        help=f"tables to reproduce: {', '.join(tables)}; default: in_distribution")  # fmt: skip
+    add("--methods", nargs="+", choices=[*ARMS], metavar="METHOD",
+        help=f"only these: {', '.join(ARMS)}; default: all that a table has")  # fmt: skip
+    add("--tasks", nargs="+", metavar="TASK", help="only these data sets; default: all that a table has")
+    add("--seeds", type=int, default=3, metavar="N", help="repeat with the seeds 0 to N - 1; default: 3")
+    add("--data", type=Path, metavar="DIR",
+        help="read DIR/<data set>/<split>.jsonl, in the hub's columns, instead of the hub")  # fmt: skip
+    add(
+        "--prompt",
+        choices=[*PROMPTS],
+        default="bayesian-peft",
+        help="prompts; default: %(default)s (published)",
+    )
+    for option, (key, kind, words) in SETTINGS.items():
+        add(option, type=kind, metavar="N", help=f"{words}; default: {PROTOCOL[key]} (published)")
+    add("--samples", type=int, metavar="S", help=f"posterior draws; default: {SAMPLES} (published)")
+    add("--train-rows", type=int, metavar="N", help="use the first N training rows; default: all published")
+    add("--test-rows", type=int, metavar="N", help="use the first N test rows; default: all")
+    add("--set", action="append", default=[], metavar="KEY=VALUE", help="any other setting; can be repeated")
+    add("--device", default="cpu", metavar="NAME", help="cpu, cuda, cuda:1, mps; default: %(default)s")
+    add("--workers", type=int, default=1, metavar="N",
+        help="runs at a time: with cuda by Ray, one a GPU, else processes; default: 1")  # fmt: skip
+    add("--resume", action="store_true", help="continue in OUT; failed runs are tried again")
+    add("--dry-run", action="store_true", help="print the plan, its cost and what is missing, and stop")
+    add("--calibrate", action="store_true", help="with --dry-run: measure for two minutes here, not estimate")
+    return found
+
+
+def typed_settings(args: Namespace) -> dict[str, Any]:
+    """Return the dotted settings that were typed."""
+    options = {key: getattr(args, name[2:].replace("-", "_")) for name, (key, _, _) in SETTINGS.items()}
+    found = {key: value for key, value in options.items() if value is not None}
+    if args.samples is not None:
+        found["predict.samples"] = [0, args.samples]
+    return found | assigned(args.set)
+
+
+def planned(args: Namespace, typed: dict[str, Any]) -> list[Run]:
+    """Return the runs of the tables asked for.
+
+    Raises:
+        ConfigError: a table has none of the methods or data sets, or itself sets what was typed.
+    """
+    arms = args.methods or [*ARMS]
+    found = []
+    for run in runs_of(args.table, arms, args.seeds):
+        if args.tasks and run.task not in args.tasks:
+            continue
+        for key in typed.keys() & run.settings.keys():
+            raise ConfigError(f"The tables asked for vary {key}: leave {key}={typed[key]} out.")
+        found.append(run)
+    if not found:
+        raise ConfigError("The tables asked for have none of these methods on these data sets: name others.")
+    return found
+
+
+def check(args: Namespace) -> None:
+    """Raise a `ConfigError` for options that contradict each other or have no effect."""
+    for name in ("seeds", "workers", "train_rows", "test_rows", "samples"):
+        if (value := getattr(args, name)) is not None and value < 1:
+            raise ConfigError(f"--{name.replace('_', '-')} is {value}: give at least 1.")
+    if args.calibrate and not args.dry_run:
+        raise ConfigError("--calibrate measures for a plan: add --dry-run.")
+    known = {run.task for run in runs_of(TABLES, [*ARMS], 1)}
+    for task in args.tasks or ():
+        if task not in known:
+            raise ConfigError(unknown("data set", task, known))
+
+
+def opened(setup: Setup, *, resume: bool) -> dict[str, Record]:
+    """Return the records in the folder of the results, by the names of their runs.
+
+    Raises:
+        ConfigError: there are results and they are not to be resumed, or they have other settings.
+    """
+    said, path = setup.said(), setup.out / "settings.json"
+    if not path.exists():
+        setup.out.mkdir(parents=True, exist_ok=True)
+        write_json(path, said)
+        return {}
+    if not resume:
+        raise ConfigError(f"{setup.out} holds results: continue with --resume, or give another --out.")
+    before = read_json(path)
+    for key, value in said.items():
+        if before.get(key) != value:
+            raise ConfigError(
+                f"{setup.out} holds results with {key}={before.get(key)}, not {value}: repeat the options as "
+                "they were, or give another --out."
+            )
+    records = setup.out / "records.jsonl"
+    return {r["run"]: r for r in read_jsonl(records)} if records.exists() else {}
+
+
+def complete(runs: Sequence[Run], setup: Setup, records: dict[str, Record], workers: int) -> None:
+    """Do the runs that are missing, and write the records after each."""
+    jobs = [Job(run, setup, records.get(run.name, {})) for run in runs if lacking(run, records.get(run.name))]
+    on_gpus = setup.device.startswith("cuda")
+    launcher = "serial" if workers == 1 else "ray" if on_gpus else "processes"
+    begun = time.perf_counter()
+    for number, (job, result) in enumerate(LAUNCHERS[launcher](work, jobs, workers), 1):
+        lost = {**job.about, "failed": result.reason} if isinstance(result, Lost) else result
+        records[job.run.name] = lost
+        write_jsonl(setup.out / "records.jsonl", (records[name] for name in sorted(records)))
+        passed = time.perf_counter() - begun
+        left = passed / number * (len(jobs) - number)
+        times = f"{_clock(passed)} elapsed, about {_clock(left)} left"
+        say(f"[{number}/{len(jobs)}] {job.run.label}: {outcome(lost)} ({times})")
+
+
+def outcome(record: Record) -> str:
+    """Return what is said of a run when it is done."""
+    if "failed" in record:
+        return f"failed: {record['failed']}"
+    acc, ece, nll = (score(metric)(record) for metric in ("acc", "ece", "nll"))
+    return f"acc {acc:.1f}, ECE {ece:.1f}, NLL {nll:.3f}"
+
+
+def _clock(seconds: float) -> str:
+    return str(timedelta(seconds=int(seconds)))
+
+
+def _listed(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"`{key}={value}`" for key, value in settings.items())
+
+
+def page(name: str, setup: Setup, records: dict[str, Record], arms: Sequence[str], seeds: int) -> str:
+    """Return a table of the paper as a page: scores, the settings behind them, and what went wrong."""
+    table = TABLES[name]
+    arms = [arm for arm in table.arms if arm in arms]
+    parts = [f"# {table.title}\n", f'{setup.model}. Rows marked "paper": {PUBLISHED["source"]}.\n']
+    parts += [markdown(one) for one in table.render(records, arms)]
+    given = differences(setup.typed) | setup.limits()
+    rest = {key: value for key, value in PROTOCOL.items() if key not in given}
+    parts.append(f"## Settings\n\nPublished: {_listed(rest)}.\n")
+    if given:
+        parts.append(f"**Not published, but typed**: {_listed(given)}.\n")
+    said = [f"- {point}\n" for point in OPEN]
+    said += [f"- {ARMS[arm].name}: {'; '.join(ARMS[arm].open)}\n" for arm in arms if ARMS[arm].open]
+    parts.append(f"## What the paper leaves open, and how it is read here\n\n{''.join(said)}")
+    done = [(run, records[run.name]) for run in table.runs(arms, seeds) if run.name in records]
+    failed = [f"- {run.label}: {record['failed']}\n" for run, record in done if "failed" in record]
+    if failed:
+        parts.append(f"## Failed runs\n\n{''.join(failed)}")
+    return "\n".join(parts)
+
+
+def main() -> None:
+    """Run the command."""
+    args = parser().parse_args()
+    args.table = [*TABLES] if "all" in args.table else args.table
+    check(args)
+    typed = typed_settings(args)
+    rows = {"train_rows": args.train_rows, "test_rows": args.test_rows}
+    setup = Setup(args.model, args.out, args.data, args.prompt, args.device, typed=typed, **rows)
+    runs = planned(args, typed)
+    if args.dry_run:
+        show_plan(args.table, runs, setup, workers=args.workers, calibrate=args.calibrate)
+        return
+    records = opened(setup, resume=args.resume)
+    try:
+        complete(runs, setup, records, args.workers)
+    except Stopped as stop:
+        say(f"Stopped. Continue with the same command and --resume: {setup.out} holds all progress.")
+        sys.exit(stop.code)
+    arms = args.methods or [*ARMS]
+    for name in args.table:
+        write_text(setup.out / f"{name}.md", page(name, setup, records, arms, args.seeds))
+    failed = [run for run in runs if "failed" in records[run.name]]
+    pages = ", ".join(str(setup.out / f"{name}.md") for name in args.table)
+    say(f"{len(runs) - len(failed)} of {len(runs)} runs are done: read {pages}.")
