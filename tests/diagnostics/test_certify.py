@@ -256,14 +256,14 @@ def test_the_radius_is_that_of_amortiser_and_phi(system: System) -> None:
     [
         ("test", "absorbed", False, []),
         ("validation", "parametric", False, []),
-        ("test", "global", False, ["'global' is that of one vector"]),
+        ("test", "global", False, ["'global' assumes one vector"]),
         (
             "train",
             "absorbed",
             False,
-            ["adapters that were trained on these very rows", "'absorbed' does not"],
+            ["adapters that were trained on these rows", "'absorbed' does not"],
         ),
-        ("train", "parametric+supports", False, ["adapters that were trained on these very rows"]),
+        ("train", "parametric+supports", False, ["adapters that were trained on these rows"]),
         ("train", "parametric", True, ["'parametric' does not count"]),
         ("train", "parametric+supports", True, []),
     ],
@@ -287,7 +287,7 @@ def test_a_global_gate_may_be_absorbed_on_training_rows(build: Build) -> None:
 
 def test_what_cannot_be_certified(build: Build, system: System) -> None:
     cases = [
-        (build("bara"), "test", {}, "Definition 1 of the paper covers the gate form only"),
+        (build("bara"), "test", {}, "covers only the gate form (Definition 1"),
         (build("lora"), "test", {}, "has no gate"),
         (build(**{"adapter.target_modules": ["q_proj"]}), "test", {}, "does not adapt"),
         (system, "tset", {}, "choose one of test, train, validation"),

@@ -1,6 +1,6 @@
-"""The certified bound as a result: every constant, what they add up to, and what had to be assumed.
+"""The certified bound as a result, with all its constants and assumptions.
 
-The formulas are in `bara_pyro.extras.bounds.rademacher`, what norms and gates cost in `.gate_cover`.
+The formulas are in `bara_pyro.extras.bounds.rademacher`, the costs of norms and gates in `.gate_cover`.
 """
 
 import math
@@ -16,9 +16,9 @@ from bara_pyro.extras.bounds.stated import Stated, numbered
 class Constant:
     """One line of a certificate."""
 
-    quantity: str  # its symbol or name; "assumed", "NOT MET" and "scope" stand before a sentence
-    value: float | None  # None before a sentence
-    meaning: str  # what it is, or the sentence
+    quantity: str  # symbol or name; "assumed", "NOT MET" or "scope" if the line is a sentence
+    value: float | None  # None if the line is a sentence
+    meaning: str  # explanation, or the sentence
 
 
 @dataclass(frozen=True, repr=False)
@@ -29,43 +29,44 @@ class Certificate(Stated):
         ConfigError: a number is out of range.
     """
 
-    n: int  # rows
+    n: int  # number of rows
     r: int  # rank
     s: int  # budget of active gates
     tau: float  # threshold of a gate
     clip: float  # `R_g`
-    up: Cap  # `R_B`, scaling included
+    up: Cap  # `R_B`, including the scaling
     down: Cap  # `R_A`
     inputs: Cap  # `R_x`
-    cover: GateCover  # `Gamma_gate` and what it assumes
+    cover: GateCover  # `Gamma_gate` and its assumption
     empirical: float  # mean capped loss of the certified predictor on the rows
     loss_cap: float  # M, in the unit of the loss
-    outputs: int = 1  # number C of outputs that the loss sees; 1 stands for one fixed scalar functional
+    outputs: int = 1  # number C of outputs that the loss depends on; 1: one fixed scalar functional
     lipschitz: float = formulas.NLL_LIPSCHITZ  # L, in the 2-norm of the outputs
-    delta: float = 0.05  # probability with which the bound may fail
-    choices: int = 1  # settings of (tau, s, clip, ..) tried on these rows; delta is divided by it
-    radius: Cap | None = None  # cap W of the gate's parameters, where the cover has one
-    further: tuple[str, ...] = ()  # more assumptions, one sentence each
-    violated: tuple[str, ...] = ()  # sentences on assumptions that are known not to hold for these rows
+    delta: float = 0.05  # probability that the bound fails
+    choices: int = 1  # number of settings (tau, s, clip, ...) tried on these rows; it divides delta
+    radius: Cap | None = None  # cap W of the gate's parameters, if the cover needs one
+    further: tuple[str, ...] = ()  # further assumptions, one sentence each
+    violated: tuple[str, ...] = ()  # assumptions that do not hold for these rows, one sentence each
 
     def __post_init__(self) -> None:
         if self.n < 1 or not 1 <= self.s <= self.r or self.outputs < 1 or self.choices < 1:
             raise ConfigError(
-                f"n={self.n}, s={self.s}, r={self.r}, outputs={self.outputs}, choices={self.choices} must be "
-                "at least 1, and s at most r."
+                f"n={self.n}, s={self.s}, r={self.r}, outputs={self.outputs}, choices={self.choices}: choose "
+                "each at least 1, and s at most r."
             )
         if not 0 < self.tau < self.clip or not 0 < self.delta < 1 or self.lipschitz <= 0:
             raise ConfigError(
-                f"tau={self.tau}, clip={self.clip}, delta={self.delta}, lipschitz={self.lipschitz} must have "
+                f"tau={self.tau}, clip={self.clip}, delta={self.delta}, lipschitz={self.lipschitz}: choose "
                 "0 < tau < clip, 0 < delta < 1 and a positive lipschitz."
             )
         if not 0 <= self.empirical <= self.loss_cap:
             raise ConfigError(
-                f"The empirical risk {self.empirical} must lie between 0 and loss_cap={self.loss_cap}."
+                f"The empirical risk {self.empirical} must be between 0 and loss_cap={self.loss_cap}."
             )
         if self.cover.eps > self.clip / math.sqrt(self.n):
             raise ConfigError(
-                f"The gate cover's eps={self.cover.eps} exceeds R_g / sqrt(n): make it for {self.n} rows."
+                f"The gate cover's eps={self.cover.eps} exceeds R_g / sqrt(n): compute the cover with "
+                f"n={self.n}."
             )
 
     @property
@@ -75,7 +76,7 @@ class Certificate(Stated):
 
     @property
     def delta_left(self) -> float:
-        """What is left of delta once caps from a grid and repeated choices are paid for."""
+        """The part of delta that remains after the costs of caps from a grid and of repeated choices."""
         radius = 1.0 if self.radius is None else self.radius.share
         return self.delta * self.up.share * self.down.share * self.inputs.share * radius / self.choices
 
@@ -88,7 +89,7 @@ class Certificate(Stated):
 
     @property
     def complexity(self) -> float:
-        """`2 L Rad`, times `sqrt(2 C)` where the loss sees C outputs."""
+        """`2 L Rad`, times `sqrt(2 C)` if the loss depends on C > 1 outputs."""
         return 2 * formulas.contraction(self.lipschitz, self.outputs) * self.rademacher
 
     @property
@@ -103,29 +104,30 @@ class Certificate(Stated):
 
     @property
     def vacuous(self) -> bool:
-        """Whether the bound says no more than the cap of the loss does."""
+        """Whether the bound is no better than the cap of the loss."""
         return self.bound >= self.loss_cap
 
     @property
     def rho(self) -> float:
-        """Largest difference of clipped and certified gate over all inputs: tau, or `R_g` where s < r."""
+        """Largest difference between clipped and certified gate over all inputs: tau, or `R_g` if s < r."""
         return self.tau if self.s == self.r else self.clip
 
     @property
     def soft_residual(self) -> float:
-        """`2 L R_A R_B R_x rho`: what the clipped soft gate pays on top of the bound."""
+        """`2 L R_A R_B R_x rho`: the addition to the bound that covers the clipped soft gate."""
         return 2 * self.lipschitz * self.norms * self.rho
 
     @property
     def lora_complexity(self) -> float:
-        """The paper's comparator under the same caps: `2 L R_A R_B R_x sqrt(r / n)`."""
+        """LoRA's complexity under the same caps, as in the paper: `2 L R_A R_B R_x sqrt(r / n)`."""
         return self.lora_rank_free * math.sqrt(self.r)
 
     @property
     def lora_rank_free(self) -> float:
-        """LoRA's complexity without the loose step, `2 L R_A R_B R_x / sqrt(n)`.
+        """LoRA's complexity without the paper's loose step, `2 L R_A R_B R_x / sqrt(n)`.
 
-        One functional of LoRA is `(A^T B^T v) x`, a linear function of norm at most `R_A R_B`: no rank in it.
+        A functional of LoRA is `(A^T B^T v) x`, a linear function of norm at most `R_A R_B`, which does not
+        depend on the rank.
         """
         return 2 * formulas.contraction(self.lipschitz, self.outputs) * self.norms / math.sqrt(self.n)
 
@@ -136,59 +138,63 @@ class Certificate(Stated):
 
     @property
     def slack(self) -> float:
-        """`R_g^-2 - (s log(e r / s) + Gamma) / r`: the paper's advantage condition, met where positive."""
+        """`R_g^-2 - (s log(e r / s) + Gamma) / r`; the paper's advantage condition holds if positive."""
         return self.clip**-2 - formulas.class_entropy(self.r, self.s, self.cover.nats) / self.r
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What has to be true for the bound to hold, one sentence each."""
+        """The assumptions of the bound, one sentence each."""
         tried = (
-            "no other setting was tried on these rows" if self.choices == 1 else f"{self.choices} were tried"
+            "no other setting was tried on these rows"
+            if self.choices == 1
+            else f"{self.choices} settings were tried on these rows"
         )
         outputs = (
             "is a function of one fixed scalar functional of the outputs"
             if self.outputs == 1
-            else f"sees {self.outputs} outputs (Maurer's contraction, factor sqrt(2 C))"
+            else f"depends on {self.outputs} outputs (Maurer's contraction, factor sqrt(2 C))"
         )
         radius = "" if self.radius is None else f", W <= {self.radius.value:.4g} ({self.radius.reason})"
         return (
-            f"The {self.n} rows are independent draws from the distribution that the risk is of.",
+            f"The {self.n} rows are independent draws from the distribution that defines the risk.",
             "The layer's inputs x and the rest of the model, h0, were fixed before these rows were seen.",
             f"Norms: R_B = {self.up.value:.4g} ({self.up.reason}), R_A = {self.down.value:.4g} "
             f"({self.down.reason}), R_x = {self.inputs.value:.4g} ({self.inputs.reason}){radius}.",
-            f"The gate is clipped at {self.clip:g}, put to 0 up to {self.tau:g}, its {self.s} largest of "
-            f"{self.r} entries kept; {tried}.",
+            f"The gate is clipped at {self.clip:g} and set to 0 where it is at most {self.tau:g}, and the "
+            f"{self.s} largest of its {self.r} entries are kept; {tried}.",
             f"Gate cover {self.cover.name!r}, {self.cover.nats:.4g} nats: {self.cover.assumption}",
-            f"The loss lies in 0..{self.loss_cap:.4g}, is {self.lipschitz:.4g}-Lipschitz and {outputs}.",
+            f"The loss is between 0 and {self.loss_cap:.4g}, is {self.lipschitz:.4g}-Lipschitz and "
+            f"{outputs}.",
             *self.further,
         )
 
     @property
     def scope(self) -> str:
-        """What the bound is about, and what it is not."""
+        """What the bound covers and what it does not."""
         return (
-            "It is about the certified predictor (clipped, thresholded, top s), not about the random gates "
-            f"nor their average; for the clipped gate without threshold add {self.soft_residual:.4g}."
+            "The bound covers the certified predictor (clipped, thresholded, top s), not the random gates or "
+            f"their average; for the clipped gate without threshold, add {self.soft_residual:.4g}."
         )
 
     def statement(self) -> str:
         """Return the bound in sentences, with its assumptions."""
         violated = "".join(f" NOT A CERTIFICATE of this model: {sentence}" for sentence in self.violated)
         verdict = (
-            f"it is vacuous, since the loss is never above {self.loss_cap:.4g}"
+            f"it is vacuous, because the loss never exceeds {self.loss_cap:.4g}"
             if self.vacuous
-            else f"it is not vacuous, since it lies below the cap {self.loss_cap:.4g} of the loss"
+            else f"it is not vacuous, because it is below the cap {self.loss_cap:.4g} of the loss"
         )
         return (
             f"With probability at least {1 - self.delta:g} the risk is at most {self.bound:.4g} = empirical "
             f"{self.empirical:.4g} + complexity {self.complexity:.4g} + confidence {self.confidence:.4g}; "
-            f"{verdict}.{violated} {self.scope} The paper compares with LoRA's {self.lora_complexity:.4g} by "
-            f"the ratio {self.ratio:.4g}; LoRA's complexity without the rank is {self.lora_rank_free:.4g}. "
+            f"{verdict}.{violated} {self.scope} LoRA's complexity in the paper is {self.lora_complexity:.4g} "
+            f"(ratio of leading terms {self.ratio:.4g}); without the loose factor sqrt(r) it is "
+            f"{self.lora_rank_free:.4g}. "
             f"{numbered(self.assumptions)}"
         )
 
     def constants(self) -> tuple[Constant, ...]:
-        """Return all that goes into the bound, and under it what it is about and assumes."""
+        """Return all terms of the bound, then its scope and assumptions."""
         verdict = "vacuous: not below M" if self.vacuous else "not vacuous: below M"
         facts: tuple[tuple[str, float | None, str], ...] = (
             ("bound", self.bound, f"on the risk; {verdict}"),
@@ -207,10 +213,10 @@ class Certificate(Stated):
             ("Gamma", self.cover.nats, f"nats, gate cover {self.cover.name!r}"),
             ("eps", self.cover.eps, "resolution of the cover"),
             ("L", self.lipschitz, "Lipschitz constant of the loss"),
-            ("C", self.outputs, "outputs that the loss sees"),
+            ("C", self.outputs, "outputs that the loss depends on"),
             ("M", self.loss_cap, "cap of the loss"),
             ("delta", self.delta, "probability of failure"),
-            ("delta left", self.delta_left, "after caps from a grid and choices are paid for"),
+            ("delta left", self.delta_left, "after the costs of caps from a grid and of choices"),
             ("soft residual", self.soft_residual, f"2 L R_A R_B R_x rho, rho = {self.rho:g}"),
             ("LoRA", self.lora_complexity, "complexity under the same norms, the paper's sqrt(r / n)"),
             ("LoRA, no rank", self.lora_rank_free, "the same without the loose factor sqrt(r)"),

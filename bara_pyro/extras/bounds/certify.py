@@ -1,8 +1,8 @@
-r"""The certificate of a trained run: the answer head of BaRA in gate form, on the rows of one split.
+r"""Certify a trained run: the answer head of BaRA in gate form, on the rows of one split.
 
     g(x) = E[Phi] * E[theta(x)],   u = certified_gate(g),   logits = h0(x) + s B_C diag(u) A x
 
-with the C answer rows of B and every lower adapter at its posterior mean.
+B_C are the C answer rows of B; all lower adapters are at their posterior means.
 """
 
 from collections.abc import Mapping
@@ -28,18 +28,18 @@ UNITS = {"acc": "percent", "ece": "percent", "nll": "nats, capped"}
 
 @dataclass(frozen=True, repr=False)
 class HeadCertificate(Stated):
-    """A certificate with what was measured beside it."""
+    """A certificate with measurements on the same rows."""
 
     certificate: Certificate  # the bound on the capped NLL
     scores: dict[str, dict[str, float]]  # "mean gate", "certified" -> acc, ece (percent), nll (capped, nats)
-    active: float  # mean number of active gates a row
+    active: float  # mean number of active gates per row
     largest: int  # largest number of gates above tau in a row, before the s largest are chosen
-    rho: float  # largest difference of clipped and certified gate on the rows (the theorem: over all inputs)
+    rho: float  # largest difference between clipped and certified gate on the rows
     largest_x: float  # largest norm of x on the rows
-    held_out: float | None  # the held-out bound on the same risk; None for rows that were trained on
+    held_out: float | None  # the held-out bound on the same risk; None for training rows
 
     def statement(self) -> str:
-        """Return scores and bound in sentences, with the assumptions."""
+        """Return scores, bound and assumptions in sentences."""
         scores = "; ".join(
             f"{name}: accuracy {s['acc']:.2f} %, ECE {s['ece']:.2f} %, capped NLL {s['nll']:.4g} nats"
             for name, s in self.scores.items()
@@ -47,10 +47,10 @@ class HeadCertificate(Stated):
         held_out = ""
         if self.held_out is not None:
             held_out = f" The held-out bound on the certified predictor's risk is {self.held_out:.4g}."
-        return f"{scores}; {self.active:.3g} active gates a row. {self.certificate.statement()}{held_out}"
+        return f"{scores}; {self.active:.3g} active gates per row. {self.certificate.statement()}{held_out}"
 
     def constants(self) -> tuple[Constant, ...]:
-        """Return the certificate's constants with the measurements before them."""
+        """Return the measurements, then the constants of the certificate."""
         scores = (
             Constant(f"{key}, {name}", value, UNITS[key])
             for name, scores in self.scores.items()
@@ -58,11 +58,11 @@ class HeadCertificate(Stated):
         )
         return (
             *scores,
-            Constant("active gates", self.active, "a row, mean"),
+            Constant("active gates", self.active, "mean per row"),
             Constant("above tau", self.largest, "largest number in a row, before the s largest are chosen"),
-            Constant("rho on the rows", self.rho, "largest difference of clipped and certified gate"),
+            Constant("rho on the rows", self.rho, "largest difference between clipped and certified gate"),
             Constant("|x| on the rows", self.largest_x, "largest norm"),
-            Constant("held-out bound", self.held_out, "on the same risk; none for rows that were trained on"),
+            Constant("held-out bound", self.held_out, "on the same risk; none for training rows"),
             *self.certificate.constants(),
         )
 
@@ -80,32 +80,34 @@ def certify_head(
     caps: Mapping[str, float] | None = None,
     choices: int = 1,
 ) -> HeadCertificate:
-    """Evaluate the certified predictor of a run on a split, and its bound.
+    """Evaluate the certified predictor of a run on a split and bound its risk.
 
     Args:
-        system: fitted; BaRA in gate form with an adapter on the answer head.
+        system: a trained run of BaRA in gate form with an adapter on the answer head.
         split_name: "train", "validation" or "test".
         tau: threshold of a gate.
         s: budget of active gates.
         clip: `R_g`.
         cap: M, cap of the NLL in nats.
         cover: a key of `bara_pyro.extras.bounds.gate_cover.COVERS`.
-        delta: probability with which the bound may fail.
-        caps: norms that were limited before the rows were seen: "B" (the C answer rows, with the scaling),
-            "A", "W" (parameters of a gate), "x". Without one B, A and W are measured and paid for by a grid,
-            and x has `input_bound`: a grid would not do, because inputs not yet seen are not measured.
-        choices: number of settings (tau, s, clip, ..) tried on these rows.
+        delta: probability that the bound fails.
+        caps: norm -> its cap, if fixed before the rows were seen: "B" (the C answer rows, including the
+            scaling), "A", "W" (parameters of a gate), "x". B, A and W without a cap are measured and take a
+            cap from a grid, which costs a share of delta. x without a cap takes `input_bound`, because
+            measurements say nothing about new inputs.
+        choices: number of settings (tau, s, clip, ...) tried on these rows.
 
     Raises:
-        ConfigError: additive form, no adapter on the head, unknown split, cover or cap, number out of range.
-        DataError: the split is empty or a label is not known.
+        ConfigError: the run has the additive form or no adapter on the head; the split, cover or a cap is
+            unknown; or a number is out of range.
+        DataError: the split is empty, or a label is missing.
 
     Examples:
         >>> import bara_pyro as bp
         >>> from bara_pyro.extras.bounds.certify import certify_head
         >>> run = bp.train(task="micro-wgs", method="bara-gate", steps=2, limit=40, out="runs/first")
-        >>> found = certify_head(run, "train", tau=0.1, s=4, clip=3.0, cap=4.0, cover="absorbed")
-        >>> found.certificate.bound >= found.scores["certified"]["nll"]
+        >>> certified = certify_head(run, "train", tau=0.1, s=4, clip=3.0, cap=4.0, cover="absorbed")
+        >>> certified.certificate.bound >= certified.scores["certified"]["nll"]
         True
     """
     caps = caps or {}
@@ -169,7 +171,7 @@ def _input_cap(system: System, rows: HeadRows, fixed: float | None) -> Cap:
 def _cover(
     name: str, system: System, rows: HeadRows, s: int, clip: float, input_norm: float, fixed: float | None
 ) -> tuple[GateCover, Cap | None]:
-    """Return the gate cover and, for the parametric ones, the cap W that it takes."""
+    """Return the gate cover and, for parametric covers, the cap W that it needs."""
     (n, width), r = rows.x.shape, rows.gate.shape[1]
     if not name.startswith("parametric"):
         return gate_cover(name, n=n, r=r, s=s, clip=clip), None
@@ -181,32 +183,31 @@ def _cover(
 def _further(system: System, split_name: str) -> tuple[str, ...]:
     lower = sum(not target.is_head for target in system.model.targets)
     inputs = (
-        f"x depends on {lower} trained adapters below the head, each at its posterior mean: the bound rests "
-        "on a sample split, in which they were trained on other rows than these."
+        f"x depends on {lower} trained adapters below the head, each at its posterior mean: the bound "
+        "assumes that they were trained on other rows."
         if lower
-        else "No adapter lies below the head, so that x is the frozen language model's."
+        else "No adapter lies below the head, so x comes from the frozen language model."
     )
     rows = (
         "These are the rows that B, A and the gate were trained on."
         if split_name == "train"
-        else f"The {split_name} rows were used neither to train nor to choose anything (method, rate, tau, "
-        "s, caps): then B, A and the gate were fixed before as well, and the held-out bound holds, too."
+        else f"The {split_name} rows were not used to train or choose anything (method, learning rate, tau, "
+        "s, caps). Then B, A and the gate were also fixed before, and the held-out bound also holds."
     )
     return inputs, rows
 
 
 def _violated(system: System, split_name: str, cover: str) -> tuple[str, ...]:
-    """Return what is known not to hold: for training rows the split, and a cover that leaves out the gate."""
+    """Return the violated assumptions: inputs from trained adapters, and a cover that omits the gate."""
     amortised = bool(system.model.latents.local_sites)
     sentences = []
     if split_name == "train" and any(not target.is_head for target in system.model.targets):
-        sentences.append("x comes through adapters that were trained on these very rows.")
+        sentences.append("x depends on adapters that were trained on these rows.")
     if cover == "global" and amortised:
-        sentences.append(
-            "the gate depends on x, and the cover 'global' is that of one vector for all inputs."
-        )
+        sentences.append("the gate depends on x, but the cover 'global' assumes one vector for all inputs.")
     elif split_name == "train" and amortised and cover != "parametric+supports":
         sentences.append(
-            f"the gate was trained on these rows, and the cover {cover!r} does not count all that it can do."
+            f"the gate was trained on these rows, but the cover {cover!r} does not count all gates that "
+            "training could reach."
         )
     return tuple(sentences)

@@ -1,8 +1,8 @@
-r"""What the class of certified predictors costs: caps of norms, and covers of its gates.
+r"""Cost of the class of certified predictors: caps on norms, and covers of the gates.
 
-The bound of the second appendix holds for a class that is fixed before the rows are seen. Two things of a
-trained model have to be paid for: norms that were read off it (caps on a geometric grid), and a gate that was
-learned (the logarithm of the number of gate matrices that represent all of them, `Gamma_gate`).
+The bound of the paper's second appendix holds for a class that is fixed before the rows are seen. Two things
+that are taken from the trained model have a cost: its measured norms (caps on a geometric grid), and its
+learned gate (`Gamma_gate`, the logarithm of the number of gate matrices that represent all of them).
 """
 
 import math
@@ -11,25 +11,31 @@ from dataclasses import dataclass
 from bara_pyro.errors import ConfigError, unknown
 
 UNIT = 2.0**-4
-"""Smallest cap of the grid: norms below it get no smaller one."""
+"""Smallest cap of the grid."""
 
 
 @dataclass(frozen=True)
 class Cap:
     """An upper limit of a norm."""
 
-    name: str  # of the norm
+    name: str  # name of the norm
     value: float  # the limit
-    share: float  # of delta that is left after paying for the choice, in (0, 1]; 1: fixed before
-    reason: str  # one clause, why it is a limit
+    share: float  # share of delta that remains, in (0, 1]; 1 if the cap was fixed before
+    reason: str  # how the limit was chosen, one clause
 
 
 def norm_cap(name: str, measured: float, fixed: float | None = None, unit: float = UNIT) -> Cap:
-    r"""Return the cap of a norm: `fixed` before the rows were seen, or the grid point above what is measured.
+    r"""Return the cap of a norm: `fixed`, or the grid point above the measured norm.
 
-    Point j = 1, 2, .. of the grid is `unit 2^(j-1)` and is given `delta_j = delta 6 / (pi^2 j^2)`. Since
-    these add up to delta over all j, the bounds of all points hold together with probability 1 - delta, and
-    so does the one that the measurement picks. Several grids are paid for by the product of their shares.
+    Point j = 1, 2, ... of the grid is `unit 2^(j-1)` and gets `delta_j = delta 6 / (pi^2 j^2)`. These add up
+    to delta, so that the bounds of all points hold together with probability 1 - delta, and so does the
+    measured one. With several grids the shares are multiplied.
+
+    Args:
+        name: name of the norm, for messages.
+        measured: the norm in the trained model.
+        fixed: cap that was fixed before the rows were seen; None: take one from the grid.
+        unit: smallest cap of the grid.
 
     Raises:
         ConfigError: a number is not positive and finite, or the measured norm exceeds the fixed cap.
@@ -37,13 +43,14 @@ def norm_cap(name: str, measured: float, fixed: float | None = None, unit: float
     limit = unit if fixed is None else fixed
     if not (math.isfinite(measured) and measured >= 0 and math.isfinite(limit) and limit > 0):
         raise ConfigError(
-            f"The norm {name}={measured} and its cap or grid unit {limit} must be finite, the cap positive."
+            f"The norm {name}={measured} and its cap or grid unit {limit} must be finite, and the cap or "
+            "unit positive."
         )
     if fixed is not None:
         if measured > fixed:
             raise ConfigError(
-                f"The norm {name}={measured:.4g} exceeds its cap {fixed:.4g}, so the bound's class does not "
-                "hold this model: fix a larger cap before training, or leave it out to take one of the grid."
+                f"The norm {name}={measured:.4g} exceeds its cap {fixed:.4g}, so the bound does not cover "
+                "this model: fix a larger cap before training, or omit it to take one from the grid."
             )
         return Cap(name, fixed, 1.0, "fixed before the rows were seen")
     value, point = unit, 1
@@ -51,38 +58,37 @@ def norm_cap(name: str, measured: float, fixed: float | None = None, unit: float
         value, point = 2 * value, point + 1
     share = 6 / (math.pi * point) ** 2
     reason = (
-        f"measured {measured:.4g}, point {point} of the grid {unit:g} * 2^(j-1), paid with {share:.3g} delta"
+        f"measured {measured:.4g}, point {point} of the grid {unit:g} * 2^(j-1), leaves {share:.3g} delta"
     )
     return Cap(name, value, share, reason)
 
 
 @dataclass(frozen=True)
 class GateCover:
-    """A bound on how many gate matrices there are, up to eps."""
+    """A bound on the number of gate matrices that differ by more than eps."""
 
-    name: str  # the choice, a key of `COVERS`
-    nats: float  # `Gamma_gate(n, s, eps)` (Eq. for the gate cover in the second appendix)
+    name: str  # a key of `COVERS`
+    nats: float  # `Gamma_gate(n, s, eps)`, nats (equation for the gate cover in the second appendix)
     eps: float  # resolution, at most `R_g / sqrt(n)`
-    assumption: str  # what has to be true for it, one sentence
+    assumption: str  # assumption of the cover, one sentence
 
 
 _VALUES = (
     "each gate is a function of inputs + 1 numbers (its row of the amortiser and its factor Phi) in a "
-    "ball of radius W, and moves by at most the given Lipschitz constant per unit of them"
+    "ball of radius W, with at most the given Lipschitz constant"
 )
 COVERS = {
     "absorbed": "The gate costs nothing because it does not depend on these rows: it is the same for all "
     "inputs and is absorbed into B, or gate and amortiser were fixed before these rows were seen.",
-    "global": "The gate is one vector in [0, R_g]^r for all inputs, with nothing in it that depends on x.",
-    "parametric": f"The values of a learned gate are counted: {_VALUES}; what the hard threshold and the "
-    "choice of the largest s add is not: they jump, so they would have to be ramps, or the supports be "
-    "counted too.",
+    "global": "The gate is one vector in [0, R_g]^r for all inputs and does not depend on x.",
+    "parametric": f"The values of a learned gate are counted: {_VALUES}. The hard threshold and the choice "
+    "of the s largest are discontinuous and not counted; count the supports as well to include them.",
     "supports": "Each row chooses its support of at most s gates freely, and the values on it were fixed "
     "before these rows were seen or are absorbed into B.",
     "parametric+supports": "The values of a learned gate and every support of every row are counted: "
     f"{_VALUES}.",
 }
-"""Name -> what has to be true for the cover."""
+"""Name of the cover -> its assumption."""
 
 
 def gate_cover(
@@ -96,7 +102,7 @@ def gate_cover(
     radius: float | None = None,
     lipschitz: float | None = None,
 ) -> GateCover:
-    r"""Return `Gamma_gate(n, s, eps)` in nats for a named assumption on the gate class.
+    r"""Return the cover of the gates under a named assumption, with its cost `Gamma_gate(n, s, eps)` in nats.
 
     absorbed              0
     global                r log(R_g / eps)
@@ -105,26 +111,26 @@ def gate_cover(
     parametric+supports   the sum of the last two
 
     A ball of radius W in d + 1 dimensions has a cover of (1 + 2 W / h)^(d+1) points at resolution h, and
-    h = eps / Lambda resolves the gates to eps. Only the last one counts everything that a hard-thresholded
-    gate with a learned amortiser can do.
+    h = eps / Lambda resolves the gates to eps. Only "parametric+supports" counts all hard-thresholded gates
+    of a learned amortiser.
 
     Args:
         name: a key of `COVERS`.
-        n: rows.
+        n: number of rows.
         r: rank.
         s: budget of active gates.
         clip: `R_g`.
-        inputs: width d of what the amortiser sees.
+        inputs: width d of the amortiser's input.
         radius: W, largest norm of one gate's parameters.
         lipschitz: Lambda, change of a gate per unit of its parameters: `R_x` for `softplus(w x)`.
 
     Raises:
-        ConfigError: unknown name, a size out of range, or a number missing that the choice needs.
+        ConfigError: the name is unknown, a size is out of range, or a number that the cover needs is missing.
     """
     if name not in COVERS:
         raise ConfigError(unknown("gate cover", name, COVERS))
     if n < 1 or not 1 <= s <= r or not 0 < clip < math.inf:
-        raise ConfigError(f"n={n}, s={s}, r={r}, clip={clip} must have n >= 1, 1 <= s <= r and clip > 0.")
+        raise ConfigError(f"n={n}, s={s}, r={r}, clip={clip}: choose n >= 1, 1 <= s <= r and clip > 0.")
     eps = clip / math.sqrt(n)  # the largest resolution that the bound allows
     nats = 0.0
     if name == "global":
@@ -132,11 +138,11 @@ def gate_cover(
     if name.startswith("parametric"):
         if inputs is None or radius is None or lipschitz is None:
             raise ConfigError(
-                "A parametric gate cover needs inputs (the width of x), radius (the cap W of a gate's "
-                f"parameters) and lipschitz (R_x for softplus(w x)), got {inputs}, {radius}, {lipschitz}."
+                "A parametric gate cover needs inputs (width of x), radius (W, cap of a gate's parameters) "
+                f"and lipschitz (R_x for softplus(w x)), but got {inputs}, {radius} and {lipschitz}."
             )
         nats = r * (inputs + 1) * math.log1p(2 * radius * lipschitz / eps)
     if name.endswith("supports"):
-        # Not only those of exactly s entries: the threshold may leave fewer (C(r, r) = 1 would cost nothing).
+        # All sizes up to s, because the threshold may leave fewer; C(r, r) = 1 would cost nothing.
         nats += n * math.log(sum(math.comb(r, j) for j in range(s + 1)))
     return GateCover(name, nats, eps, COVERS[name])

@@ -79,12 +79,12 @@ def guarantees(c: Context) -> Guarantees | None:
         bound = _certified(c, gates)
     except ConfigError as error:
         reason = str(error)
-    promised, unknown = None, ""
+    pac_bayes, unknown = None, ""
     try:
-        promised = _pac_bayes(c, gates.phi) if gates.phi else None
+        pac_bayes = _pac_bayes(c, gates.phi) if gates.phi else None
     except MissingKLError as error:
         unknown = str(error)
-    return Guarantees(certified=bound, not_certified=reason, pac_bayes=promised, not_bounded=unknown)
+    return Guarantees(certified=bound, not_certified=reason, pac_bayes=pac_bayes, not_bounded=unknown)
 
 
 def _certified(c: Context, gates: Gates) -> CertifiedHead | None:
@@ -93,16 +93,16 @@ def _certified(c: Context, gates: Gates) -> CertifiedHead | None:
     if not gates.modulating or len(gates.kinds) < 2 or not head:
         return None
     name, s = c.system.config.task.evaluate_on, max(1, model.r // 2)
-    found = certify_head(
+    head_certificate = certify_head(
         c.system, name, tau=c.options.tau, s=s, clip=CLIP, cap=c.options.cap, cover="absorbed"
     )
-    bound = found.certificate
+    bound = head_certificate.certificate
     return CertifiedHead(
         bound=bound.bound,
         vacuous=bound.vacuous,
         loss_cap=bound.loss_cap,
-        statement=found.statement(),
-        constants=list(found.constants()),
+        statement=head_certificate.statement(),
+        constants=list(head_certificate.constants()),
     )
 
 
@@ -112,7 +112,7 @@ def _pac_bayes(c: Context, phi: str) -> PacBayes:
     draws = gibbs_draws(c.system, c.rows, c.options.bound_draws * len(c.rows), c.system.config.predict.seed)
     # The cap exceeds the loss of a uniform guess for any number of answers.
     cap = max(c.options.cap, math.log(2 * draws.shape[-1]))
-    found = [gibbs_bound(draws, c.labels, kl, loss=loss, loss_cap=cap, shared=False) for loss in LOSSES]
+    gibbs = [gibbs_bound(draws, c.labels, kl, loss=loss, loss_cap=cap, shared=False) for loss in LOSSES]
     # With fixed draws the averaged predictor is a single predictor, which the test-set bound covers.
     wrong = float((posterior_predictive(c.log_probs).argmax(-1) != c.labels).double().mean())
     held_out = held_out_bound(wrong, len(c.labels), DELTA)
@@ -121,8 +121,8 @@ def _pac_bayes(c: Context, phi: str) -> PacBayes:
         rows=len(c.rows),
         draws=len(draws),
         kl_phi=kl,
-        bounds=[*map(_bound, found), average],
-        statement=found[0].statement(),
+        bounds=[*map(_bound, gibbs), average],
+        statement=gibbs[0].statement(),
     )
 
 
@@ -134,13 +134,13 @@ def _kl(c: Context, site: str) -> float:
         return float(MeanFieldELBO().divergence(site, posterior, prior).sum())
 
 
-def _bound(found: GibbsBound) -> Bound:
+def _bound(gibbs: GibbsBound) -> Bound:
     # A bound from held-out rows has no divergence term.
-    held_out = found.scale * held_out_bound(found.empirical / found.scale, found.n, found.delta)
+    held_out = gibbs.scale * held_out_bound(gibbs.empirical / gibbs.scale, gibbs.n, gibbs.delta)
     return Bound(
-        loss=found.loss,
-        mean=found.scale * found.mean,
-        pac_bayes=found.bound,
+        loss=gibbs.loss,
+        mean=gibbs.scale * gibbs.mean,
+        pac_bayes=gibbs.bound,
         held_out=held_out,
-        most=found.scale,
+        most=gibbs.scale,
     )

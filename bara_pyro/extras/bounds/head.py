@@ -1,7 +1,7 @@
-"""What the answer head of a fitted BaRA sees on the rows of a split, and limits that hold for all inputs.
+"""Inputs and gates of a trained answer head on the rows of a split, and limits that hold for all inputs.
 
-The theorem is about one layer whose input is given. The head is the layer it fits best: its input is the last
-hidden state, its outputs are the C answers, and the rest of the model is h0.
+The theorem covers one layer with a given input. It suits the answer head best: the input is the last hidden
+state, the outputs are the C answers, and the rest of the model is h0.
 """
 
 import math
@@ -24,13 +24,13 @@ from bara_pyro.runs.system import System
 
 @dataclass(frozen=True)
 class HeadRows:
-    """The answer head on n rows, lower adapters at their posterior means; float64 on the CPU."""
+    """The answer head on n rows, with lower adapters at their posterior means; float64 on the CPU."""
 
-    x: Tensor  # its input at the last token, `n x d`
+    x: Tensor  # input of the head at the last token, `n x d`
     gate: Tensor  # `E[Phi] * E[theta(x)]`, `n x r`
-    base: Tensor  # the answers' logits without its adapter, `n x C`
+    base: Tensor  # the answers' logits without the head's adapter, `n x C`
     labels: Tensor  # long, `n`
-    up: Tensor  # the C answer rows of B with the scaling in them, `C x r`
+    up: Tensor  # the C answer rows of B, including the scaling, `C x r`
     down: Tensor  # A, `r x d`
 
     @property
@@ -43,45 +43,50 @@ def head_adapter(system: System) -> tuple[Adapter, Gates]:
     """Return the adapter of the answer head, and the gates of the program.
 
     Raises:
-        ConfigError: the method is not BaRA in gate form, or the head is not adapted.
+        ConfigError: the method is not BaRA in gate form, the head is not adapted, or the logits are not
+            linear in the last hidden state.
     """
     gates = system.model.gates
     require_answer_tokens(system.model.likelihood, "Certificates")
     if gates is None:
         raise ConfigError(
-            f"The method {system.config.method.name!r} has no gate to certify: train bara-gate instead."
+            f"The method {system.config.method.name!r} has no gate to certify: train with --method bara-gate."
         )
     if not system.backbone.plain_head:
         raise ConfigError(
-            "The certificate is about logits that are linear in the last hidden state, which those of this "
-            "language model are not: take another --model."
+            "The certificate needs logits that are linear in the last hidden state, but this language model "
+            "scales or caps its logits: choose another --model."
         )
     if not gates.modulating:
         raise ConfigError(
-            "Definition 1 of the paper covers the gate form only, and this run has the additive form: "
-            "train bara-gate."
+            "The certificate covers only the gate form (Definition 1 of the paper), but this run has the "
+            "additive form: train with --method bara-gate."
         )
     heads = [adapter for adapter in system.model.adapters.values() if adapter.target.is_head]
     if not heads:
         raise ConfigError(
-            "The certificate is about the answer head, which this run does not adapt: name it in "
-            "adapter.target_modules."
+            "The certificate covers the answer head, which this run does not adapt: add it to "
+            "adapter.target_modules and train again."
         )
     return heads[0], gates
 
 
 @torch.no_grad()
 def head_rows(system: System, split: EncodedSplit) -> HeadRows:
-    """Run the rows of a split at the posterior mean and note what the answer head sees, in their order."""
+    """Run the rows of a split at the posterior mean; return inputs and gates of the answer head, in order.
+
+    Raises:
+        ConfigError: see `head_adapter`.
+    """
     (adapter, gates), backbone, config = head_adapter(system), system.backbone, system.config.predict
     x, gate, base = [], [], []
-    with tapped([adapter]) as seen:
+    with tapped([adapter]) as inputs:
         for batch in batches(split, system.answer_ids, config.batch_size):
             placed = batch.to(backbone.device)
             for piece in record(
                 system.model, system.guide, placed, samples=0, memory_budget=config.memory_budget
             ):
-                last = seen[adapter.target.path][0][:, -1]
+                last = inputs[adapter.target.path][0][:, -1]
                 x.append(last.double().cpu())
                 means = gates.of(piece.values, adapter.target.path)[0, :, -1].expand(len(last), -1)
                 gate.append(means[:, : adapter.r].double().cpu())
@@ -99,9 +104,9 @@ def head_rows(system: System, split: EncodedSplit) -> HeadRows:
 
 @torch.no_grad()
 def input_bound(backbone: Backbone) -> float:
-    """Return a limit of `|x|_2` for every last hidden state that there can be: `sqrt(d) max|weight|`.
+    """Return an upper limit of `|x|_2` for every possible last hidden state: `sqrt(d) max|weight|`.
 
-    The last norm gives `weight * z` with `|z| <= sqrt(d)`, and adds a bias in GPT-2 and GPT-NeoX.
+    The last norm returns `weight * z` with `|z| <= sqrt(d)`; GPT-2 and GPT-NeoX add a bias.
 
     Raises:
         ConfigError: the backbone does not end in a norm of this form.
@@ -113,8 +118,8 @@ def input_bound(backbone: Backbone) -> float:
     ]
     if not norms or not _is_plain_norm(norms[-1]):
         raise ConfigError(
-            f"{type(backbone.lm).__name__} does not end in a norm that is known to limit the head's input: "
-            "give a limit that holds for every input (caps={'x': ..})."
+            f"{type(backbone.lm).__name__} does not end in a norm with a known limit: give a limit of |x| "
+            "that holds for every input (caps={'x': ...})."
         )
     weight, bias = _parameters(norms[-1])
     rounding = 1 + torch.finfo(backbone.dtype).eps
@@ -122,13 +127,13 @@ def input_bound(backbone: Backbone) -> float:
 
 
 def _is_plain_norm(norm: nn.Module) -> bool:
-    """Return whether a norm multiplies by its weight: some multiply by 1 + weight, and a probe tells."""
+    """Return whether a norm multiplies by its weight, by a probe; some multiply by 1 + weight."""
     weight, bias = _parameters(norm)
     probe = torch.linspace(-1, 2, len(weight), device=weight.device)
     centred = probe - probe.mean() if isinstance(norm, nn.LayerNorm) else probe
     expected = weight * centred / centred.square().mean().sqrt() + bias
-    found = norm(probe.to(torch.as_tensor(norm.weight).dtype)).float()
-    return torch.allclose(found, expected, rtol=0, atol=0.02 * float(expected.abs().max()))
+    output = norm(probe.to(torch.as_tensor(norm.weight).dtype)).float()
+    return torch.allclose(output, expected, rtol=0, atol=0.02 * float(expected.abs().max()))
 
 
 def _parameters(norm: nn.Module) -> tuple[Tensor, Tensor]:
@@ -139,7 +144,7 @@ def _parameters(norm: nn.Module) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def gate_radius(system: System) -> float:
-    """Return W: the largest 2-norm, over the head's gates, of amortiser row and mean of Phi together."""
+    """Return W, the largest 2-norm over the head's gates of amortiser row and mean of Phi together."""
     (adapter, gates), model, guide = head_adapter(system), system.model, system.guide
     squares = torch.zeros(adapter.r, dtype=torch.float64)
     if gates.theta:
@@ -152,10 +157,10 @@ def gate_radius(system: System) -> float:
 
 
 def gate_slope(system: System, radius: float, input_norm: float) -> float:
-    """Return Lambda: how far `phi softplus(w z)` moves per unit of (w, phi) in a ball of radius W.
+    """Return Lambda, the Lipschitz constant of `phi softplus(w z)` in (w, phi) in a ball of radius W.
 
-    The gradient is `(phi sigmoid(w z) z, softplus(w z))` with `softplus(t) <= |t| + log 2`: its norm is at
-    most `W |z| + log 2`, where `|z|` is `input_norm`, or `sqrt(d)` where the amortiser normalises its input.
+    The gradient is `(phi sigmoid(w z) z, softplus(w z))`. Because `softplus(t) <= |t| + log 2`, its norm is
+    at most `W |z| + log 2`, where `|z|` is `input_norm`, or `sqrt(d)` if the amortiser normalises its input.
     """
     width = head_adapter(system)[0].target.in_features
     size = math.sqrt(width) if getattr(system.guide, "normalize_input", False) else input_norm

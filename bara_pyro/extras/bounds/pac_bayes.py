@@ -1,10 +1,11 @@
-r"""PAC-Bayes-kl bounds on the risk of BaRA's random predictor, and the test-set bound to compare them with.
+r"""PAC-Bayes-kl bounds on the risk of BaRA's random predictor, and the test-set bound for comparison.
 
     kl(Rhat || R) <= (KL(q(Phi) || p(Phi)) + log(2 sqrt(n) / delta)) / n      with probability 1 - delta
 
-(Seeger, JMLR 2002; constant of Maurer, 2004), R the risk of the Gibbs predictor: one that draws Phi anew for
-every answer. Losses lie in 0..1; `kl` is the divergence of two coins. Rhat, a mean over all Phi, is itself
-bounded from S draws: `kl(mean of draws || Rhat) <= log(2 / delta') / S` (Langford and Caruana, NeurIPS 2002).
+(Seeger, JMLR 2002; constant by Maurer, 2004). R is the risk of the Gibbs predictor, which draws a new Phi for
+every answer. Losses are between 0 and 1, and `kl` is the divergence of two Bernoulli distributions. Rhat is a
+mean over all Phi and is bounded from S draws: `kl(mean of draws || Rhat) <= log(2 / delta') / S` (Langford
+and Caruana, NeurIPS 2002).
 """
 
 import math
@@ -20,7 +21,7 @@ from bara_pyro.metrics._inputs import check_labels, check_log_probs
 
 
 def binary_kl(q: float, p: float) -> float:
-    """Return `kl(q || p)` of two coins in nats; infinite where p excludes what q allows."""
+    """Return `kl(q || p)` of two Bernoulli distributions in nats; infinite if p excludes what q allows."""
     total = 0.0
     for a, b in ((q, p), (1 - q, 1 - p)):
         if a > 0:
@@ -29,40 +30,55 @@ def binary_kl(q: float, p: float) -> float:
 
 
 def kl_inverse(q: float, budget: float) -> float:
-    """Return the largest p with `kl(q || p) <= budget`, by bisection to the last digit of float64.
+    """Return the largest p with `kl(q || p) <= budget`, by bisection to float64 precision.
 
     Raises:
-        ConfigError: q is no rate in 0..1, or the budget is negative.
+        ConfigError: q is not between 0 and 1, or the budget is negative.
     """
     if not 0 <= q <= 1 or not budget >= 0:
-        raise ConfigError(f"kl_inverse needs a rate in 0..1 and a budget >= 0, got {q} and {budget}.")
+        raise ConfigError(f"kl_inverse got q={q} and budget={budget}: give 0 <= q <= 1 and budget >= 0.")
     return sign_change(lambda p: binary_kl(q, p) - budget, q, 1.0)
 
 
 def pac_bayes_kl(empirical: float, kl: float, n: int, delta: float) -> float:
-    """Return the bound on the Gibbs risk of n rows, failing with probability delta.
+    """Return a bound on the Gibbs risk that fails with probability delta.
 
     Args:
-        empirical: Gibbs risk on the rows, 0..1, exact (`sample_convergence` bounds it from draws).
-        kl: `KL(posterior || prior)` in nats, of a prior that was fixed before the rows were seen.
-        n: rows.
+        empirical: exact Gibbs risk on the rows, 0 to 1 (`sample_convergence` bounds it from draws).
+        kl: `KL(posterior || prior)` in nats; the prior was fixed before the rows were seen.
+        n: number of rows.
         delta: probability of failure.
+
+    Raises:
+        ConfigError: a number is out of range.
     """
     _check_delta(delta, n)
     return kl_inverse(empirical, (kl + math.log(2 * math.sqrt(n) / delta)) / n)
 
 
 def sample_convergence(mean: float, draws: int, delta: float) -> float:
-    """Return the bound on an empirical Gibbs risk from the mean risk of S independent draws."""
+    """Return a bound on an empirical Gibbs risk from the mean risk of independent draws.
+
+    Raises:
+        ConfigError: a number is out of range.
+    """
     _check_delta(delta, draws)
     return kl_inverse(mean, math.log(2 / delta) / draws)
 
 
 def held_out_bound(empirical: float, n: int, delta: float) -> float:
-    """Return the bound on the risk of one predictor that was fixed before the n rows were seen.
+    """Return a bound on the risk of one predictor that was fixed before the n rows were seen.
 
-    The Chernoff bound in kl form (Langford, JMLR 2005): what any other has to beat where rows are held out.
-    The empirical risk is the mean loss on the rows, 0..1.
+    This is the Chernoff bound in kl form (Langford, JMLR 2005), the baseline for any bound with held-out
+    rows.
+
+    Args:
+        empirical: mean loss on the rows, 0 to 1.
+        n: number of rows.
+        delta: probability of failure.
+
+    Raises:
+        ConfigError: a number is out of range.
 
     Examples:
         >>> from bara_pyro.extras.bounds.pac_bayes import held_out_bound
@@ -78,19 +94,20 @@ def held_out_bound(empirical: float, n: int, delta: float) -> float:
 def _check_delta(delta: float, count: int) -> None:
     if not 0 < delta < 1 or count < 1:
         raise ConfigError(
-            f"delta={delta} must lie between 0 and 1, and there must be rows and draws (got {count})."
+            f"delta={delta} and a number of rows or draws of {count}: choose 0 < delta < 1 and at least 1 "
+            "row or draw."
         )
 
 
 @dataclass(frozen=True)
 class Loss:
-    """A loss in 0..1 of one draw of the predictor."""
+    """A loss between 0 and 1 of one draw of the predictor."""
 
-    # From the probability of the right class and whether it is the top one, both `S x n`, the number of
-    # classes and the cap M to losses, `S x n`.
+    # (probability of the right class, whether it is the top class, number of classes, cap M) -> losses; the
+    # first two and the losses are `S x n`.
     values: Callable[[Tensor, Tensor, int, float], Tensor]
     capped: bool  # whether the loss is in units of the cap M
-    covers: str  # what a bound on the Gibbs risk says about predictions that average the draws
+    covers: str  # consequence of a bound on the Gibbs risk for predictions that average the draws
 
 
 def _smoothed(right: Tensor, top: Tensor, classes: int, cap: float) -> Tensor:
@@ -103,40 +120,43 @@ LOSSES = {
         lambda right, top, classes, cap: (~top).double(),
         False,
         "The majority vote of the draws errs at most twice as often. The average of their probabilities is "
-        "not covered: a few sure draws can outvote many that are barely right (take 'drawn-answer').",
+        "not covered, because a few confident draws can outvote many that are barely right (use "
+        "'drawn-answer').",
     ),
     "drawn-answer": Loss(
         lambda right, top, classes, cap: 1 - right,
         False,
-        "The predictor draws its answer, too, and errs with 1 - p(y). The average of the probabilities errs "
-        "at most twice as often: where its top answer is wrong, it gives the right one at most one half.",
+        "The predictor also draws its answer and errs with probability 1 - p(y). The average of the "
+        "probabilities errs at most twice as often: if its top answer is wrong, the right one has a "
+        "probability of at most one half.",
     ),
     "clipped-nll": Loss(
         lambda right, top, classes, cap: -right.log().clamp_min(-cap) / cap,
         True,
-        "The average of the probabilities is not covered: min(-log p, M) is not convex in p (take "
+        "The average of the probabilities is not covered, because min(-log p, M) is not convex in p (use "
         "'smoothed-nll').",
     ),
     "smoothed-nll": Loss(
         _smoothed,
         True,
-        "It is the NLL after mixing every prediction with the uniform one, weight C exp(-M), which bounds it "
-        "by M. It is convex in p, so the average of the probabilities, mixed likewise, is covered as well.",
+        "It is the NLL of a mixture of the prediction and the uniform distribution (weight C exp(-M)), which "
+        "is at most M. It is convex in p, so it also covers the average of the probabilities, mixed in the "
+        "same way.",
     ),
 }
 
 
 @dataclass(frozen=True, repr=False)
 class GibbsBound(Stated):
-    """A PAC-Bayes-kl bound; printing it prints its assumptions."""
+    """A PAC-Bayes-kl bound, which prints with its assumptions."""
 
     loss: str  # a key of `LOSSES`
-    mean: float  # mean loss over draws and rows, 0..1
-    draws: int  # number of independent draws of Phi, each with theta of its own
-    n: int  # rows
+    mean: float  # mean loss over draws and rows, 0 to 1
+    draws: int  # number of independent draws of Phi, each with its own draws of theta
+    n: int  # number of rows
     kl: float  # `KL(q(Phi) || p(Phi))`, nats
-    delta: float  # probability with which the bound over the rows may fail
-    draws_delta: float  # the same of the bound over the draws; the whole may fail with the sum of both
+    delta: float  # probability that the bound over the rows fails
+    draws_delta: float  # probability that the bound over the draws fails; `bound` fails with at most the sum
     scale: float  # unit of the loss: M in nats for an NLL, 1 for a rate
 
     @property
@@ -151,13 +171,13 @@ class GibbsBound(Stated):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What has to be true for the bound to hold, one sentence each."""
+        """The assumptions of the bound, one sentence each."""
         return (
-            f"The {self.n} rows are independent draws from the distribution that the risk is of.",
+            f"The {self.n} rows are independent draws from the distribution that defines the risk.",
             "B, A, the amortiser of theta, the settings and the prior of Phi were fixed on other rows; only "
             "the posterior of Phi may have been fitted to these.",
             "theta is drawn anew for every row: its noise is part of the predictor and adds no divergence.",
-            f"The {self.draws} draws of Phi, each with theta of its own, are independent.",
+            f"The {self.draws} draws of Phi, each with its own draws of theta, are independent.",
         )
 
     def statement(self) -> str:
@@ -166,8 +186,8 @@ class GibbsBound(Stated):
             f"With probability at least {1 - self.delta - self.draws_delta:g} the Gibbs risk ({self.loss}) "
             f"is at most {self.bound:.4g}, and never above {self.scale:.4g}: mean of the draws "
             f"{self.scale * self.mean:.4g}, at most {self.empirical:.4g} over all draws; divergence "
-            f"{self.kl:.4g} nats, {self.n} rows. It is about the predictor that draws Phi anew for every "
-            f"answer. {LOSSES[self.loss].covers} If Phi, too, was fitted on other rows, the held-out bound "
+            f"{self.kl:.4g} nats, {self.n} rows. It covers the predictor that draws a new Phi for every "
+            f"answer. {LOSSES[self.loss].covers} If Phi was also fitted on other rows, the held-out bound "
             f"is tighter. {numbered(self.assumptions)}"
         )
 
@@ -183,31 +203,31 @@ def gibbs_bound(
     draws_delta: float = 0.005,
     shared: bool = True,
 ) -> GibbsBound:
-    """Bound the risk of the predictor that draws Phi anew for every answer.
+    """Bound the risk of the predictor that draws a new Phi for every answer.
 
     Args:
-        draws: log-probabilities, `S x n x C`, of `core.prediction.predict` or of
+        draws: log-probabilities, `S x n x C`, from `core.prediction.predict` or
             `bara_pyro.diagnostics.posterior.gibbs_draws`.
-        labels: `n`, index of the right class.
+        labels: index of the right class, long, `n`.
         kl: `KL(q(Phi) || p(Phi))` in nats: `MeanFieldELBO().terms(model, guide, batch).kl["phi"]`.
         loss: a key of `LOSSES`.
         loss_cap: M in nats, for the NLL losses.
         delta: probability of failure over the rows.
         draws_delta: probability of failure over the draws.
-        shared: whether all rows share the draws of Phi, as those of `predict`; if each row has its own, all
-            S n are independent, which is all that the bound over the draws asks (Hoeffding 1963, Theorem 1).
+        shared: whether all rows share the draws of Phi, as from `predict`. If each row has separate draws,
+            all S n are independent, as the bound over the draws requires (Hoeffding 1963, Theorem 1).
 
     Raises:
-        ConfigError: unknown loss, a number out of range.
-        DataError: a label is not known, or these are not log-probabilities.
+        ConfigError: the loss is unknown, or a number is out of range.
+        DataError: a label is not a class, or `draws` are not log-probabilities.
 
     Examples:
         >>> import torch
         >>> from bara_pyro.extras.bounds.pac_bayes import gibbs_bound
-        >>> draws = torch.tensor([0.9, 0.1]).log().expand(200, 500, 2)  # all say A
+        >>> draws = torch.tensor([0.9, 0.1]).log().expand(200, 500, 2)  # all answer A
         >>> labels = torch.tensor([0] * 450 + [1] * 50)
-        >>> found = gibbs_bound(draws, labels, kl=5.0)
-        >>> round(found.mean, 4), round(found.bound, 2)
+        >>> bound = gibbs_bound(draws, labels, kl=5.0)
+        >>> round(bound.mean, 4), round(bound.bound, 2)
         (0.1, 0.28)
     """
     if loss not in LOSSES:
@@ -217,11 +237,11 @@ def gibbs_bound(
     known = check_labels(labels, rows, classes)
     if LOSSES[loss].capped and not loss_cap > math.log(classes):
         raise ConfigError(
-            f"loss_cap={loss_cap} must exceed log C = {math.log(classes):.4g}, the loss of a guess."
+            f"loss_cap={loss_cap} must exceed log C = {math.log(classes):.4g}, the loss of a uniform guess."
         )
     if not (0 <= kl < math.inf and delta > 0 and draws_delta > 0 and delta + draws_delta < 1):
         raise ConfigError(
-            f"kl={kl}, delta={delta}, draws_delta={draws_delta} must be a finite divergence and two positive "
+            f"kl={kl}, delta={delta}, draws_delta={draws_delta}: give a finite kl >= 0 and two positive "
             "probabilities with a sum below 1."
         )
     right = checked.exp().gather(-1, known.expand(samples, -1)[..., None]).squeeze(-1).clamp(max=1.0)
