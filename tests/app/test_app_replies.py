@@ -257,7 +257,7 @@ def test_a_resumed_command_keeps_no_reply_to_another_prompt(
         if file == texts:
             other = () if chat else ("--chat",)
             refused = bara(*command, file, *other, "--resume")
-            assert_one_sentence(refused, "this prompt read in another way", "chat setting")
+            assert_one_sentence(refused, "this prompt with other tokens", "chat setting")
             assert out.read_text() == kept
         assert bara(*command, file, *chat, "--resume").code == 0
         assert [row["reply"] for row in read_jsonl(out)] == [

@@ -53,10 +53,10 @@ def generate(
         >>> chat = bp.load_replies("micro-chat")
         >>> run = bp.train(task=chat, method="bara-gate", steps=2, out="runs/chat")
         >>> prompts = ["tell three things about hanil in spring . reply :"]
-        >>> found = bp.generate(run, prompts, replies=2, uncertainty=3, max_new_tokens=4, stop=".")
-        >>> [(reply["id"], reply["number"]) for reply in found]
+        >>> written = bp.generate(run, prompts, replies=2, uncertainty=3, max_new_tokens=4, stop=".")
+        >>> [(reply["id"], reply["number"]) for reply in written]
         [('0', 0), ('0', 1)]
-        >>> len(found[0]["epistemic"]) == found[0]["tokens"]  # one number (nats) per token
+        >>> len(written[0]["epistemic"]) == written[0]["tokens"]  # one number (nats) per token
         True
     """
     known = [field.name for field in fields(Decoding)]
@@ -65,11 +65,13 @@ def generate(
     run, how = fitted(run), Decoding(**decoding)
     ids: list[str] = []
     if isinstance(prompts, list) and all(isinstance(one, str) for one in prompts):
-        asked: list[PromptLike] = [*prompts]
+        texts: list[PromptLike] = [*prompts]
     else:
-        ids, asked = load_prompts(prompts)
+        ids, texts = load_prompts(prompts)
     chat = run.config.task.chat if chat is None else chat
-    encoded = encode_prompts(asked, run.backbone.tokenizer, chat=chat, ids=ids)
-    told = list(zip(encoded, asked, strict=True))
-    lines = reply_lines(run, told, how, replies=replies, uncertainty=uncertainty, memory_budget=memory_budget)
+    encoded = encode_prompts(texts, run.backbone.tokenizer, chat=chat, ids=ids)
+    pairs = list(zip(encoded, texts, strict=True))
+    lines = reply_lines(
+        run, pairs, how, replies=replies, uncertainty=uncertainty, memory_budget=memory_budget
+    )
     return list(lines)

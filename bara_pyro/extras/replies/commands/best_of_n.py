@@ -54,17 +54,17 @@ def best_of_n(
 
     if encoder is None:
         refuse(["device"], "needs --encoder: add it")
-    found = read_scored(scores)
-    if encoder is not None and found.scores.shape[1] < 2:
+    scored = read_scored(scores)
+    if encoder is not None and scored.scores.shape[1] < 2:
         raise ConfigError(
-            f"--encoder compares replies, and {scores} has one reply per prompt: give a file with at least "
+            f"--encoder compares replies, but {scores} has one reply per prompt: give a file with at least "
             "two, or leave out --encoder."
         )
-    curve = best(found.scores)
+    curve = best(scored.scores)
     wins = None
     if references is not None:
-        wins = best_of_n_win_rate(found.scores, references_of(references, found))
-    count = found.scores.shape[1]
+        wins = best_of_n_win_rate(scored.scores, references_of(references, scored))
+    count = scored.scores.shape[1]
     shown = [n for n in range(1, count + 1) if n & (n - 1) == 0 or n == count]
     rows = []
     for n in shown:
@@ -75,7 +75,7 @@ def best_of_n(
         }
         if wins is not None:
             row |= {"wins": wins.mean[n - 1], "of wins": _interval(wins.low[n - 1], wins.high[n - 1], 1)}
-            row |= {"judge": _right(found.judge)}
+            row |= {"judge": _right(scored.judge)}
         rows.append(row)
     columns = [
         Column("n", "n", format="d"),
@@ -85,15 +85,15 @@ def best_of_n(
     if wins is not None:
         columns += [Column("wins", "wins", "%", ".1f"), Column("of wins", "95 %")]
         columns += [Column("judge", "judge right", "%")]
-    show(Table(columns, rows, f"{len(found.ids)} prompts, {count} replies each; intervals over prompts"))
-    say(_of_judge(found.judge))
-    report = {"prompts": len(found.ids), "replies": count, "curve": rows, "judge": found.judge}
-    report |= {**found.entropy, **diversity_of(found.replies)}
+    show(Table(columns, rows, f"{len(scored.ids)} prompts, {count} replies each; intervals over prompts"))
+    say(_of_judge(scored.judge))
+    report = {"prompts": len(scored.ids), "replies": count, "curve": rows, "judge": scored.judge}
+    report |= {**scored.entropy, **diversity_of(scored.replies)}
     few = min(FEW, count)
     for sentence in sentences(report, few):
         say(sentence)
     if encoder is not None:
-        texts = [own[:FEW] for own in found.replies]
+        texts = [of_prompt[:FEW] for of_prompt in scored.replies]
         report |= {"distance": float(np.mean(encoder_distance(texts, encoder, device=device or "cpu")))}
         report |= {"encoder": str(encoder)}
         say(f"Mean cosine distance between the first {few} replies ({encoder}): {report['distance']:.4f}")

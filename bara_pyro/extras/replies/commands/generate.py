@@ -152,10 +152,10 @@ def generate(
         mean_theta=mean_theta,
         uncertainty=uncertainty,
     )
-    ids, asked = load_prompts(input_file) if input_file is not None else ([], [*(prompt or [])])
-    ids, asked = ids[:limit], asked[:limit]
-    encoded = encode_prompts(asked, system.backbone.tokenizer, chat=chat or system.config.task.chat, ids=ids)
-    prompts = list(zip(encoded, asked, strict=True))
+    ids, texts = load_prompts(input_file) if input_file is not None else ([], [*(prompt or [])])
+    ids, texts = ids[:limit], texts[:limit]
+    encoded = encode_prompts(texts, system.backbone.tokenizer, chat=chat or system.config.task.chat, ids=ids)
+    prompts = list(zip(encoded, texts, strict=True))
     share = unknown_share([prompt.token_ids for prompt in encoded], system.backbone.tokenizer)
     say_notes(unknown_note(share, "prompts"))
     there: list[Json] = []

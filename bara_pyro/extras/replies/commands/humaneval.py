@@ -85,11 +85,11 @@ def humaneval(
         )
     check_run(run)
     check_folder(out, overwrite=overwrite or resume, inputs=[run])
-    asked = load_humaneval(problems)[:limit]
+    tasks = load_humaneval(problems)[:limit]
 
     from bara_pyro.extras.replies.generation.humaneval import check_problems
 
-    check_problems(asked)
+    check_problems(tasks)
     if not allow_unsandboxed:
         check_isolation()
 
@@ -114,11 +114,11 @@ def humaneval(
     if not resume:
         clear(out)
     out.mkdir(parents=True, exist_ok=True)
-    with progress("write programs", len(asked) * replies) as advance:
-        programs = write_programs(system, asked, out, how, replies=replies, on_program=advance)
+    with progress("write programs", len(tasks) * replies) as advance:
+        programs = write_programs(system, tasks, out, how, replies=replies, on_program=advance)
     with progress("run programs", len(programs)) as advance:
         judged = judge_programs(
-            asked,
+            tasks,
             programs,
             out,
             limits=Limits(seconds=seconds),
@@ -136,7 +136,7 @@ def humaneval(
         if k & (k - 1) == 0 or k == replies  # powers of two, and all
     ]
     columns = (Column("k", "k", format="d"), Column("pass", "pass@k", "%", ".1f"), Column("interval", "95 %"))
-    show(Table(columns, rows, f"{len(asked)} problems, {replies} programs each; intervals over problems"))
+    show(Table(columns, rows, f"{len(tasks)} problems, {replies} programs each; intervals over problems"))
     for sentence in sentences(report, min(FEW, replies)):
         say(sentence)
     say(f"Written to {out}")

@@ -175,9 +175,9 @@ def score(
     with progress(f"score {input_file.name}", len(rows)) as advance:
         scores = score_replies(judge, replies, batch_size=batch_size, max_length=max_length, on_rows=advance)
     name = Path(reward).name if Path(reward).exists() else reward
-    told = {**brief(name, judge.held_out), "weights": fingerprint_of(judge.model.state_dict())}
+    stamp = {**brief(name, judge.held_out), "weights": fingerprint_of(judge.model.state_dict())}
     pairs = zip(rows, scores.tolist(), strict=True)
-    write_jsonl(output, [{**row, COLUMN: value, JUDGE: told} for row, value in pairs])
+    write_jsonl(output, [{**row, COLUMN: value, JUDGE: stamp} for row, value in pairs])
     say(f"{len(rows)} replies scored, written to {output}")
     if judge.held_out is None:
         say(f"The accuracy of {reward} on human preferences is unknown: it has no reward.json.")

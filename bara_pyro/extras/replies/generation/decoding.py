@@ -12,7 +12,7 @@ from bara_pyro.extras.replies.generation.sampling import warpers
 from bara_pyro.lm.backbone import Backbone
 from bara_pyro.types import is_whole
 
-LONGEST = 256  # default for the most tokens of a reply
+LONGEST = 256  # default of `max_new_tokens`
 # Arguments of transformers that `generate` sets itself or replaces.
 OURS = (
     *("assistant_model", "cache_implementation", "do_sample", "generation_config", "logits_processor"),
@@ -62,12 +62,13 @@ class Decoding:
             )
         if self.draws == "mean" and not self.fresh_theta:
             raise ConfigError(
-                "draws='mean' puts every gate at its mean: leave fresh_theta=False (--mean-theta) out."
+                "fresh_theta=False (--mean-theta) has no effect with draws='mean', which takes the mean of "
+                "every gate: leave it out."
             )
         if self.max_new_tokens is not None and self.max_new_tokens < 1:
             raise ConfigError(f"max_new_tokens is {self.max_new_tokens}: give 1 or more.")
         if not all(self.stop):
-            raise ConfigError(f"stop is {self.stop!r}: give texts, none of them empty.")
+            raise ConfigError(f"stop is {self.stop!r}: give texts that are not empty.")
 
 
 def _whole(name: str, value: object) -> object:
@@ -129,9 +130,9 @@ def within_context(prompts: Sequence[Prompt], backbone: Backbone, how: Decoding)
         left = room - length
         if how.max_new_tokens is None:
             new = max(1, min(new, left))
-        told = f"The prompt with the id {longest.id!r} of {length} tokens with max_new_tokens={new}"
+        what = f"The prompt with the id {longest.id!r} of {length} tokens with max_new_tokens={new}"
         way_out = (
             "shorten it" if left < 1 else f"give max_new_tokens={left} (--max-new-tokens {left}) or fewer"
         )
-        backbone.check_room(length + new, told, way_out)
+        backbone.check_room(length + new, what, way_out)
     return replace(how, max_new_tokens=new)

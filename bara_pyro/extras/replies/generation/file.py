@@ -56,7 +56,7 @@ def reply_lines(
         ConfigError: see `generate` and `reply_uncertainty`.
     """
     encoded = {prompt.id: prompt for prompt, _ in prompts}
-    given = {prompt.id: _columns(asked) for prompt, asked in prompts}
+    columns = {prompt.id: _columns(original) for prompt, original in prompts}
     new = generate(
         system.model,
         system.guide,
@@ -70,27 +70,27 @@ def reply_lines(
     while some := list(islice(new, TOGETHER)):
         judged: Sequence[ReplyUncertainty | None] = [None] * len(some)
         if uncertainty:
-            told = [_told(encoded[reply.prompt], reply) for reply in some]
+            rows = [_encoded(encoded[reply.prompt], reply) for reply in some]
             judged = reply_uncertainty(
                 system.model,
                 system.guide,
-                told,
+                rows,
                 samples=uncertainty,
                 seed=how.seed + JUDGES,
                 memory_budget=memory_budget or BUDGET,
             )
-        for reply, found in zip(some, judged, strict=True):
+        for reply, by_token in zip(some, judged, strict=True):
             yield {
                 "id": reply.prompt,
                 "number": reply.number,
-                **given[reply.prompt],
+                **columns[reply.prompt],
                 "prompt_key": encoded[reply.prompt].key,
                 "reply": reply.text,
                 "ended": reply.ended,
                 "tokens": len(reply.token_ids),
                 "log_prob": sum(reply.log_probs),
                 "made": made,
-                **({} if found is None else _by_token(system, reply, found)),
+                **({} if by_token is None else _by_token(system, reply, by_token)),
             }
 
 
@@ -110,18 +110,18 @@ def lines_there(output: Path, made: str, prompts: Sequence[tuple[Prompt, PromptL
     there = read_jsonl(output, ReplyLine)
     if others := sorted({str(row.get("made")) for row in there} - {made}):
         raise ConfigError(
-            f"{output} was made by another run or with other settings ({', '.join(others)}, and these are "
-            f"{made}): give --overwrite, or another --output."
+            f"{output} was written by another run or with other settings ({', '.join(others)}, not {made}): "
+            "give --overwrite or another --output."
         )
-    asked = {prompt.id: (prompt.key, given) for prompt, given in prompts}
+    current = {prompt.id: (prompt.key, original) for prompt, original in prompts}
     for row in there:
-        key, given = asked.get(row["id"], (row.get("prompt_key"), None))
+        key, original = current.get(row["id"], (row.get("prompt_key"), None))
         if row.get("prompt_key") != key:
-            same = given is not None and row.get("prompt") == _columns(given)["prompt"]
-            how = "this prompt read in another way" if same else "another prompt"
+            same = original is not None and row.get("prompt") == _columns(original)["prompt"]
+            what = "this prompt with other tokens" if same else "another prompt"
             raise ConfigError(
-                f"{output} holds a reply to {how} under the id {row['id']!r}: give the prompts, the chat "
-                "setting and the tokenizer that it was made with, or --overwrite."
+                f"{output} contains a reply to {what} under the id {row['id']!r}: use the same prompts, chat "
+                "setting and tokenizer, or give --overwrite."
             )
     return there
 
@@ -157,32 +157,32 @@ def made_by(system: System, how: Decoding, uncertainty: int) -> str:
     # Include the weights: the same settings give another run if its rows have changed.
     parts = enumerate((system.model, system.guide))
     learnt = {f"{i}/{name}": value for i, part in parts for name, value in part.named_parameters()}
-    told = {"run": system.config.hash, "weights": fingerprint_of(learnt), "uncertainty": uncertainty}
-    told |= asdict(how)
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
+    facts = {"run": system.config.hash, "weights": fingerprint_of(learnt), "uncertainty": uncertainty}
+    facts |= asdict(how)
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def _columns(asked: PromptLike) -> Json:
+def _columns(prompt: PromptLike) -> Json:
     """Return a prompt as columns that `load_prompts` reads."""
-    if isinstance(asked, str):
-        return {"prompt": asked}
-    if not isinstance(asked, Chat):
-        return {"prompt": [*asked]}
-    beside = {name: asked.options[name] for name in (TOOLS, DOCUMENTS) if name in asked.options}
-    others = {name: value for name, value in asked.options.items() if name not in beside}
-    return {"prompt": [*asked.messages], **beside, **({OPTIONS: others} if others else {})}
+    if isinstance(prompt, str):
+        return {"prompt": prompt}
+    if not isinstance(prompt, Chat):
+        return {"prompt": [*prompt]}
+    beside = {name: prompt.options[name] for name in (TOOLS, DOCUMENTS) if name in prompt.options}
+    others = {name: value for name, value in prompt.options.items() if name not in beside}
+    return {"prompt": [*prompt.messages], **beside, **({OPTIONS: others} if others else {})}
 
 
-def _told(prompt: Prompt, reply: Reply) -> EncodedReply:
+def _encoded(prompt: Prompt, reply: Reply) -> EncodedReply:
     return EncodedReply(prompt.token_ids, reply.token_ids, prompt.key)
 
 
-def _by_token(system: System, reply: Reply, found: ReplyUncertainty) -> Json:
+def _by_token(system: System, reply: Reply, uncertainty: ReplyUncertainty) -> Json:
     return {
         "token_texts": [system.backbone.tokenizer.decode([token]) for token in reply.token_ids],
-        "log_probs": list(found.log_probs),
-        "total": list(found.total),
-        "aleatoric": list(found.aleatoric),
-        "epistemic": list(found.epistemic),
-        "log_prob_mixture": found.log_prob,
+        "log_probs": list(uncertainty.log_probs),
+        "total": list(uncertainty.total),
+        "aleatoric": list(uncertainty.aleatoric),
+        "epistemic": list(uncertainty.epistemic),
+        "log_prob_mixture": uncertainty.log_prob,
     }

@@ -124,14 +124,14 @@ def generate(
     ends = (stop,) if isinstance(stop, str) else tuple(stop)
     how = Decoding(draws, fresh_theta, mixture, temperature, top_p, top_k, max_new_tokens, ends, seed)
     if replies < 1:
-        raise ConfigError(f"replies is {replies}, which is too few: give 1 or more.")
+        raise ConfigError(f"replies is {replies}: give 1 or more.")
     check_options(options)
     check_guide(guide, model)
     check_drawn(model, guide, how)
-    asked = _encoded(prompts, model.backbone)
-    how = within_context(asked, model.backbone, how)
-    wanted = [(p, n) for p in asked for n in range(replies) if (p.id, n) not in skip]
-    return _batches(model, guide, wanted, how, memory_budget, options)
+    encoded = _encoded(prompts, model.backbone)
+    how = within_context(encoded, model.backbone, how)
+    pairs = [(p, n) for p in encoded for n in range(replies) if (p.id, n) not in skip]
+    return _batches(model, guide, pairs, how, memory_budget, options)
 
 
 def _batches(
@@ -188,19 +188,21 @@ def _some(
     stop = Stop(how.stop, backbone.tokenizer, ids.shape[1]) if how.stop else None
     ends = _ends(backbone, how.stop)
     with fitted as lm, _plainly(lm, backbone, how, ends):
-        found = lm.generate(
+        rows_of_tokens = lm.generate(
             input_ids=ids,
             attention_mask=mask,
             logits_processor=LogitsProcessorList([choice]),
             stopping_criteria=StoppingCriteriaList([stop] if stop else []),
             **options,
         )
-    new = found[::together, ids.shape[1] :]
+    new = rows_of_tokens[::together, ids.shape[1] :]
     log_probs = torch.stack(choice.log_probs, dim=-1)
     counts = stop.counts[::together] if stop else [None] * len(wanted)
     return [
-        _reply(*wanted[i], tokens, own, backbone.tokenizer, ends, how.stop, stopped)
-        for i, (tokens, own, stopped) in enumerate(zip(new.tolist(), log_probs.tolist(), counts, strict=True))
+        _reply(*wanted[i], tokens, log_p, backbone.tokenizer, ends, how.stop, stopped)
+        for i, (tokens, log_p, stopped) in enumerate(
+            zip(new.tolist(), log_probs.tolist(), counts, strict=True)
+        )
     ]
 
 
@@ -233,7 +235,7 @@ def _adapted(
 @contextmanager
 def _plainly(lm: PreTrainedModel, backbone: Backbone, how: Decoding, ends: Collection[int]) -> Iterator[None]:
     """Ignore the generation settings in a model's folder, except its end-of-text tokens."""
-    own = lm.generation_config
+    original = lm.generation_config
     # transformers passes the head a view of the last states. For a view torch multiplies row by row and
     # copies the whole embedding each time, which takes seconds and gigabytes.
     head = lm.get_output_embeddings().register_forward_pre_hook(lambda _, args: (args[0].contiguous(),))
@@ -248,7 +250,7 @@ def _plainly(lm: PreTrainedModel, backbone: Backbone, how: Decoding, ends: Colle
     try:
         yield
     finally:
-        lm.generation_config = own
+        lm.generation_config = original
         head.remove()
 
 
@@ -267,14 +269,14 @@ def _reply(
     ended = bool(tokens) and tokens[count - 1] in ends
     if stopped is not None and stopped <= count:
         count = stopped
-        text = _told(prompt, tokens[:count], tokenizer)
+        text = _text(prompt, tokens[:count], tokenizer)
         text, ended = text[: min((text.find(end) for end in stop if end in text), default=len(text))], True
     else:
-        text = _told(prompt, tokens[: count - ended], tokenizer)
+        text = _text(prompt, tokens[: count - ended], tokenizer)
     return Reply(prompt.id, number, text, tuple(tokens[:count]), tuple(log_probs[:count]), ended)
 
 
-def _told(prompt: Prompt, tokens: Sequence[int], tokenizer: Tokenizer) -> str:
+def _text(prompt: Prompt, tokens: Sequence[int], tokenizer: Tokenizer) -> str:
     """Return the text of a reply's tokens.
 
     Decoders strip the first space, or put one between words. So the continuation of a text prompt is decoded
@@ -295,28 +297,31 @@ def _ends(backbone: Backbone, stop: Sequence[str] = ()) -> set[int]:
 
     Also those of `stop` that are a special token, because decoded text does not contain them.
     """
-    told, tokenizer = backbone.lm.generation_config.eos_token_id, backbone.tokenizer
-    ends = {told} if isinstance(told, int) else set(told or ())
-    own = (getattr(tokenizer, "eos_token_id", None), turn_end(tokenizer))
+    of_model, tokenizer = backbone.lm.generation_config.eos_token_id, backbone.tokenizer
+    ends = {of_model} if isinstance(of_model, int) else set(of_model or ())
+    of_tokenizer = (getattr(tokenizer, "eos_token_id", None), turn_end(tokenizer))
     special = {
         token.content: number for number, token in tokenizer.added_tokens_decoder.items() if token.special
     }
-    return ends | {token for token in own if token is not None} | {special[t] for t in stop if t in special}
+    of_stop = {special[text] for text in stop if text in special}
+    return ends | {token for token in of_tokenizer if token is not None} | of_stop
 
 
 def _pad_id(backbone: Backbone) -> int:
-    own = backbone.tokenizer.pad_token_id
-    return int(own if own is not None else next(iter(_ends(backbone)), 0))
+    pad = backbone.tokenizer.pad_token_id
+    return int(pad if pad is not None else next(iter(_ends(backbone)), 0))
 
 
 def _encoded(prompts: Sequence[PromptLike] | Sequence[Prompt], backbone: Backbone) -> list[Prompt]:
     if isinstance(prompts, str):
         raise ConfigError(f"prompts is the text {prompts[:40]!r}: give a list of prompts.")
-    made = [p for p in prompts if isinstance(p, Prompt)]
-    if len(made) == len(prompts):
-        return made
-    if made:
-        raise ConfigError("Only some of the prompts are encoded: encode all of them, or none.")
+    encoded = [p for p in prompts if isinstance(p, Prompt)]
+    if len(encoded) == len(prompts):
+        return encoded
+    if encoded:
+        raise ConfigError(
+            f"{len(encoded)} of the {len(prompts)} prompts are encoded: encode all of them, or none."
+        )
     return encode_prompts([p for p in prompts if not isinstance(p, Prompt)], backbone.tokenizer)
 
 
@@ -326,11 +331,10 @@ def _bytes(backbone: Backbone, prompt: int, how: Decoding) -> int:
     size = torch.empty((), dtype=backbone.dtype).element_size()
     hidden = int(config.hidden_size)
     heads = int(getattr(config, "num_attention_heads", 1))
-    own = int(getattr(config, "num_key_value_heads", None) or heads)
+    kv_heads = int(getattr(config, "num_key_value_heads", None) or heads)
     width = int(getattr(config, "head_dim", None) or hidden // heads)
-    cached = (
-        2 * int(config.num_hidden_layers) * own * width * size * (prompt + (how.max_new_tokens or LONGEST))
-    )
+    tokens = prompt + (how.max_new_tokens or LONGEST)
+    cached = 2 * int(config.num_hidden_layers) * kv_heads * width * size * tokens
     inner = int(getattr(config, "intermediate_size", None) or 4 * hidden)
     read = prompt * (8 * hidden + 3 * inner + heads * prompt) * size
     logits = 40 * backbone.vocabulary  # float32, float64 and sorted copies

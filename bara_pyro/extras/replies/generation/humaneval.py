@@ -74,8 +74,8 @@ def write_programs(
     skip = {(row["id"], row["number"]) for row in there}
     lines = reply_lines(system, prompts, how, replies=replies, skip=skip)
     append_lines(file, there, lines, on_program)
-    wanted = {(name, number) for name in names for number in range(replies)}
-    return [row for row in read_jsonl(file, ReplyLine) if (row["id"], row["number"]) in wanted]
+    keys = {(name, number) for name in names for number in range(replies)}
+    return [row for row in read_jsonl(file, ReplyLine) if (row["id"], row["number"]) in keys]
 
 
 def judge_programs(
@@ -108,29 +108,29 @@ def judge_programs(
     """
     file = Path(out) / JUDGED
     keys = {problem.task_id: _key(problem) for problem in problems}
-    wanted = {(row["id"], row["number"]): (row["made"], keys[row["id"]]) for row in programs}
+    current = {(row["id"], row["number"]): (row["made"], keys[row["id"]]) for row in programs}
 
-    def asked(row: Json) -> bool:
-        return (row["id"], row["number"]) in wanted
+    def is_current(row: Json) -> bool:
+        return (row["id"], row["number"]) in current
 
     # Keep results of other replies and problems, and drop outdated ones.
     there = [
         row
         for row in read_jsonl(file, ReplyLine)
-        if not asked(row) or wanted[row["id"], row["number"]] == (row["made"], row.get("problem_key"))
+        if not is_current(row) or current[row["id"], row["number"]] == (row["made"], row.get("problem_key"))
     ]
     done = {(row["id"], row["number"]) for row in there}
     left = [row for row in programs if (row["id"], row["number"]) not in done]
-    found = judge(
+    results = judge(
         problems,
         ((row["id"], row["reply"]) for row in left),
         limits=limits,
         workers=workers,
         unsandboxed=unsandboxed,
     )
-    lines = (_came_of(left[one.index], keys[one.task_id], one.outcome) for one in found)
+    lines = (_came_of(left[one.index], keys[one.task_id], one.outcome) for one in results)
     append_lines(file, there, lines, on_program)
-    return [row for row in read_jsonl(file, ReplyLine) if asked(row)]
+    return [row for row in read_jsonl(file, ReplyLine) if is_current(row)]
 
 
 def _key(problem: Problem) -> str:

@@ -23,22 +23,22 @@ NEEDED = (
     *("id", "number", "prompt", "reply", "ended", "log_prob", "log_prob_mixture", "token_texts"),
     *("log_probs", "total", "aleatoric", "epistemic"),
 )
-TOKENS = 500  # of a reply that are shown
+TOKENS = 500  # most tokens of a reply that are shown
 LEVELS = 9
 CAP = 0.98  # quantile of the values that has the strongest colour
-# The first is the page's own, where nobody is unsure.
+# The first is the page's background, for tokens without uncertainty.
 DAY, NIGHT = COLOURS[::-1], ("#11161d", *COLOURS)
 
 
 @dataclass(frozen=True)
 class Colouring:
-    """What the colours can show.
+    """A quantity that colours can show.
 
     Attributes:
-        letter: of its classes in the page.
-        key: of the rows.
-        name: as it is read.
-        cap: in nats, from where a token has the strongest colour; 0: all tokens are at 0.
+        letter: prefix of its CSS classes.
+        key: its key in the rows.
+        name: its name on the page.
+        cap: value in nats from which a token has the strongest colour; 0: all tokens have the value 0.
     """
 
     letter: str
@@ -47,7 +47,7 @@ class Colouring:
     cap: float = 0.0
 
     def level(self, value: float | None) -> str:
-        """Return the number of a value's colour, or x where there is no value."""
+        """Return the number of a value's colour, or "x" for None."""
         if value is None:
             return "x"
         if not self.cap:
@@ -55,7 +55,7 @@ class Colouring:
         return str(max(0, min(LEVELS - 1, int((LEVELS - 1) * value / self.cap))))
 
     def values(self, row: Fields) -> list[float | None]:
-        """Return what is shown of each token of a reply, None where a file has no finite number."""
+        """Return the value of each token of a reply; None if the file has no finite number."""
         sign = -1.0 if self.key == "log_probs" else 1.0
         return [None if (number := _finite(value)) is None else sign * number for value in row[self.key]]
 
@@ -85,17 +85,17 @@ def write_reply_page(
     Args:
         rows: the lines that `bara generate --uncertainty` writes, as mappings.
         out: the file.
-        title: of the page.
-        draws: number of draws that the uncertainty was estimated from, which the page then tells.
-        prompts: how many are shown at most; the page says what it leaves out.
-        replies: how many of each prompt are shown at most, of each its first 500 tokens.
+        title: title of the page.
+        draws: number of draws that estimated the uncertainty, to state on the page; None: not stated.
+        prompts: most prompts to show; the page states what it leaves out.
+        replies: most replies per prompt to show, each with its first 500 tokens.
 
     Returns:
-        The file's path.
+        The path of the file.
 
     Raises:
         ConfigError: a number is less than 1.
-        DataError: there are no rows, or one lacks what `--uncertainty` adds.
+        DataError: there are no rows, or a row lacks the fields that `--uncertainty` adds.
         CheckpointError: the file cannot be written.
 
     Examples:
@@ -109,8 +109,8 @@ def write_reply_page(
     for name, value in (("draws", draws), ("prompts", prompts), ("replies", replies)):
         if value is not None and value < 1:
             raise ConfigError(f"{name} is {value}: give 1 or more.")
-    asked = _by_prompt(rows)
-    shown = [part[:replies] for part in islice(asked.values(), prompts)]
+    by_prompt = _by_prompt(rows)
+    shown = [part[:replies] for part in islice(by_prompt.values(), prompts)]
     views = [_capped(view, [row for part in shown for row in part]) for view in VIEWS]
     content = template_environment(PACKAGE).get_template("replies.html").render(
         mark=Markup(REPLY_PAGE),  # noqa: S704 (ours)
@@ -119,7 +119,7 @@ def write_reply_page(
         draws=draws,
         most=math.log(draws) if draws else None,
         cap=f"{100 * CAP:g}",
-        left_out=_left_out(asked, prompts, replies),
+        left_out=_left_out(by_prompt, prompts, replies),
         prompts=[_section(part, views) for part in shown],
     )  # fmt: skip
     style = template_environment(PACKAGE).get_template("replies.css").render(
@@ -132,33 +132,32 @@ def write_reply_page(
 
 
 def _by_prompt(rows: Iterable[Fields]) -> dict[str, list[Fields]]:
-    """Return the replies of each prompt, by their numbers."""
-    asked: dict[str, list[Fields]] = {}
+    """Return the replies of each prompt, ordered by their numbers."""
+    by_prompt: dict[str, list[Fields]] = {}
     for row in rows:
         _check(row)
-        asked.setdefault(str(row["id"]), []).append(row)
-    if not asked:
+        by_prompt.setdefault(str(row["id"]), []).append(row)
+    if not by_prompt:
         raise DataError("There are no replies to show: give rows that `bara generate` has written.")
-    return {prompt: sorted(part, key=lambda row: row["number"]) for prompt, part in asked.items()}
+    return {prompt: sorted(part, key=lambda row: row["number"]) for prompt, part in by_prompt.items()}
 
 
 def _check(row: Fields) -> None:
     name = f"Reply {row.get('number')} to {row.get('id')!r}"
     if missing := [key for key in NEEDED if key not in row]:
         raise DataError(
-            f"{name} has no {', '.join(missing)}: generate replies with uncertainty (--uncertainty), a "
-            "number of draws."
+            f"{name} has no {', '.join(missing)}: generate replies with --uncertainty and a number of draws."
         )
     counts = {key: len(row[key]) for key in ("token_texts", *(view.key for view in VIEWS))}
     if len({*counts.values()}) > 1:
-        told = ", ".join(f"{count} {key}" for key, count in counts.items())
-        raise DataError(f"{name} has {told}: give one of each a token.")
+        found = ", ".join(f"{count} {key}" for key, count in counts.items())
+        raise DataError(f"{name} has {found}: give one value of each per token.")
 
 
 def _capped(view: Colouring, rows: Sequence[Fields]) -> Colouring:
-    """Return a view whose strongest colour begins at a quantile of what is shown."""
+    """Return a view whose strongest colour begins at a quantile of the shown values."""
     values = [value for row in rows for value in view.values(row)[:TOKENS] if value is not None]
-    # Where nearly all are 0, the others are told from them.
+    # If nearly all values are 0, the maximum keeps the others visible.
     return replace(view, cap=max(0.0, float(np.quantile(values, CAP)) or max(values)) if values else 0.0)
 
 
@@ -167,10 +166,10 @@ def _finite(value: object) -> float | None:
 
 
 def _section(rows: Sequence[Fields], views: Sequence[Colouring]) -> Json:
-    """Return what the template shows of a prompt and its replies."""
-    asked = rows[0]["prompt"]
-    said = [("", asked)] if isinstance(asked, str) else [(m["role"], shown_message(m)) for m in asked]
-    return {"id": rows[0]["id"], "said": said, "replies": [_reply(row, views) for row in rows]}
+    """Return the template's values for a prompt and its replies."""
+    prompt = rows[0]["prompt"]
+    messages = [("", prompt)] if isinstance(prompt, str) else [(m["role"], shown_message(m)) for m in prompt]
+    return {"id": rows[0]["id"], "said": messages, "replies": [_reply(row, views) for row in rows]}
 
 
 def _reply(row: Fields, views: Sequence[Colouring]) -> Json:
@@ -179,10 +178,10 @@ def _reply(row: Fields, views: Sequence[Colouring]) -> Json:
     return {
         "number": row["number"],
         "count": len(row["token_texts"]),
-        "tokens": [_token(token, views, own) for token, *own in zip(marked, *values, strict=False)],
-        "log_prob": _told(_finite(row["log_prob"]), 2),
-        "log_prob_mixture": _told(_finite(row["log_prob_mixture"]), 2),
-        "epistemic": _told(sum(value for value in values[0] if value is not None), 3),
+        "tokens": [_token(token, views, parts) for token, *parts in zip(marked, *values, strict=False)],
+        "log_prob": _text(_finite(row["log_prob"]), 2),
+        "log_prob_mixture": _text(_finite(row["log_prob_mixture"]), 2),
+        "epistemic": _text(sum(value for value in values[0] if value is not None), 3),
         "ended": row["ended"],
     }
 
@@ -193,11 +192,11 @@ def _token(token: Marked, views: Sequence[Colouring], values: Sequence[float | N
         "text": token.text,
         "gap": token.gap,
         "levels": " ".join(view.letter + view.level(value) for view, value in pairs),
-        "note": ", ".join(f"{view.name} {_told(value, 3)}" for view, value in pairs),
+        "note": ", ".join(f"{view.name} {_text(value, 3)}" for view, value in pairs),
     }
 
 
-def _told(value: float | None, digits: int) -> str:
+def _text(value: float | None, digits: int) -> str:
     """Return a number as text, with "<" for numbers that would round to 0."""
     if value is None:
         return "unknown"
@@ -207,19 +206,19 @@ def _told(value: float | None, digits: int) -> str:
     return f"{value + 0.0:.{digits}f}".replace("-", "−")  # -0.0 is 0
 
 
-def _left_out(asked: dict[str, list[Fields]], prompts: int, replies: int) -> list[str]:
+def _left_out(by_prompt: dict[str, list[Fields]], prompts: int, replies: int) -> list[str]:
     """Return what the page does not show, in words."""
-    shown = list(islice(asked.values(), prompts))
+    shown = list(islice(by_prompt.values(), prompts))
     most = max(len(part) for part in shown)
     longest = max(len(row["token_texts"]) for part in shown for row in part[:replies])
     return [
-        *([f"the first {prompts} of {len(asked)} prompts"] if len(asked) > prompts else []),
+        *([f"the first {prompts} of {len(by_prompt)} prompts"] if len(by_prompt) > prompts else []),
         *([f"the first {replies} of up to {most} replies to a prompt"] if most > replies else []),
         *([f"the first {TOKENS} tokens of longer replies"] if longest > TOKENS else []),
     ]
 
 
 def _theme(colours: Sequence[str]) -> list[tuple[str, str]]:
-    """Return ground and letters of each level."""
+    """Return the background and text colour of each level."""
     grounds = [shade(level / (LEVELS - 1), colours) for level in range(LEVELS)]
     return [(ground, letters(ground)) for ground in grounds]

@@ -76,22 +76,22 @@ def encode_prompts(
         >>> prompt.id, tokenizer.convert_ids_to_tokens(prompt.token_ids)
         ('0', ['the', 'guest', 'lives', 'in'])
     """
-    found: list[Prompt] = []
-    for number, asked in enumerate(prompts):
+    encoded: list[Prompt] = []
+    for number, prompt in enumerate(prompts):
         name = ids[number] if ids else str(number)
-        if isinstance(asked, Mapping):
+        if isinstance(prompt, Mapping):
             raise DataError(
-                f"The prompt with the id {name!r} is one message, {str(asked)[:60]}: give each conversation "
-                "as a list of messages, [[..], ..]."
+                f"The prompt with the id {name!r} is one message, {str(prompt)[:60]}: give each conversation "
+                "as a list of messages, [[...], ...]."
             )
-        said, options = (asked.messages, asked.options) if isinstance(asked, Chat) else (asked, None)
-        given = in_chat(said, tokenizer) if chat else said
-        tokens = prompt_tokens(given, tokenizer, f"the prompt {name!r}", options)
+        content, options = (prompt.messages, prompt.options) if isinstance(prompt, Chat) else (prompt, None)
+        content = in_chat(content, tokenizer) if chat else content
+        tokens = prompt_tokens(content, tokenizer, f"the prompt {name!r}", options)
         if not tokens:
             raise DataError(f"The prompt with the id {name!r} has no tokens: leave it out.")
-        found.append(Prompt(tuple(tokens), name, isinstance(given, str)))
-    check_ids([prompt.id for prompt in found], "The prompts")
-    return found
+        encoded.append(Prompt(tuple(tokens), name, isinstance(content, str)))
+    check_ids([prompt.id for prompt in encoded], "The prompts")
+    return encoded
 
 
 def load_prompts(data: Data) -> tuple[list[str], list[PromptLike]]:
@@ -111,25 +111,25 @@ def load_prompts(data: Data) -> tuple[list[str], list[PromptLike]]:
     table = read_table(data)
     ids = [own_id(row) or f"row-{n}" for n, row in enumerate(table.rows, 1)]
     check_ids(ids, table.place)
-    found: list[PromptLike] = []
+    prompts: list[PromptLike] = []
     for number, (row_id, row) in enumerate(zip(ids, table.rows, strict=True), 1):
         where = f"row {number} of {table.place}"
-        asked = _asked(row, where)
+        prompt = _prompt(row, where)
         options = template_options(row, where)
-        check_unicode(texts_of([row_id, asked, options]), row, where)
-        found.append(Chat(said_by_user(asked), options) if options else asked)
-    return ids, found
+        check_unicode(texts_of([row_id, prompt, options]), row, where)
+        prompts.append(Chat(said_by_user(prompt), options) if options else prompt)
+    return ids, prompts
 
 
-def _asked(row: Fields, where: str) -> str | tuple[Message, ...]:
+def _prompt(row: Fields, where: str) -> str | tuple[Message, ...]:
     column = column_in(row, ("messages", *PROMPTS))
     if column is None:
         raise DataError(
             f"There is no prompt in {where}, which has {', '.join(map(str, row)) or 'no columns'}: give "
             f"'messages' or one of {', '.join(map(repr, PROMPTS))}."
         )
-    asked = asked_in(row, column, where)
-    if isinstance(asked, str):
-        return asked
-    answered = len(asked) > 1 and asked[-1]["role"] == "assistant"
-    return unweighted(asked[:-1] if answered else asked)
+    prompt = asked_in(row, column, where)
+    if isinstance(prompt, str):
+        return prompt
+    answered = len(prompt) > 1 and prompt[-1]["role"] == "assistant"
+    return unweighted(prompt[:-1] if answered else prompt)

@@ -1,13 +1,13 @@
-"""The tokens of a reply as they are read: what cannot be seen is marked, and where words are apart."""
+"""Show the tokens of a reply: mark invisible characters and restore spaces between tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# A token may be half a character, which no text has: so far ahead the next one is looked for.
+# A token may be part of a character, which does not occur in the text, so search this far for the next one.
 AHEAD = 12
-# Of no width, or turning round how what follows is read.
+# Characters of zero width, and those that change the direction of reading.
 UNSEEN = (0x200B, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2060, 0x206A), 0xFEFF)
-# Control characters have pictures of their own; a line break stays one, behind its sign.
+# Signs for control characters; a line break also stays a line break.
 PICTURES = {
     **{code: f"⟨U+{code:04X}⟩" for code in UNSEEN},
     **{code: chr(0x2400 + code) for code in range(32)},
@@ -17,11 +17,11 @@ PICTURES = {
 
 @dataclass(frozen=True)
 class Marked:
-    """A token as it is read.
+    """A token to show.
 
     Attributes:
-        text: with signs for what cannot be seen.
-        gap: whether a space stands before it that is no part of it.
+        text: its text, with signs for invisible characters.
+        gap: whether a space precedes it that is not part of it.
     """
 
     text: str
@@ -29,26 +29,26 @@ class Marked:
 
 
 def mark_tokens(texts: Sequence[str], reply: str) -> list[Marked]:
-    """Return tokens as they are read.
+    """Return tokens to show.
 
-    Some tokenizers decode a single token without the space before it: it is where the reply has one. What
-    ends a reply and is no part of its text stands apart.
+    Some tokenizers decode a single token without the space before it, so spaces are taken from the reply. A
+    space also precedes tokens that end a reply and are not part of its text.
 
     Args:
         texts: the tokens, decoded one by one.
         reply: the tokens, decoded together.
     """
-    found, end = [], 0
+    marked, end = [], 0
     for text in texts:
         at = reply.find(text, end, end + len(text) + AHEAD) if text else -1
         apart = reply[at - 1] == " " if at > end else at < 0 and end == len(reply) > 0
-        found.append(Marked(visible(text), apart))
+        marked.append(Marked(visible(text), apart))
         end = at + len(text) if at >= 0 else end
-    return found
+    return marked
 
 
 def visible(text: str) -> str:
-    """Return a token with signs for line breaks, control characters and spaces that stand alone."""
+    """Return a token with signs for line breaks, control characters, and spaces without other characters."""
     if not text.strip(" "):
         return "␣" * len(text) or "∅"
     return text.translate(PICTURES)

@@ -26,16 +26,16 @@ def token_entropy(rows: Iterable[Fields]) -> Json:
         rows: dictionaries from `reply_lines`; a number is left out if rows lack the fields for it.
     """
     rows = list(rows)
-    found: Json = {}
+    means: Json = {}
     if all(row.get("log_prob") is not None and row.get("tokens") for row in rows):
-        found["entropy"] = -sum(row["log_prob"] for row in rows) / sum(row["tokens"] for row in rows)
-    told = {name: [value for row in rows for value in row.get(name, ())] for name in ("total", "epistemic")}
-    if all(row.get(name) for row in rows for name in told) and None not in (
-        *told["total"],
-        *told["epistemic"],
+        means["entropy"] = -sum(row["log_prob"] for row in rows) / sum(row["tokens"] for row in rows)
+    parts = {name: [value for row in rows for value in row.get(name, ())] for name in ("total", "epistemic")}
+    if all(row.get(name) for row in rows for name in parts) and None not in (
+        *parts["total"],
+        *parts["epistemic"],
     ):
-        found |= {name: float(np.mean(values)) for name, values in told.items()}
-    return found
+        means |= {name: float(np.mean(values)) for name, values in parts.items()}
+    return means
 
 
 def diversity_of(replies: Sequence[Sequence[str]]) -> Json:
@@ -45,11 +45,11 @@ def diversity_of(replies: Sequence[Sequence[str]]) -> Json:
         Means over prompts: `distinct`, distinct 1- and 2-grams per hundred words; `diversity`, 100 -
         Self-BLEU, and its `signature`; or a `note` on why one of them is missing.
     """
-    texts = [own[:FEW] for own in replies]
+    texts = [of_prompt[:FEW] for of_prompt in replies]
     if len(texts[0]) < 2:
         return {}
-    if not all(any(text.strip() for text in own) for own in texts):
-        return {"note": "Some prompt has blank replies alone, and no diversity."}
+    if not all(any(text.strip() for text in of_prompt) for of_prompt in texts):
+        return {"note": "A prompt has only blank replies, so diversity is not measured."}
     distinct = {"distinct": [float(np.mean(distinct_n(texts, n))) for n in (1, 2)]}
     try:
         spread = self_bleu_diversity(texts)
@@ -59,22 +59,22 @@ def diversity_of(replies: Sequence[Sequence[str]]) -> Json:
 
 
 def sentences(found: Fields, few: int) -> list[str]:
-    """Return what `token_entropy` and `diversity_of`, of the first `few` replies, say."""
-    said = []
+    """Return sentences on `token_entropy`, and on `diversity_of` for the first `few` replies."""
+    lines = []
     if "entropy" in found:
-        said.append(
-            f"Entropy of a token: {found['entropy']:.3f} nats (-log p of those drawn, at temperature 1, "
-            "under their own draw)"
+        lines.append(
+            f"Entropy per token: {found['entropy']:.3f} nats (mean -log p of the sampled tokens at "
+            "temperature 1, under each reply's own draw)"
         )
     if "total" in found:
-        said.append(
-            f"Entropy of a token under the mixture of draws: {found['total']:.3f} nats, of which epistemic "
+        lines.append(
+            f"Entropy per token under the mixture of draws: {found['total']:.3f} nats, of which epistemic "
             f"{found['epistemic']:.3f}"
         )
     if "distinct" in found:
         words = " and ".join(f"{value:.1f}" for value in found["distinct"])
-        said.append(f"Distinct 1- and 2-grams of the first {few} replies: {words} a hundred words")
+        lines.append(f"Distinct 1- and 2-grams of the first {few} replies: {words} per hundred words")
     if "diversity" in found:
-        told = f"{found['diversity']:.1f} ({found['signature']})"
-        said.append(f"100 - Self-BLEU of the first {few} replies: {told}")
-    return said + ([f"Note: {found['note']}"] if "note" in found else [])
+        diversity = f"{found['diversity']:.1f} ({found['signature']})"
+        lines.append(f"100 - Self-BLEU of the first {few} replies: {diversity}")
+    return lines + ([f"Note: {found['note']}"] if "note" in found else [])

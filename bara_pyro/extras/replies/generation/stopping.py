@@ -1,4 +1,4 @@
-"""Where a reply has come to a text that ends it, found without decoding all of it at every token."""
+"""Stop a reply at given texts without decoding the complete reply at every token."""
 
 import re
 from collections.abc import Sequence
@@ -9,34 +9,34 @@ from transformers import StoppingCriteria
 
 from bara_pyro.data.tokens import Tokenizer
 
-BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # a byte of a character that has no token
-CHARACTER = 4  # bytes, at most
-TIDIED = 4  # characters that a decoder tidies together, at most
+BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # a byte of a character without a token
+CHARACTER = 4  # most bytes of a character
+TIDIED = 4  # most characters that a decoder tidies together
 
 
 class Stop(StoppingCriteria):
-    """Ends a reply once it holds one of some texts; transformers' own does not take every tokenizer.
+    """Ends a reply when it contains one of several texts, with any tokenizer, unlike transformers' class.
 
-    A row has ended at the first token with which its decoded tokens hold a text. That token made the text
-    whole, so a tail of the tokens is decoded, as many as a text of n bytes can reach back over:
+    A row ends at the first token with which its decoded tokens contain a text. That token completes the text,
+    so it suffices to decode the last tokens, as many as a text of n bytes can span:
 
-    - a token has a byte or more; what has no text when it is decoded alone is not counted;
-    - a decoder that tidies spaces takes away two at most for a character that it leaves (" ' "), so the text
-      was made of 3 n bytes or fewer, and looks at four characters (" n't"), of which the text may be the
-      first: four more;
-    - the first token that is decoded may lose the space before it: one more;
-    - UTF-8 tells where a character begins, so that the rest of one that is cut in two harms no other. Where
-      single bytes are tokens one bad byte spoils all next to it, so there the tail begins with a first byte.
+    - Each token has at least one byte. Tokens that decode to an empty text are not counted.
+    - A decoder that tidies spaces removes at most two per character that it keeps (" ' "), so the text comes
+      from at most 3 n bytes. It looks at four characters (" n't"), of which the text may be the first: four
+      more.
+    - The first decoded token may lose the space before it: one more.
+    - In UTF-8 the rest of a character that is cut does not affect other characters. If single bytes are
+      tokens, however, one invalid byte spoils its neighbours, so the tail begins with a first byte.
 
-    What the tail seems to hold (a cut may make it up) is looked for in the whole.
+    A text found in the tail may be an artefact of the cut, so it is then searched for in the complete reply.
 
     Args:
-        texts: that end a reply, none of them empty.
-        tokenizer: of the language model.
-        width: tokens of the prompts, padding included.
+        texts: texts that end a reply; they are not empty.
+        tokenizer: the language model's tokenizer.
+        width: number of tokens of the prompts, including padding.
 
     Attributes:
-        counts: for each row, how many tokens it had when it ended; None: it has not.
+        counts: number of tokens of each row when it ended; None for rows that have not ended.
     """
 
     def __init__(self, texts: Sequence[str], tokenizer: Tokenizer, width: int) -> None:
@@ -46,31 +46,31 @@ class Stop(StoppingCriteria):
         self.counts: list[int | None] = []
         self._reach = 1 + TIDIED + 3 * max(len(text.encode("utf-8", "replace")) for text in texts)
         self._left_out = set(tokenizer.all_special_ids)
-        self._told: list[list[int]] = []  # the tokens of each row, without those that have no text ever
+        self._tokens: list[list[int]] = []  # tokens of each row, without special tokens
         self._texts: dict[int, bool] = {}
         self._rests: dict[int, bool] = {}
 
     def __call__(self, input_ids: Tensor, scores: Tensor, **_: object) -> Tensor:
-        """Return which rows have ended, bool."""
+        """Return which rows have ended, bool, `rows`."""
         columns = input_ids.shape[1] - self.width
-        if not self._told:
-            self._told = [[] for _ in input_ids]
+        if not self._tokens:
+            self._tokens = [[] for _ in input_ids]
             self.counts = [None] * len(input_ids)
             self._read = 0
         for row, tokens in enumerate(input_ids[:, self.width + self._read :].tolist()):
             new = [token for token in tokens if token not in self._left_out]
-            self._told[row] += new
-            if new and self.counts[row] is None and self._holds(self._tail(self._told[row])):
-                self.counts[row] = columns if self._holds(self._told[row]) else None
+            self._tokens[row] += new
+            if new and self.counts[row] is None and self._holds(self._tail(self._tokens[row])):
+                self.counts[row] = columns if self._holds(self._tokens[row]) else None
         self._read = columns
         return torch.tensor([count is not None for count in self.counts], device=input_ids.device)
 
     def _holds(self, tokens: Sequence[int]) -> bool:
-        told = self.tokenizer.decode(tokens, skip_special_tokens=True)
-        return any(text in told for text in self.texts)
+        decoded = self.tokenizer.decode(tokens, skip_special_tokens=True)
+        return any(text in decoded for text in self.texts)
 
     def _tail(self, tokens: Sequence[int]) -> Sequence[int]:
-        """Return the last tokens, as many as a text that ends a reply can reach back over."""
+        """Return the last tokens, as many as a text that ends a reply can span."""
         start, count = len(tokens), 0
         while start and count < self._reach:
             start -= 1
@@ -85,7 +85,7 @@ class Stop(StoppingCriteria):
         return self._texts[token]
 
     def _goes_on(self, token: int) -> bool:
-        """Return whether a token is one byte, and not the first, of a character."""
+        """Return whether a token is a byte of a character, but not its first."""
         if token not in self._rests:
             byte = BYTE.fullmatch(self.tokenizer.convert_ids_to_tokens(token) or "")
             self._rests[token] = byte is not None and 0x80 <= int(byte[1], 16) < 0xC0

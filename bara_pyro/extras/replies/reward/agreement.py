@@ -59,12 +59,13 @@ class Agreement:
         return sentence_of(asdict(self))
 
 
-def sentence_of(told: Fields) -> str:
+def sentence_of(facts: Fields) -> str:
     """Return a sentence on a judge's agreement, from all its fields or those in `BRIEF`."""
     return (
-        f"agrees with {told['accuracy']:.1f} % of {told['pairs']} held-out preferences "
-        f"({100 * told['level']:.0f} % interval {told['low']:.1f} to {told['high']:.1f}; always choosing the "
-        f"longer reply: {told['longer_chosen']:.1f} %, the shorter: {100 - told['longer_chosen']:.1f} %)"
+        f"agrees with {facts['accuracy']:.1f} % of {facts['pairs']} held-out preferences "
+        f"({100 * facts['level']:.0f} % interval {facts['low']:.1f} to {facts['high']:.1f}; always choosing "
+        f"the longer reply: {facts['longer_chosen']:.1f} %, the shorter: "
+        f"{100 - facts['longer_chosen']:.1f} %)"
     )
 
 
@@ -89,12 +90,12 @@ def agreement(chosen: Tensor, rejected: Tensor, pairs: Sequence[PreferencePair])
         >>> from bara_pyro.data.preferences import Pair
         >>> from bara_pyro.extras.replies.reward import agreement
         >>> pairs = [Pair("Count .", "1 2 3", "no", "a"), Pair("Add .", "3", "no idea", "b")]
-        >>> found = agreement(torch.tensor([2.0, 0.0]), torch.tensor([1.0, 1.0]), pairs)
-        >>> found.accuracy, found.longer_chosen, found.margin
+        >>> result = agreement(torch.tensor([2.0, 0.0]), torch.tensor([1.0, 1.0]), pairs)
+        >>> result.accuracy, result.longer_chosen, result.margin
         (50.0, 50.0, 0.0)
     """
     if len(chosen) != len(pairs):
-        raise DataError(f"There are {len(pairs)} pairs and {len(chosen)} scores: give one of each a pair.")
+        raise DataError(f"There are {len(pairs)} pairs and {len(chosen)} scores: give one score per pair.")
     nll = float(bradley_terry(chosen.double(), rejected.double()))
     differences = (chosen.double() - rejected.double()).numpy()
     longer_by = [len(shown_message(pair.chosen)) - len(shown_message(pair.rejected)) for pair in pairs]

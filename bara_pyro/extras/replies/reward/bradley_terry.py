@@ -1,4 +1,4 @@
-"""The likelihood of a preference: the better a reply is scored than the other, the likelier it is chosen."""
+"""The Bradley-Terry loss: a reply is more likely to be preferred, the higher its score is above the other."""
 
 from torch import Tensor
 from torch.nn.functional import softplus
@@ -9,16 +9,16 @@ from bara_pyro.errors import DataError
 def bradley_terry(chosen: Tensor, rejected: Tensor) -> Tensor:
     """Return the mean over pairs of `-log sigmoid(chosen - rejected)`, in nats, a scalar.
 
-    Bradley and Terry 1952, Biometrika 39, 324-345; as the loss of a reward model Ouyang et al. 2022 (arXiv
-    2203.02155, equation 1). Written as a softplus: it neither overflows nor loses its gradient where the
-    scores are far apart.
+    The model is by Bradley and Terry (1952), Biometrika 39, 324-345; Ouyang et al. (2022, arXiv 2203.02155,
+    equation 1) use it as the loss of a reward model. As a softplus it neither overflows nor loses its
+    gradient for distant scores.
 
     Args:
-        chosen: scores of the replies that were preferred, `n`.
-        rejected: scores of the others, `n`.
+        chosen: scores of the preferred replies, `n`.
+        rejected: scores of the other replies, `n`.
 
     Raises:
-        DataError: the shapes differ, or there is no pair.
+        DataError: the shapes differ, or there are no pairs.
 
     Examples:
         >>> import torch
@@ -31,7 +31,7 @@ def bradley_terry(chosen: Tensor, rejected: Tensor) -> Tensor:
     """
     if chosen.shape != rejected.shape or not chosen.numel():
         raise DataError(
-            f"The scores have shapes {tuple(chosen.shape)} and {tuple(rejected.shape)}: give one of each a "
-            "pair, of at least one pair."
+            f"The scores have the shapes {tuple(chosen.shape)} and {tuple(rejected.shape)}: give two tensors "
+            "of the same shape with at least one score each."
         )
     return softplus(rejected - chosen).mean()

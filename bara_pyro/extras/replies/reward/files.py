@@ -1,4 +1,4 @@
-"""Files of replies to score, and which files of scores are ours."""
+"""Read replies to score, and recognise files with scores."""
 
 from pathlib import Path
 
@@ -16,39 +16,39 @@ REPLIES = ("reply", "completion", "output")
 
 
 def replies_in(data: Data) -> tuple[Rows, list[Conversation]]:
-    """Return the rows of a file as they are, and the prompt with the reply of each.
+    """Return the unchanged rows of a file, and the prompt and reply of each row.
 
     Args:
-        data: what `data.tables.read_table` reads; rows have `prompt`, a text or messages, and a text in
-            `reply` or `completion`; or, as AlpacaEval has them, `instruction` and `output`. What a column
-            `input` holds beside an `instruction` is put below it.
+        data: anything that `data.tables.read_table` reads. Rows have a `prompt` (a text or messages) and a
+            text in `reply` or `completion`; or `instruction` and `output`, as in AlpacaEval. A column `input`
+            is appended to its `instruction`.
 
     Raises:
-        DataError: a file that cannot be read, a row without one of them, or with a column `score` or `judge`
-            already.
+        DataError: the file cannot be read, a row has no prompt or reply, or a column `score` or `judge`
+            exists already.
     """
     table = read_table(data)
-    told: Rows = []
+    rows: Rows = []
     for number, row in enumerate(table.rows, 1):
         where = f"row {number} of {table.place}"
         for ours in (COLUMN, JUDGE):
             if ours in row:
-                raise DataError(f"There is a column {ours!r} in {where} already: rename it.")
-        found, asked = column_in(row, REPLIES), column_in(row, PROMPTS)
-        if found is None or asked is None:
-            missing = "prompt" if found is not None else "reply"
+                raise DataError(f"There is already a column {ours!r} in {where}: rename it.")
+        reply, prompt = column_in(row, REPLIES), column_in(row, PROMPTS)
+        if reply is None or prompt is None:
+            missing = "prompt" if reply is not None else "reply"
             raise DataError(
                 f"There is no {missing!r} in {where}, which has {', '.join(map(str, row)) or 'no columns'}: "
                 "give 'prompt' (or 'instruction'), and 'reply', 'completion' or 'output'."
             )
-        if not isinstance(row[found], str):
-            raise DataError(f"{found!r} of {where} is {str(row[found])[:60]!r}: give a text.")
+        if not isinstance(row[reply], str):
+            raise DataError(f"{reply!r} of {where} is {str(row[reply])[:60]!r}: give a text.")
         beside = {name: row.get(name) for name in ("input", *SYSTEM_COLUMNS, *GIVEN)}
-        told.append({asked: row[asked], **beside, "completion": row[found]})
-    return table.rows, conversations_in(DataTable(table.place, told), "row")
+        rows.append({prompt: row[prompt], **beside, "completion": row[reply]})
+    return table.rows, conversations_in(DataTable(table.place, rows), "row")
 
 
 def scores_in(path: Path) -> bool:
-    """Return whether a file holds rows with scores, as `bara reward score` writes them."""
+    """Return whether a file contains rows with scores, as `bara reward score` writes them."""
     row = first_object(path) or {}
     return isinstance(row.get(COLUMN), float) and bool({"prompt", JUDGE} & row.keys())

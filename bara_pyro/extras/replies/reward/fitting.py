@@ -1,4 +1,4 @@
-"""The training of a reward model on pairs of rows: its head alone, or LoRA with it."""
+"""Train a reward model on pairs of rows: only its head, or the head and LoRA."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,28 +21,28 @@ if TYPE_CHECKING:
     from peft import LoraModel
 
 TOKENS = 2048
-"""Tokens, padding included, that go through the model at a time where it keeps states for a gradient."""
+"""Most tokens, including padding, per forward pass while the model keeps states for a gradient."""
 WARMUP = 0.1
-"""Share of the steps over which the rate rises."""
+"""Share of the steps in which the learning rate rises."""
 LARGEST_NORM = 1.0
-"""Of the gradient; a larger one is scaled down."""
+"""Largest norm of the gradient; larger gradients are scaled down."""
 
 PairRows = tuple[list[int], list[int]]
-"""The tokens of a prompt with the preferred reply, and of that with the other."""
+"""Tokens of a prompt with the preferred reply, and with the other reply."""
 OnStep = Callable[[int, float], object]
-"""Called with the number of steps done and the loss of the last one, in nats."""
+"""Called after each step with the number of steps done and the loss of the step, in nats."""
 OnRows = Callable[[int], object]
 Scored = Callable[[Sequence[int]], tuple[Tensor, Tensor]]
-"""From places of pairs to the scores of their preferred replies, and of the others."""
+"""Indices of pairs -> scores of their preferred replies, and of the others."""
 
 
 @dataclass(frozen=True)
 class LastEpoch:
-    """What the last epoch of training saw.
+    """Statistics of the last epoch of training.
 
     Attributes:
-        nll: mean loss, in nats a pair.
-        accuracy: percentage of pairs whose preferred reply had the higher score when they were seen.
+        nll: mean loss, in nats per pair.
+        accuracy: percentage of pairs whose preferred reply had the higher score at their step.
     """
 
     nll: float
@@ -56,16 +56,17 @@ def fit_head(
     on_step: OnStep | None = None,
     on_rows: OnRows | None = None,
 ) -> LastEpoch:
-    """Train the head of a reward model in place on features of its rows, which are computed once.
+    """Train the head of a reward model in place, on features that are computed once.
 
     Args:
-        reward: of a causal language model.
+        reward: a reward model made from a causal language model.
         pairs: n pairs of rows of tokens.
         config: the settings.
         on_step: called after each step.
-        on_rows: called with the number of rows whose features are known since it was called last.
+        on_rows: called after each batch of features with its number of rows.
 
     Raises:
+        BackboneError: the model has no linear head.
         TrainingError: the loss is not finite.
     """
     states = features(reward, [row for pair in pairs for row in pair], on_rows)
@@ -82,10 +83,16 @@ def fit_head(
 def fit_lora(
     reward: RewardModel, pairs: Sequence[PairRows], config: RewardConfig, on_step: OnStep | None = None
 ) -> LastEpoch:
-    """Train the head and LoRA in all linear layers below it, which is merged into the weights in the end.
+    """Train the head and LoRA in all linear layers below it in place, then merge LoRA into the weights.
+
+    Args:
+        reward: a reward model made from a causal language model.
+        pairs: n pairs of rows of tokens.
+        config: the settings.
+        on_step: called after each step.
 
     Raises:
-        BackboneError: the package peft is not installed.
+        BackboneError: the package peft is not installed, or the model has no linear head.
         TrainingError: the loss is not finite.
     """
     tuner = _with_lora(reward, config)
@@ -100,39 +107,39 @@ def fit_lora(
     def parts(places: Sequence[int]) -> list[Sequence[int]]:
         return _parts(places, widths)
 
-    found = _fit(scored, parts, trained, len(pairs), config, on_step)
+    last = _fit(scored, parts, trained, len(pairs), config, on_step)
     with torch.no_grad():
         tuner.merge_and_unload()
-    return found
+    return last
 
 
 def features(reward: RewardModel, rows: Sequence[Sequence[int]], on_rows: OnRows | None = None) -> Tensor:
-    """Return what the head is given of each row: the state of its last token, float32, `n x H`."""
+    """Return the head's input for each row, the state of its last token (float32, `n x H`)."""
     order = sorted(range(len(rows)), key=lambda place: len(rows[place]))
     pad = reward.model.config.get_text_config().pad_token_id
-    found: list[Tensor] = [torch.empty(0)] * len(rows)
+    states: list[Tensor] = [torch.empty(0)] * len(rows)
     for places in _parts(order, [len(row) for row in rows]):
         ids, mask = pad_right([rows[place] for place in places], pad)
         with torch.no_grad():
             out = reward.model.base_model(ids.to(reward.device), attention_mask=mask.to(reward.device))
         for at, place in enumerate(places):
-            found[place] = out.last_hidden_state[at, len(rows[place]) - 1].float()
+            states[place] = out.last_hidden_state[at, len(rows[place]) - 1].float()
         if on_rows is not None:
             on_rows(len(places))
-    return torch.stack(found)
+    return torch.stack(states)
 
 
 def head_of(reward: RewardModel) -> nn.Linear:
-    """Return the head of a classifier made of a causal language model.
+    """Return the head of a classifier made from a causal language model.
 
     Raises:
-        BackboneError: the model is of another kind.
+        BackboneError: the model has no linear head.
     """
     head = getattr(reward.model, HEAD, None)
     if not isinstance(head, nn.Linear):
         raise BackboneError(
-            f"{reward.name} is a {type(reward.model).__name__}, which has no linear head called {HEAD!r}: "
-            "give a causal language model."
+            f"{reward.name} is a {type(reward.model).__name__} without a linear head named {HEAD!r}: give a "
+            "causal language model."
         )
     return head
 
@@ -155,7 +162,7 @@ def _with_lora(reward: RewardModel, config: RewardConfig) -> "LoraModel":
 
 
 def _parts(places: Sequence[int], lengths: Sequence[int]) -> list[Sequence[int]]:
-    """Cut places into runs that, padded to the longest, hold `TOKENS` at most, or one place each."""
+    """Split indices of pairs into batches of at most `TOKENS` padded tokens, with at least one pair each."""
     parts: list[list[int]] = []
     for place in sorted(places, key=lambda place: lengths[place]):
         if not parts or (len(parts[-1]) + 1) * lengths[place] > TOKENS:
@@ -175,12 +182,12 @@ def _fit(
     steps = config.steps(pairs)
     optimizer = torch.optim.AdamW(parameters, lr=config.rate, weight_decay=config.weight_decay)
     schedule = linear_schedule(optimizer, steps, WARMUP)
-    seen: list[tuple[float, float]] = []
+    losses: list[tuple[float, float]] = []  # and the share of pairs in the right order
     for step in range(steps):
         places = training_batches(pairs, config.batch_size, config.seed, step)
         optimizer.zero_grad()
-        seen.append(_backward(scored, parts(places), len(places)))
-        if not torch.isfinite(torch.tensor(seen[-1][0])):
+        losses.append(_backward(scored, parts(places), len(places)))
+        if not torch.isfinite(torch.tensor(losses[-1][0])):
             raise TrainingError(
                 f"The loss is not finite at step {step + 1} of {steps}: lower lr ({config.rate:g}), or train "
                 "in float32."
@@ -189,13 +196,13 @@ def _fit(
         optimizer.step()
         schedule.step()
         if on_step is not None:
-            on_step(step + 1, seen[-1][0])
-    last = torch.tensor(seen[-max(1, steps // config.epochs) :], dtype=torch.float64).mean(0).tolist()
+            on_step(step + 1, losses[-1][0])
+    last = torch.tensor(losses[-max(1, steps // config.epochs) :], dtype=torch.float64).mean(0).tolist()
     return LastEpoch(last[0], 100 * last[1])
 
 
 def _backward(scored: Scored, parts: Sequence[Sequence[int]], pairs: int) -> tuple[float, float]:
-    """Add up the gradient of a step, part by part; return its loss and the share of pairs ordered rightly."""
+    """Accumulate the gradient of a step; return its loss and the share of pairs in the right order."""
     loss = right = 0.0
     for part in parts:
         chosen, rejected = scored(part)

@@ -155,8 +155,8 @@ def load_classifier(
     place, path = find_device(device), resolve(name)
     if is_run(Path(path)):
         raise BackboneError(
-            f"{str(name)!r} is a run, which answers and does not score: give what `bara reward train` "
-            "wrote, or another classifier of one output."
+            f"{str(name)!r} is a run, not a reward model: give a folder that `bara reward train` wrote, or "
+            "another classifier with one output."
         )
     how: Json = {
         "num_labels": 1,
@@ -178,9 +178,9 @@ def load_classifier(
             f"Cannot load {str(name)!r} as a classifier ({reason_of(error)}): give a folder with "
             "config.json, model.safetensors and a tokenizer, or a hub name that can be reached."
         ) from error
-    for key, stored, wanted in info["mismatched_keys"]:
-        found = f"it has {stored[0]} outputs" if tuple(wanted)[:1] == (1,) else f"{key} has another shape"
-        raise BackboneError(f"{str(name)!r} is no reward model, {found}: give one with a single output.")
+    for key, stored, expected in info["mismatched_keys"]:
+        why = f"it has {stored[0]} outputs" if tuple(expected)[:1] == (1,) else f"{key} has another shape"
+        raise BackboneError(f"{str(name)!r} is not a reward model ({why}): give a model with one output.")
     return model.to(place).eval(), tokenizer, sorted(info["missing_keys"])
 
 
@@ -206,8 +206,8 @@ def give_padding(model: PreTrainedModel, tokenizer: Tokenizer, name: str | Path)
         config.pad_token_id = tokenizer.pad_token_id
     if config.pad_token_id is None:
         raise BackboneError(
-            f"{str(name)!r} has no padding token, which marks the end of replies in a batch: add the "
-            "pad_token_id of its training to its config.json."
+            f"{str(name)!r} has no padding token, which marks the end of replies in a batch: set "
+            "pad_token_id in its config.json to the token of its training."
         )
 
 
@@ -219,5 +219,5 @@ def float_head(model: PreTrainedModel) -> None:
         head.register_forward_pre_hook(_as_float)
 
 
-def _as_float(_: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    return tuple(value.float() for value in given)
+def _as_float(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return tuple(value.float() for value in inputs)

@@ -26,12 +26,12 @@ def row_of(conversation: Conversation, tokenizer: Tokenizer, form: str, max_leng
         DataError: messages are given with the form "plain", the template rejects them or drops a text, a text
             is not valid Unicode, or there are no tokens.
     """
-    given, whole = _texts(conversation, tokenizer, form)
-    check_unicode([given, whole])
+    prompt, both = _texts(conversation, tokenizer, form)
+    check_unicode([prompt, both])
     if form == CHAT:  # the template writes the special tokens
-        before, tokens = ids_of(tokenizer, [given, whole])
+        before, tokens = ids_of(tokenizer, [prompt, both])
     else:
-        before, tokens = (list(tokenizer(text, verbose=False)["input_ids"]) for text in (given, whole))
+        before, tokens = (list(tokenizer(text, verbose=False)["input_ids"]) for text in (prompt, both))
     if not tokens:
         raise DataError(f"Prompt and reply of row {conversation.id!r} have no tokens: give a text.")
     excess = len(tokens) - max_length
@@ -49,13 +49,13 @@ def _texts(conversation: Conversation, tokenizer: Tokenizer, form: str) -> tuple
         prompt, reply = conversation.prompt, conversation.reply
         if conversation.options or not (isinstance(prompt, str) and isinstance(reply, str)):
             raise DataError(
-                f"Row {conversation.id!r} is a conversation and the reward model has no chat template: give "
+                f"Row {conversation.id!r} is a conversation, but the reward model has no chat template: give "
                 "prompt and reply as texts."
             )
         return prompt, prompt + reply
     messages, reply = said_by_user(conversation.prompt), said_by_assistant(conversation.reply)
-    found = written(messages, tokenizer, f"row {conversation.id!r}", conversation.options, reply)
-    return found.given, found.whole
+    texts = written(messages, tokenizer, f"row {conversation.id!r}", conversation.options, reply)
+    return texts.given, texts.whole
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:

@@ -53,16 +53,16 @@ def score_replies(
         >>> config = RewardConfig(epochs=20, max_length=32, head_only=True)
         >>> task = PreferenceTask("mine", train=pairs[:1], test=pairs[1:])
         >>> reward = train_reward("microworld", task, Path("judge"), config)
-        >>> asked = [("in summer", " he keeps goats ."), ("in summer", " no .")]
-        >>> better, worse = score_replies(reward, asked)
+        >>> pairs = [("in summer", " he keeps goats ."), ("in summer", " no .")]
+        >>> better, worse = score_replies(reward, pairs)
         >>> bool(better > worse)
         True
     """
-    told = [_conversation(reply, number) for number, reply in enumerate(replies, 1)]
-    rows = encoded_rows(reward, told, check_length(reward, max_length))
+    conversations = [_conversation(reply, number) for number, reply in enumerate(replies, 1)]
+    rows = encoded_rows(reward, conversations, check_length(reward, max_length))
     scores = scores_of_rows(reward, rows, batch_size, on_rows)
     if not torch.isfinite(scores).all():
-        worst = told[int((~torch.isfinite(scores)).nonzero()[0])]
+        worst = conversations[int((~torch.isfinite(scores)).nonzero()[0])]
         raise BackboneError(
             f"The score of row {worst.id!r} is not finite: load the reward model in float32 or bfloat16."
         )
@@ -89,12 +89,14 @@ def check_length(reward: RewardModel, max_length: int | None) -> int:
     return length
 
 
-def encoded_rows(reward: RewardModel, told: Sequence[Conversation], max_length: int) -> list[list[int]]:
+def encoded_rows(
+    reward: RewardModel, conversations: Sequence[Conversation], max_length: int
+) -> list[list[int]]:
     """Return the tokens of rows; raise `DataError` if there are no rows or a reply is too long."""
-    if not told:
+    if not conversations:
         raise DataError("There are no replies to score: give at least one.")
     rows = []
-    for conversation in told:
+    for conversation in conversations:
         row = row_of(conversation, reward.tokenizer, reward.format, max_length)
         if row is None:
             raise DataError(
@@ -125,5 +127,5 @@ def scores_of_rows(
 def forward(reward: RewardModel, rows: Sequence[Sequence[int]]) -> Tensor:
     """Return the scores of a batch (float32, `B`), differentiable if gradients are enabled."""
     ids, mask = pad_right(rows, reward.model.config.get_text_config().pad_token_id)
-    found = reward.model(input_ids=ids.to(reward.device), attention_mask=mask.to(reward.device))
-    return found.logits[:, 0].float()
+    output = reward.model(input_ids=ids.to(reward.device), attention_mask=mask.to(reward.device))
+    return output.logits[:, 0].float()

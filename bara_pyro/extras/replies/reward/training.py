@@ -103,9 +103,9 @@ def train_reward(
         fitted = _fit(reward, train_rows, config, say)
         with writing(out), appearing(out) as folder:
             _save(reward, folder)
-            found = _held_out(load_reward_model(folder, config.dtype, device), test, test_rows, say)
-            told = _record(name, task, (train, test), config, reward.format, fitted, found)
-            write_json(folder / RECORD, {**told, "seconds": round(time.perf_counter() - began, 1)})
+            held_out = _held_out(load_reward_model(folder, config.dtype, device), test, test_rows, say)
+            record = _record(name, task, (train, test), config, reward.format, fitted, held_out)
+            write_json(folder / RECORD, {**record, "seconds": round(time.perf_counter() - began, 1)})
             record_files(folder, *os.listdir(folder))
             discard(out)
     except KeyboardInterrupt as stop:
@@ -148,21 +148,21 @@ def _rows(
     reward: RewardModel, pairs: Sequence[PreferencePair], max_length: int, kind: str
 ) -> tuple[list[PreferencePair], list[PairRows]]:
     """Return the pairs that fit `max_length`, and their tokens."""
-    kept: list[PreferencePair] = []
+    fitting: list[PreferencePair] = []
     rows: list[PairRows] = []
     for pair in pairs:
         chosen, rejected = (
             row_of(side, reward.tokenizer, reward.format, max_length) for side in pair.sides()
         )
         if chosen is not None and rejected is not None:
-            kept.append(pair)
+            fitting.append(pair)
             rows.append((chosen, rejected))
-    if not kept:
+    if not fitting:
         raise DataError(
             f"All {len(pairs)} {kind} pairs have a reply of more than {max_length} tokens: raise max_length "
             "(--max-length)."
         )
-    return kept, rows
+    return fitting, rows
 
 
 def pad_apart(reward: RewardModel, rows: Sequence[Sequence[int]]) -> None:
@@ -231,20 +231,20 @@ def _held_out(
 def _record(
     name: str | Path,
     task: PreferenceTask,
-    kept: tuple[Sequence[PreferencePair], Sequence[PreferencePair]],
+    pairs: tuple[Sequence[PreferencePair], Sequence[PreferencePair]],
     config: RewardConfig,
     form: str,
     fitted: LastEpoch,
-    found: Agreement,
+    held_out: Agreement,
 ) -> Json:
     """Return the content of `reward.json`; rates are in percent."""
-    train, test = kept
+    train, test = pairs
     return {
         "schema": SCHEMA,
         "language_model": str(name),
         "format": form,
         "max_length": config.max_length,
-        "held_out": asdict(found),
+        "held_out": asdict(held_out),
         "last_epoch": asdict(fitted),
         "data": {
             "task": task.name,

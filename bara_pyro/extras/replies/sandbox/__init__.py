@@ -1,4 +1,4 @@
-"""Programs that nobody has read, such as those of a language model: run apart, and tested beyond forgery."""
+"""Run untrusted Python programs in isolation and test them so that they cannot forge the result."""
 
 from bara_pyro.extras.replies.sandbox.humaneval import Judged, Problem, judge, load_humaneval, truncate
 from bara_pyro.extras.replies.sandbox.limits import Limits

@@ -1,8 +1,8 @@
-"""The command that runs a Python program apart from everything else, by bubblewrap.
+"""Build the command that runs a Python program in isolation with bubblewrap.
 
-The program sees /usr, the libraries of the system, the Python that this interpreter was installed with
-(`sys.base_prefix`, so that a virtual environment's packages stay out), an empty /tmp in memory, and four
-devices: nothing else of the system, no /proc, no network, no process but its own.
+The program sees /usr, the system's libraries, the Python installation of this interpreter (`sys.base_prefix`,
+without the packages of a virtual environment), an empty /tmp in memory, and four devices. It sees no other
+files, no /proc, no network and no other processes.
 """
 
 import os
@@ -16,13 +16,14 @@ from bara_pyro.errors import SandboxError
 from bara_pyro.extras.replies.sandbox.limits import Limits
 
 PROGRAM = "/program.py"
-ENVIRONMENT = {"PATH": "/usr/bin", "HOME": "/tmp", "LANG": "C.UTF-8"}  # noqa: S108 - the sandbox's own
+ENVIRONMENT = {"PATH": "/usr/bin", "HOME": "/tmp", "LANG": "C.UTF-8"}  # noqa: S108 - inside the sandbox
 DEVICES = ("null", "zero", "random", "urandom")
 LIBRARIES = ("/lib", "/lib32", "/lib64", "/libx32")
-# User ids that no distribution, directory service or container hands out (systemd's UIDS-GIDS).
+# User ids that no distribution, directory service or container assigns (see systemd's UIDS-GIDS).
 FIRST_UNUSED_UID, UNUSED_UIDS = 0x70000000, 2**28
 
-# Runs inside, before the program: limits that bubblewrap itself would not survive, then another user.
+# Runs in the sandbox before the program: sets limits that bubblewrap would not survive, then changes the
+# user.
 LAUNCHER = """
 import os, resource
 for name, pair in limits.items():
@@ -41,15 +42,21 @@ os.execv(command[0], command)
 
 
 def python() -> str:
-    """Return the path of the interpreter that programs run with: that of `sys.base_prefix`."""
+    """Return the path of the interpreter that runs programs, in `sys.base_prefix`."""
     return os.path.realpath(sys.executable)
 
 
 def launch(limits: Limits, program: str, uid: int | None = None) -> list[str]:
-    """Return the command that sets the limits and runs the program at a path."""
+    """Return the command that sets the limits and runs the program at a path.
+
+    Args:
+        limits: limits on the program.
+        program: path of the program.
+        uid: user id to change to; None: keep the current one.
+    """
     command = [python(), "-I", program]
-    given = f"limits, uid, command = {limits.resources()!a}, {uid!a}, {command!a}"
-    return [python(), "-I", "-S", "-c", given + LAUNCHER]
+    values = f"limits, uid, command = {limits.resources()!a}, {uid!a}, {command!a}"
+    return [python(), "-I", "-S", "-c", values + LAUNCHER]
 
 
 def bwrap() -> str:
@@ -61,21 +68,21 @@ def bwrap() -> str:
     if path := shutil.which("bwrap"):
         return path
     raise SandboxError(
-        "Programs cannot be isolated without bwrap: install the package bubblewrap of a Linux system, or "
-        "pass unsandboxed=True (--allow-unsandboxed) for programs that you would run yourself."
+        "Programs cannot be isolated without bwrap: install the package bubblewrap (Linux), or pass "
+        "unsandboxed=True (--allow-unsandboxed) if you trust the programs."
     )
 
 
 def isolated(limits: Limits, program: int, seccomp: int) -> list[str]:
-    """Return the command that runs a program isolated.
+    """Return the command that runs a program in isolation.
 
     Args:
-        limits: what it may use.
+        limits: limits on the program.
         program: file descriptor of its text.
         seccomp: file descriptor of the filter of system calls.
 
     Raises:
-        SandboxError: there is no bubblewrap, or Python is installed in the home folder itself.
+        SandboxError: bubblewrap is not installed, or Python is installed directly in the home folder.
     """
     unshare, uid = _user()
     return [
@@ -86,10 +93,10 @@ def isolated(limits: Limits, program: int, seccomp: int) -> list[str]:
         *_system(),
         *_folders([Path("/dev"), Path("/etc")]),
         *(word for name in DEVICES for word in ("--dev-bind", f"/dev/{name}", f"/dev/{name}")),
-        # Where the loader finds a libpython in /usr/local/lib.
+        # By this file the loader finds a libpython in /usr/local/lib.
         *("--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"),
         *("--perms", "0444", "--ro-bind-data", str(program), PROGRAM),
-        *("--perms", "1777", "--size", str(limits.disk), "--tmpfs", "/tmp"),  # noqa: S108 - the sandbox's own
+        *("--perms", "1777", "--size", str(limits.disk), "--tmpfs", "/tmp"),  # noqa: S108 - in the sandbox
         *("--remount-ro", "/"),
         *("--chdir", "/tmp", "--"),  # noqa: S108
         *launch(limits, PROGRAM, uid),
@@ -97,10 +104,10 @@ def isolated(limits: Limits, program: int, seccomp: int) -> list[str]:
 
 
 def _user() -> tuple[list[str], int | None]:
-    """Return what makes the program another user, and the user id that the launcher takes on, if any.
+    """Return arguments that make the program another user, and the user id for the launcher, if any.
 
-    The kernel exempts root from the limit on processes, whatever a user namespace calls it. Where root calls,
-    the program therefore gets a user id of its own; no two programs count together then, either.
+    The kernel exempts root from the limit on processes, also under another name in a user namespace. If root
+    calls, the program therefore gets a separate user id, so that two programs do not share the limit.
     """
     if os.geteuid() == 0 and _root_of_the_system():
         uid = FIRST_UNUSED_UID + secrets.randbelow(UNUSED_UIDS)
@@ -109,18 +116,18 @@ def _user() -> tuple[list[str], int | None]:
 
 
 def _root_of_the_system() -> bool:
-    """Tell whether user ids are those of the system, not of a container with its own."""
+    """Return whether user ids are those of the system, not those of a container."""
     return Path("/proc/self/uid_map").read_text(encoding="ascii").split() == ["0", "0", str(2**32 - 1)]
 
 
 def _system() -> list[str]:
-    """Return the read-only parts of the system that Python needs."""
+    """Return arguments for the read-only parts of the system that Python needs."""
     roots = {Path("/usr"), Path(sys.base_prefix), Path(sys.base_exec_prefix)}
     home = Path(os.path.expanduser("~"))
     for root in roots & {home, *home.parents}:
         raise SandboxError(
-            f"Programs cannot be isolated: they need Python, which is installed in {root}, where {home} is; "
-            "install it in a folder of its own."
+            f"Programs cannot be isolated, because Python is installed in {root}, which contains {home}: "
+            "install Python in a separate folder."
         )
     outermost = [root for root in sorted(roots) if not any(other in root.parents for other in roots)]
     words = _folders(parent for root in outermost for parent in reversed(root.parents[:-1]))
@@ -134,5 +141,5 @@ def _system() -> list[str]:
 
 
 def _folders(paths: Iterable[Path]) -> list[str]:
-    """Return what makes empty folders that another user may pass through."""
+    """Return arguments that create empty folders which other users may enter."""
     return [word for path in dict.fromkeys(paths) for word in ("--perms", "0755", "--dir", str(path))]

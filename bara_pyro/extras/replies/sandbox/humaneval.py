@@ -1,6 +1,7 @@
-"""HumanEval (Chen et al. 2021, "Evaluating Large Language Models Trained on Code", arXiv:2107.03374).
+"""Read HumanEval problems and test completions of them.
 
-164 functions to be written from their signature and docstring, each with a test `check(candidate)`.
+HumanEval (Chen et al. 2021, "Evaluating Large Language Models Trained on Code", arXiv 2107.03374) has 164
+functions to complete from signature and docstring, each with a test `check(candidate)`.
 """
 
 import gzip
@@ -18,20 +19,20 @@ from bara_pyro.extras.replies.sandbox.runner import check_isolation
 from bara_pyro.extras.replies.sandbox.trial import Outcome, try_function
 from bara_pyro.untrusted.schemas import MOST_JSON
 
-# Where the paper stops a completion (section 3.2): what follows is another function or a statement.
+# Texts that end a completion (section 3.2 of the paper): another function or a statement follows.
 STOP_SEQUENCES = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A function to be written.
+    """A function to complete.
 
     Attributes:
-        task_id: such as "HumanEval/0".
+        task_id: identifier, for example "HumanEval/0".
         prompt: imports, helpers, and the signature and docstring of the function.
-        entry_point: its name.
-        test: Python text that defines `check(candidate)`; trusted, though it runs isolated as well.
-        canonical_solution: the body that the authors wrote.
+        entry_point: name of the function.
+        test: Python text that defines `check(candidate)`; it is trusted, but also runs in isolation.
+        canonical_solution: the authors' body of the function.
     """
 
     task_id: str
@@ -43,12 +44,12 @@ class Problem:
 
 @dataclass(frozen=True)
 class Judged:
-    """A completion and what came of it.
+    """The result of testing a completion.
 
     Attributes:
-        index: its position among those given.
-        task_id: of its problem.
-        outcome: whether it passed, and why not.
+        index: position of the completion in the input.
+        task_id: identifier of its problem.
+        outcome: whether it passed, and the reason if not.
     """
 
     index: int
@@ -60,7 +61,7 @@ def load_humaneval(path: str | Path) -> tuple[Problem, ...]:
     """Read the problems from HumanEval.jsonl or HumanEval.jsonl.gz.
 
     Raises:
-        DataError: no such file, or a row that is no problem; both are named.
+        DataError: the file cannot be read, a row is not a problem, or a task_id repeats.
 
     Examples:
         >>> import json
@@ -85,10 +86,12 @@ def load_humaneval(path: str | Path) -> tuple[Problem, ...]:
             continue
         problem = _problem(line, f"{path}, row {number}")
         if problem.task_id in problems:
-            raise DataError(f"{path}, row {number} has the task_id {problem.task_id!r} again: remove one.")
+            raise DataError(
+                f"{path}, row {number} repeats the task_id {problem.task_id!r}: remove one of the two."
+            )
         problems[problem.task_id] = problem
     if not problems:
-        raise DataError(f"{path} holds no problems: give HumanEval.jsonl or HumanEval.jsonl.gz.")
+        raise DataError(f"{path} contains no problems: give HumanEval.jsonl or HumanEval.jsonl.gz.")
     return tuple(problems.values())
 
 
@@ -102,37 +105,39 @@ def _text(path: Path) -> str:
             raise ValueError(f"it has more than {MOST_JSON:,} bytes")  # noqa: TRY301
         return data.decode("utf-8-sig")
     except (OSError, EOFError, zlib.error, ValueError) as error:
-        raise DataError(f"{path} cannot be read ({error}): fetch it again.") from error
+        raise DataError(f"Cannot read {path} ({error}): download it again.") from error
 
 
 def _problem(line: str, place: str) -> Problem:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{place} is not JSON ({error}): fetch the file again.") from error
+        raise DataError(f"{place} is not JSON ({error}): download the file again.") from error
     if not isinstance(row, dict):
-        raise DataError(f"{place} is not a JSON object: {line[:40]!r}.")
+        raise DataError(f"{place} is not a JSON object ({line[:40]!r}): download the file again.")
     names = [field.name for field in fields(Problem)]
     for name in names:
         if not isinstance(row.get(name), str):
-            wanted = ", ".join(names)
-            raise DataError(f"{place} has {row.get(name)!r} as its {name}: a problem has the texts {wanted}.")
+            texts = ", ".join(names)
+            raise DataError(f"{place} has {row.get(name)!r} as its {name}: give the texts {texts}.")
     problem = Problem(**{name: row[name] for name in names})
     if not problem.entry_point.isidentifier() or f"def {problem.entry_point}(" not in problem.prompt:
-        raise DataError(f"{place} has a prompt that does not define its entry_point {problem.entry_point!r}.")
+        raise DataError(
+            f"The prompt of {place} does not define its entry_point {problem.entry_point!r}: correct the row."
+        )
     return problem
 
 
 def truncate(completion: str, stop: Sequence[str] = STOP_SEQUENCES) -> str:
-    r"""Return a completion up to the first of the texts that end it, which is left out.
+    r"""Return a completion up to, and without, the first text that ends it.
 
     Examples:
         >>> from bara_pyro.extras.replies.sandbox import truncate
         >>> truncate("    return x\n\ndef g():\n    pass")
         '    return x\n'
     """
-    found = [at for at in map(completion.find, stop) if at >= 0]
-    return completion[: min(found, default=len(completion))]
+    ends = [at for at in map(completion.find, stop) if at >= 0]
+    return completion[: min(ends, default=len(completion))]
 
 
 def judge(
@@ -143,22 +148,22 @@ def judge(
     workers: int | None = None,
     unsandboxed: bool = False,
 ) -> Iterator[Judged]:
-    """Test completions, several at a time, and yield what came of each as soon as it is known.
+    """Test completions, several at a time, and yield each result as soon as it is known.
 
-    The order is that in which they end; `index` says which one it was. Completions are drawn as there is room
-    for them, so that the iterable may be long; one that is broken off waits for the few that run.
+    Results come in the order in which the tests end; `index` identifies the completion. Completions are read
+    as workers become free, so the iterable may be long. Closing the generator waits for the running tests.
 
     Args:
-        problems: what the completions are of.
-        completions: pairs of a task_id and the text that follows the prompt, cut (`truncate`) where that is
-            wanted; any number of each problem.
-        limits: what each of a completion's two processes may use, and the seconds of both together.
-        workers: completions at a time, by default one a processor core.
+        problems: the problems.
+        completions: pairs of a task_id and the text that follows the prompt (use `truncate` to cut it); any
+            number per problem.
+        limits: limits on each of a completion's two processes; `seconds` is for both together.
+        workers: number of completions tested in parallel; by default one per processor core.
         unsandboxed: DANGEROUS: see `run_program`.
 
     Raises:
-        SandboxError: bubblewrap is not installed, or may not make namespaces here.
-        DataError: a task_id that none of the problems has.
+        SandboxError: bubblewrap is not installed, or cannot create namespaces on this machine.
+        DataError: a task_id belongs to none of the problems.
         ConfigError: `workers` is not a positive whole number.
 
     Examples:
@@ -171,8 +176,8 @@ def judge(
         ...     canonical_solution="return 2 * x",
         ... )
         >>> completions = [("mine/0", "return x + x"), ("mine/0", "return x")]
-        >>> found = sorted(judge([problem], completions), key=lambda judged: judged.index)
-        >>> [judged.outcome.passed for judged in found]
+        >>> results = sorted(judge([problem], completions), key=lambda judged: judged.index)
+        >>> [judged.outcome.passed for judged in results]
         [True, False]
     """
     workers = workers if workers is not None else os.cpu_count() or 1
@@ -205,7 +210,9 @@ def _judged(
     with ThreadPoolExecutor(workers, thread_name_prefix="judge") as pool:
         for index, (task_id, completion) in enumerate(completions):
             if task_id not in known:
-                raise DataError(f"Completion {index} is of {task_id!r}, which none of the problems is.")
+                raise DataError(
+                    f"Completion {index} has the task_id {task_id!r}, which no problem has: give its problem."
+                )
             running[pool.submit(outcome, known[task_id], completion)] = (index, task_id)
             if len(running) >= workers:
                 yield from _ended(running)
@@ -214,7 +221,7 @@ def _judged(
 
 
 def _ended(running: dict[Future[Outcome], tuple[int, str]]) -> Iterator[Judged]:
-    """Wait for one at least, and take those that have ended."""
+    """Wait until at least one test has ended, and yield the results of all that have."""
     done, _ = wait(running, return_when=FIRST_COMPLETED)
     for future in done:
         index, task_id = running.pop(future)

@@ -1,7 +1,7 @@
-"""What runs inside the sandbox: a function served over pipes in one process, its test in another.
+"""Code that runs inside the sandbox: one process serves a function over pipes, another runs its test.
 
-The text of this module is put in front of both programs; it imports nothing but the standard library. Only
-plain data pass between the two, as lines of JSON, and are rebuilt as objects of exactly the built-in types.
+The text of this module precedes both programs, so it imports only the standard library. The two processes
+exchange only plain data, as lines of JSON, and rebuild them as objects of exactly the built-in types.
 """
 
 import json
@@ -14,19 +14,18 @@ from typing import Any, BinaryIO
 LONGEST = 2**24  # bytes of one line
 SCALARS = (type(None), bool, int, float, str)
 SERIES = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
-# Dictionaries of the standard library that equal a plain one of the same items, and are sent as one.
+# Dictionaries of the standard library that equal a plain dict with the same items and are sent as one.
 MAPPINGS = (dict, Counter, OrderedDict, defaultdict)
-# Whole numbers of more bits are sent as hexadecimal text: Python writes and reads no more than 4,300 decimal
-# digits, a guard against quadratic time, which powers of two do not take.
+# Integers with more bits are sent as hexadecimal text, because Python limits decimal text to 4,300 digits.
 PLAIN_BITS = 64
 
 
 class NotPlainError(Exception):
-    """A value is not of a built-in type, or no such value was sent."""
+    """A value is not of a built-in type, or a message does not encode one."""
 
 
 class CallFailedError(BaseException):
-    """A call brought no value back. Not an `Exception`: no test can take it for something else."""
+    """A call returned no value. It is not an `Exception`, so that no test catches it by accident."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -34,7 +33,7 @@ class CallFailedError(BaseException):
 
 
 def to_message(value: Any) -> object:
-    """Return a value as JSON has it, each container and rarer number beside the name of its type.
+    """Return a value for JSON, with type names beside containers, bytes, complex and large numbers.
 
     >>> to_message([1, (2.5, None)])
     ['list', [1, ['tuple', [2.5, None]]]]
@@ -52,14 +51,14 @@ def to_message(value: Any) -> object:
         return ["complex", [value.real, value.imag]]
     if kind is bytes:
         return ["bytes", value.hex()]
-    raise NotPlainError(f"{kind.__name__} is no plain data")
+    raise NotPlainError(f"{kind.__name__} is not plain data")
 
 
 def from_message(sent: object) -> Any:
-    """Return the value that was encoded, of exactly the built-in types.
+    """Return the decoded value, of exactly the built-in types.
 
     Raises:
-        NotPlainError: what was sent is no such value.
+        NotPlainError: the message does not encode such a value.
     """
     try:
         return _rebuilt(sent)
@@ -96,17 +95,17 @@ def send(pipe: BinaryIO, message: object) -> None:
 
 
 def answer_calls(program: str, entry_point: str, requests: int, replies: int) -> None:
-    """Run a program, then call one of its functions for every line of arguments until there are no more."""
-    with os.fdopen(requests, "rb") as asked, os.fdopen(replies, "wb") as answered:
+    """Run a program, then call one of its functions for every line of arguments."""
+    with os.fdopen(requests, "rb") as calls, os.fdopen(replies, "wb") as results:
         try:
             names: dict[str, Any] = {"__name__": "program"}
-            exec(compile(program, "<program>", "exec"), names)  # noqa: S102 - what the sandbox is for
+            exec(compile(program, "<program>", "exec"), names)  # noqa: S102 - in the sandbox
             function = names[entry_point]
         except BaseException as error:  # noqa: BLE001 - whatever the program raises
-            send(answered, _raised(error))
+            send(results, _raised(error))
             return
-        for line in asked:
-            send(answered, _answer(function, line))
+        for line in calls:
+            send(results, _answer(function, line))
 
 
 def _answer(function: Callable[..., object], line: bytes) -> object:
@@ -126,26 +125,26 @@ def _raised(error: BaseException) -> object:
 
 
 def remote(requests: int, replies: int) -> Callable[..., object]:
-    """Return a function that asks the other process; a call that brings no value raises `CallFailedError`."""
-    asked, answered = os.fdopen(requests, "wb"), os.fdopen(replies, "rb")
+    """Return a function that calls the other process; if it returns no value, it raises `CallFailedError`."""
+    calls, results = os.fdopen(requests, "wb"), os.fdopen(replies, "rb")
 
     def candidate(*args: object, **kwargs: object) -> object:
         try:
-            send(asked, to_message((args, kwargs)))
+            send(calls, to_message((args, kwargs)))
         except OSError:
-            pass  # it has ended, perhaps with a last word
+            pass  # the program has ended, perhaps after a last result
         except (NotPlainError, ValueError, RecursionError) as error:
             raise CallFailedError("error", f"the test's arguments cannot be sent: {error}") from None
-        return _value(answered.readline(LONGEST))
+        return _value(results.readline(LONGEST))
 
     return candidate
 
 
 def _value(line: bytes) -> object:
-    """Return the value in a reply; everything in it is the tested program's to choose."""
+    """Return the value in a reply, which the tested program may have chosen freely."""
     if not line.endswith(b"\n"):
         if len(line) >= LONGEST:
-            raise CallFailedError("output", "the program gave too long a value")
+            raise CallFailedError("output", "the program returned too long a value")
         raise CallFailedError("error", "the program ended")
     try:
         kind, *rest = json.loads(line)
@@ -153,16 +152,17 @@ def _value(line: bytes) -> object:
             return from_message(rest[0])
         name, message = (str(part)[:500] for part in rest)
     except MemoryError:
-        raise CallFailedError("memory", "the program gave too large a value") from None
+        raise CallFailedError("memory", "the program returned too large a value") from None
     except (NotPlainError, TypeError, ValueError, RecursionError) as error:
-        raise CallFailedError("error", f"the program gave no plain value: {error}") from None
+        raise CallFailedError("error", f"the program did not return plain data: {error}") from None
     raise CallFailedError("memory" if name == "MemoryError" else "error", f"{name}: {message}")
 
 
 def examine(prompt: str, test: str, entry_point: str, nonce: str, requests: int, replies: int) -> None:
-    """Run `check(candidate)` of a test and print the verdict after the nonce: [reason, message].
+    """Run `check(candidate)` of a test and print the verdict [reason, message] after the nonce.
 
-    What the prompt defines beside the function is the prompt's own here, whatever the program makes of it.
+    Names that the prompt defines beside the function have their original values here, even if the program
+    changes them.
     """
     verdict, sys.stdout = sys.stdout, sys.stderr
     print(nonce, json.dumps(_verdict(prompt, test, entry_point, remote(requests, replies))), file=verdict)
@@ -171,24 +171,24 @@ def examine(prompt: str, test: str, entry_point: str, nonce: str, requests: int,
 def _verdict(prompt: str, test: str, entry_point: str, candidate: Callable[..., object]) -> tuple[str, str]:
     names: dict[str, Any] = {"__name__": "examination"}
     try:
-        exec(compile(prompt, "<prompt>", "exec"), names)  # noqa: S102 - the problem's own
+        exec(compile(prompt, "<prompt>", "exec"), names)  # noqa: S102 - trusted, in the sandbox
         names[entry_point] = candidate
-        exec(compile(test, "<test>", "exec"), names)  # noqa: S102 - the problem's own
+        exec(compile(test, "<test>", "exec"), names)  # noqa: S102 - trusted, in the sandbox
         check = names["check"]
-    except Exception as error:  # noqa: BLE001 - whatever is wrong with the problem
+    except Exception as error:  # noqa: BLE001 - any fault of the problem
         return "error", f"the problem itself does not run: {type(error).__name__}: {error}"
     try:
         check(candidate)
     except CallFailedError as failure:
         return failure.reason, str(failure)
     except Exception as error:  # noqa: BLE001 - a value of the wrong kind breaks a test anywhere
-        return "wrong", _told(error)
+        return "wrong", _message(error)
     return "passed", ""
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     name = type(error).__name__
     try:
         return f"{name}: {error}"
-    except ValueError:  # it holds a whole number of more digits than Python writes
+    except ValueError:  # it contains an integer with more digits than Python writes
         return name

@@ -1,4 +1,4 @@
-"""What one program may use."""
+"""Limits on a program's time, memory and output."""
 
 import math
 from dataclasses import dataclass, fields
@@ -11,19 +11,19 @@ OPEN_FILES = 64
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds on one program. The most memory that it can take is `processes * memory + disk`.
+    """Limits on one program. It uses at most `processes * memory + disk` bytes of memory.
 
     Attributes:
-        seconds: of wall-clock time, start of the interpreter included; measured and enforced from outside.
-        memory: bytes of address space of each of its processes (RLIMIT_AS).
-        processes: processes and threads at a time (RLIMIT_NPROC). Where the caller is not root, one of them
-            is bubblewrap's own.
-        file_size: bytes of one file (RLIMIT_FSIZE).
-        disk: bytes of all files; they lie in memory, under /tmp, and are gone with the program.
-        output: bytes that it may write to stdout and stderr together before it is ended.
+        seconds: seconds of wall-clock time, including the start of the interpreter; enforced from outside.
+        memory: bytes of address space per process (RLIMIT_AS).
+        processes: number of processes and threads at a time (RLIMIT_NPROC). If the caller is not root,
+            bubblewrap is one of them.
+        file_size: bytes per file (RLIMIT_FSIZE).
+        disk: bytes of all files, which are kept in memory under /tmp and deleted with the program.
+        output: bytes of stdout and stderr together, after which the program is killed.
 
     Raises:
-        ConfigError: one of them is not a positive number.
+        ConfigError: a limit is not a positive number.
     """
 
     seconds: float = 10.0
@@ -36,14 +36,14 @@ class Limits:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            wanted = "positive number" if field.type is float else "positive whole number"
+            expected = "positive number" if field.type is float else "positive whole number"
             kinds = (int, float) if field.type is float else (int,)
             if type(value) not in kinds or not 0 < value < math.inf:
-                raise ConfigError(f"Limit {field.name} is {value!r}: give a {wanted}.")
+                raise ConfigError(f"The limit {field.name} is {value!r}: give a {expected}.")
 
     def resources(self) -> dict[str, tuple[int, int]]:
-        """Return the soft and the hard limit of each resource, by its name in the module `resource`."""
-        # Above the wall clock: it is for processes that share the time between them.
+        """Return resource (its name in the module `resource`) -> soft and hard limit."""
+        # Above the wall-clock limit, because several processes may compute at the same time.
         cpu = math.ceil(self.seconds) + 1
         same = {
             "RLIMIT_AS": self.memory,

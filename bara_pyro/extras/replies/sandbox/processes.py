@@ -1,4 +1,4 @@
-"""Programs as processes: started, read up to a limit, ended together with all that they started."""
+"""Start programs as processes, read their output up to a limit, and end them with all their children."""
 
 import os
 import selectors
@@ -17,23 +17,23 @@ from bara_pyro.extras.replies.sandbox.limits import Limits
 from bara_pyro.extras.replies.sandbox.seccomp import seccomp_filter
 
 Status = Literal["ended", "timeout", "output"]
-"""How a program came to its end: by itself, or ended for its time or its output."""
+"""How a program ended: by itself, or killed for its time or its output."""
 
 CHUNK = 2**16
-# Seconds until the last process of a sandbox that was killed has let go of its output.
+# Seconds to wait until the last process of a killed sandbox has closed its output.
 AFTER_KILL = 5.0
 
 
 @dataclass(frozen=True)
 class Finished:
-    """What a program left behind.
+    """The output and exit status of a program.
 
     Attributes:
-        status: "ended" by itself, or ended from outside: "timeout", "output".
-        code: its exit code; 128 and the number of a signal that ended it, or minus that number.
-        stdout: what it wrote, cut at the limit; bytes that are no UTF-8 are replaced.
-        stderr: the same.
-        seconds: of wall-clock time.
+        status: "ended" by itself, or killed for its "timeout" or "output".
+        code: its exit code; if a signal ended it, 128 plus the signal's number, or minus that number.
+        stdout: its standard output, cut at the limit; bytes that are not UTF-8 are replaced.
+        stderr: its standard error, likewise.
+        seconds: wall-clock time in seconds.
     """
 
     status: Status
@@ -45,7 +45,7 @@ class Finished:
 
 @dataclass
 class Started:
-    """A program that runs."""
+    """A running program."""
 
     process: subprocess.Popen[bytes]
     limits: Limits
@@ -55,15 +55,15 @@ class Started:
     stderr: bytearray = field(default_factory=bytearray)
 
     def take(self, stream: bytearray, chunk: bytes) -> None:
-        """Keep what it wrote, up to the limit."""
+        """Append output to a stream, up to the limit."""
         room = self.limits.output - len(self.stdout) - len(self.stderr)
         stream += chunk[:room]
         if len(chunk) > room:
             self.status = "output"
 
     def finished(self, seconds: float) -> Finished:
-        """Return what is left of it once it has ended."""
-        stdout, stderr = (bytes(kept).decode(errors="replace") for kept in (self.stdout, self.stderr))
+        """Return the result of the program, which has ended."""
+        stdout, stderr = (bytes(stream).decode(errors="replace") for stream in (self.stdout, self.stderr))
         return Finished(self.status, self.process.returncode, stdout, stderr, seconds)
 
 
@@ -73,14 +73,14 @@ def start_python(
     """Start a Python program.
 
     Args:
-        program: its text.
-        limits: what it may use.
-        stdin: what it reads.
-        pipes: file descriptors that it keeps, under the same numbers.
-        unsandboxed: run it as the user who calls, with the limits alone.
+        program: text of the program.
+        limits: limits on the program.
+        stdin: its standard input.
+        pipes: file descriptors that it inherits, under the same numbers.
+        unsandboxed: run it without isolation as the current user; the limits still apply.
 
     Raises:
-        SandboxError: there is no bubblewrap.
+        SandboxError: bubblewrap is not installed.
     """
     text = program.encode(errors="surrogatepass")
     with ExitStack() as files:
@@ -90,16 +90,16 @@ def start_python(
             folder = tempfile.TemporaryDirectory(prefix="bara-program-", ignore_cleanup_errors=True)
             path = Path(folder.name, "program.py")
             path.write_bytes(text)
-            command, kept = launch(limits, str(path)), list(pipes)
+            command, inherited = launch(limits, str(path)), list(pipes)
         else:
             parts = [files.enter_context(_readable(part)).fileno() for part in (text, seccomp_filter())]
-            command, kept = isolated(limits, *parts), [*pipes, *parts]
+            command, inherited = isolated(limits, *parts), [*pipes, *parts]
         process = subprocess.Popen(  # noqa: S603 - no shell
             command,
             stdin=entry,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            pass_fds=kept,
+            pass_fds=inherited,
             env=ENVIRONMENT,
             cwd=folder.name if folder else "/",
             start_new_session=True,
@@ -108,7 +108,7 @@ def start_python(
 
 
 def _readable(data: bytes) -> BinaryIO:
-    """Return a file that can be read and never written, of no name."""
+    """Return a read-only file without a name."""
     with tempfile.NamedTemporaryFile() as file:
         file.write(data)
         file.flush()
@@ -116,10 +116,14 @@ def _readable(data: bytes) -> BinaryIO:
 
 
 def supervise(programs: Sequence[Started], seconds: float) -> list[Finished]:
-    """Read what programs write until the first of them has ended, then end them all.
+    """Read the output of programs until the first program has ended, then kill the others.
 
-    Those that are still running are killed, with all that they started. So are all of them where one writes
-    more than it may or the time is up.
+    Killing a program includes all processes that it started. All programs are killed if one exceeds its limit
+    of output, or if the time is up.
+
+    Args:
+        programs: the programs, the one to wait for first.
+        seconds: limit of wall-clock time.
     """
     begin = time.monotonic()
     try:
@@ -150,7 +154,7 @@ def _read(programs: Sequence[Started], deadline: float) -> None:
                     return
                 if not chunk:
                     selector.unregister(key.fileobj)
-    # Outside the sandbox it may have closed its output and gone on.
+    # Without isolation a program may close its output and continue.
     try:
         first.wait(max(0.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
@@ -164,7 +168,7 @@ def _streams(program: Started) -> list[tuple[BinaryIO, bytearray]]:
 
 
 def _end(program: Started) -> None:
-    """Kill what still runs and wait until nothing holds its output any more."""
+    """Kill the program if it still runs, and wait until all its processes have closed its output."""
     process = program.process
     if process.poll() is None:
         with suppress(ProcessLookupError):

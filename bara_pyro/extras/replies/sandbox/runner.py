@@ -1,4 +1,4 @@
-"""Run one Python program that nobody has read, such as one that a language model wrote."""
+"""Run one untrusted Python program, for example one that a language model wrote."""
 
 from functools import cache
 
@@ -13,24 +13,26 @@ PROBE = "print('isolated')"
 def run_program(
     program: str, stdin: str = "", limits: Limits | None = None, *, unsandboxed: bool = False
 ) -> Finished:
-    """Run a Python program, isolated by bubblewrap, and return what it left behind.
+    """Run a Python program in isolation (bubblewrap) and return its output and exit status.
 
-    The program has namespaces of its own and no network; sees of the system only /usr, its libraries and the
-    Python installation of this interpreter (`python -I`, without the packages of a virtual environment), all
-    read-only; may write to a small /tmp in memory; is given no environment; and is killed with all that it
-    started once its time is up. What it prints and its exit code are its own to choose: they prove nothing
-    about what it did (`sandbox.trial` does). The kernel's interface is the border: against a hole in the
-    kernel it does not help, and how long a program takes can tell it what else the machine does.
+    The program runs in separate namespaces without network and without environment variables. Of the system
+    it sees only /usr, the libraries and the Python installation of this interpreter (`python -I`, without the
+    packages of a virtual environment), all read-only. It may write to a small /tmp in memory. When its time
+    is up, it is killed with all processes that it started.
+
+    A program chooses its output and its exit code, so they prove nothing about what it did; use
+    `try_function` to test it. Isolation does not protect against holes in the kernel, and a program can learn
+    from its own running time how busy the machine is.
 
     Args:
-        program: its text.
-        stdin: what it reads.
-        limits: what it may use; None takes the defaults.
-        unsandboxed: DANGEROUS: run it without isolation, as the user who calls. It can then read and delete
-            all that the user can, use the network, and leave processes behind; the limits are still set.
+        program: text of the program.
+        stdin: its standard input.
+        limits: limits on the program; None: the defaults.
+        unsandboxed: DANGEROUS: run it without isolation as the current user. It can then read and delete the
+            user's files, use the network, and leave processes behind; the limits still apply.
 
     Raises:
-        SandboxError: bubblewrap is not installed, or may not make namespaces here.
+        SandboxError: bubblewrap is not installed, or cannot create namespaces on this machine.
 
     Examples:
         >>> from bara_pyro.extras.replies.sandbox import run_program
@@ -48,11 +50,14 @@ def run_program(
 
 
 def check_isolation() -> None:
-    """Raise `SandboxError` where programs cannot be isolated; what was found is kept.
+    """Check that programs can be isolated on this machine; the answer is cached.
+
+    Raises:
+        SandboxError: bubblewrap is not installed, or cannot create namespaces on this machine.
 
     Examples:
         >>> from bara_pyro.extras.replies.sandbox import check_isolation
-        >>> check_isolation()  # nothing is said where programs can be isolated
+        >>> check_isolation()  # returns None if programs can be isolated
     """
     _probe(bwrap())
 
@@ -62,9 +67,8 @@ def _probe(path: str) -> None:
     limits = Limits()
     [finished] = supervise([start_python(PROBE, limits)], limits.seconds)
     if finished.stdout.strip() != "isolated":
-        said = finished.stderr.strip().splitlines()
+        lines = finished.stderr.strip().splitlines()
         raise SandboxError(
-            f"{path} cannot isolate programs here ({said[-1] if said else finished.status}): allow user "
-            "namespaces, or pass unsandboxed=True (--allow-unsandboxed) for programs that "
-            "you would run yourself."
+            f"{path} cannot isolate programs ({lines[-1] if lines else finished.status}): allow user "
+            "namespaces, or pass unsandboxed=True (--allow-unsandboxed) if you trust the programs."
         )

@@ -1,8 +1,8 @@
-"""The system calls that an isolated program is refused, as a seccomp filter in classic BPF.
+"""Build a seccomp filter (classic BPF) of the system calls that are refused to an isolated program.
 
-Namespaces alone leave ways around the limits: a user namespace of the program's own, in which it mounts a
-tmpfs without a size; shared memory, which no limit of a process counts once it is detached; sockets that
-belong to no network namespace, such as those to the host of a virtual machine.
+Without it a program could evade the limits in spite of the namespaces: it could create a user namespace and
+mount a tmpfs of any size, use detached shared memory, which no process limit counts, or open sockets outside
+all network namespaces, such as those to the host of a virtual machine.
 """
 
 import errno
@@ -11,7 +11,7 @@ import struct
 
 from bara_pyro.errors import SandboxError
 
-# From the kernel's asm/unistd.h; the last column of each row is the same on every machine.
+# From the kernel's asm/unistd.h. The numbers of REFUSED_EVERYWHERE are the same on every machine.
 MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 REFUSED = {
     "x86_64": {
@@ -51,10 +51,10 @@ def seccomp_filter(machine: str | None = None) -> bytes:
     """Return the filter as `bwrap --seccomp` reads it.
 
     Args:
-        machine: name of the processor's kind, by default this one's.
+        machine: architecture of the processor; None: this machine's.
 
     Raises:
-        SandboxError: the numbers of its system calls are not known here.
+        SandboxError: the architecture is not supported.
     """
     machine = machine or platform.machine()
     if machine not in MACHINES:
@@ -64,7 +64,8 @@ def seccomp_filter(machine: str | None = None) -> bytes:
     lines += [_line(LOAD, NUMBER), _line(AT_LEAST, X32, 0, 1), _line(RETURN, KILL)]
     for number in (*REFUSED[machine].values(), *REFUSED_EVERYWHERE.values()):
         lines += [_line(EQUAL, number, 0, 1), _fail(errno.EPERM)]
-    # Its flags lie in memory, where a filter cannot look: as if the kernel were older, libc takes `clone`.
+    # A filter cannot read clone3's flags in memory. Refused as on an older kernel, libc falls back to
+    # `clone`.
     lines += [_line(EQUAL, CLONE3, 0, 1), _fail(errno.ENOSYS)]
     lines += [_line(EQUAL, CLONE[machine], 0, 4), _line(LOAD, FIRST)]
     lines += [_line(ANY_BIT, CLONE_NEWUSER, 0, 1), _fail(errno.EPERM), _line(RETURN, ALLOW)]
@@ -75,7 +76,7 @@ def seccomp_filter(machine: str | None = None) -> bytes:
 
 
 def _line(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
-    """Return one `struct sock_filter`: a test skips so many lines if it holds, so many if not."""
+    """Return one `struct sock_filter`, with the numbers of lines to skip if a test holds and if not."""
     return struct.pack("=HBBI", code, if_true, if_false, value)
 
 

@@ -1,7 +1,7 @@
-"""Whether a function that nobody has read passes a test, in a way that the function cannot forge.
+"""Test an untrusted function so that it cannot forge the result.
 
-The function runs in one sandbox, its test in another: what the test compares are plain values of built-in
-types, sent over a pipe, and the verdict comes from the test's own process, behind a random word.
+The function runs in one sandbox and its test in another. The test compares plain values of built-in types,
+which it receives over a pipe, and its own process prints the verdict after a random word.
 """
 
 import json
@@ -16,20 +16,20 @@ from bara_pyro.extras.replies.sandbox.processes import Finished, Started, start_
 from bara_pyro.extras.replies.sandbox.runner import check_isolation
 
 Reason = Literal["passed", "wrong", "error", "timeout", "memory", "output"]
-"""Why a program passed or not. All but "passed" may be what the program wants it to be."""
+"""Why a program passed or failed. A program can choose how it fails, but it cannot forge "passed"."""
 
 LONGEST_MESSAGE = 300
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a trial.
+    """The result of a trial.
 
     Attributes:
-        reason: "passed"; "wrong", the test found a value wrong; "error", the program raised, ended or gave
-            no plain value; "timeout", "memory" or "output", it came to a limit.
-        message: more about it, one printable line; its words may be the program's.
-        seconds: of wall-clock time.
+        reason: "passed"; "wrong" if the test rejected a value; "error" if the program raised an exception,
+            ended or returned other than plain data; "timeout", "memory" or "output" if it reached a limit.
+        message: details in one printable line, which the program may have chosen.
+        seconds: wall-clock time in seconds.
     """
 
     reason: Reason
@@ -53,21 +53,22 @@ def try_function(
 ) -> Outcome:
     """Test one function of a program.
 
-    Arguments and values may be None, bool, int, float, complex, str, bytes, and list, tuple, dict, set and
-    frozenset of them; `Counter`, `OrderedDict` and `defaultdict` are sent as dict. A program that raises or
-    gives anything else, such as an object of a class of its own, fails. What the program does to its
-    arguments is not seen by the test.
+    Arguments and return values may be None, bool, int, float, complex, str, bytes, and list, tuple, dict, set
+    and frozenset of these; `Counter`, `OrderedDict` and `defaultdict` are sent as dict. A program fails if it
+    raises an exception or returns anything else, such as an object of its own class. The test does not see
+    changes that the program makes to its arguments.
 
     Args:
-        program: its text.
+        program: text of the program.
         entry_point: name of the function.
-        test: trusted Python text that defines `check(candidate)`, which raises where a value is wrong.
-        prompt: trusted Python text that the test may use names of.
-        limits: what each of the two processes may use, and the seconds of both together.
+        test: trusted Python text that defines `check(candidate)`, which raises an exception if a value is
+            wrong.
+        prompt: trusted Python text whose names the test may use.
+        limits: limits on each of the two processes; `seconds` is for both together.
         unsandboxed: DANGEROUS: see `run_program`. The program could then also find the test's process.
 
     Raises:
-        SandboxError: bubblewrap is not installed, or may not make namespaces here.
+        SandboxError: bubblewrap is not installed, or cannot create namespaces on this machine.
 
     Examples:
         >>> from bara_pyro.extras.replies.sandbox import try_function
@@ -113,9 +114,9 @@ def _start(
 def _outcome(tester: Finished, tested: Finished, nonce: str) -> Outcome:
     seconds = tester.seconds
     if "output" in (tester.status, tested.status):
-        return Outcome("output", "more output than is allowed", seconds)
+        return Outcome("output", "more output than allowed", seconds)
     if tester.status == "timeout":
-        return Outcome("timeout", f"not done after {seconds:.1f} seconds", seconds)
+        return Outcome("timeout", f"not finished after {seconds:.1f} seconds", seconds)
     word, _, verdict = tester.stdout.partition(" ")
     if tester.code != 0 or word != nonce:
         return Outcome("error", f"the test itself ended with exit code {tester.code}", seconds)
@@ -124,5 +125,5 @@ def _outcome(tester: Finished, tested: Finished, nonce: str) -> Outcome:
 
 
 def _printable(message: str) -> str:
-    """Return a message without what could move a terminal's cursor."""
+    """Return a message without control characters, which could move a terminal's cursor."""
     return "".join(sign if sign.isprintable() else " " for sign in message[:LONGEST_MESSAGE])

@@ -91,7 +91,7 @@ def test_a_win_rate_has_its_judge_beside_it(tmp_path: Path, bara: Bara) -> None:
     # Scores of two judges cannot be compared.
     unknown = write_rows(tmp_path / "others.jsonl", others)
     refused = bara("best-of-n", file, "--references", unknown)
-    assert_one_sentence(refused, "was not scored by the judge of the replies")
+    assert_one_sentence(refused, "was scored by another judge than the replies")
     elsewhere = [{**row, "judge": judge if row["id"] == "a" else {"name": "other"}} for row in rows()]
     mixed = write_rows(tmp_path / "mixed.jsonl", elsewhere)
     assert_one_sentence(bara("best-of-n", mixed), "row 4 was scored by another judge")
@@ -109,7 +109,7 @@ def test_the_entropy_of_a_token_is_a_mean_over_tokens(tmp_path: Path, bara: Bara
     every = [-value for own in log_probs for value in own]
     assert report["entropy"] == pytest.approx(mean(every))
     assert report["entropy"] != pytest.approx(mean(mean(own) for own in log_probs), abs=0.01)
-    assert f"Entropy of a token: {mean(every):.3f} nats" in " ".join(shown.out.split())
+    assert f"Entropy per token: {mean(every):.3f} nats" in " ".join(shown.out.split())
     assert "mixture" not in shown.out
     assert "total" not in report
 
@@ -128,13 +128,15 @@ def test_what_is_refused(tmp_path: Path, bara: Bara) -> None:
     assert_one_sentence(bara("best-of-n", few), "2 replies to 'c' and 3 to the first prompt")
     bare, odd = ([{"id": "a", **more}] for more in ({}, {"score": "high"}))
     without = write_rows(tmp_path / "replies.jsonl", bare)
-    said = f"row 1 has no score: score the replies first with `bara reward score JUDGE --input {without} "
+    said = f"row 1 has no score: run `bara reward score JUDGE --input {without} "
     assert_one_sentence(bara("best-of-n", without), said)
     assert_one_sentence(bara("best-of-n", write_rows(tmp_path / "x.jsonl", odd)), "'high' as its score")
-    assert_one_sentence(bara("best-of-n", write_rows(tmp_path / "y.jsonl", rows()[:1] * 2)), "again")
-    assert_one_sentence(bara("best-of-n", file, "--references", file), "3 references a prompt")
+    assert_one_sentence(
+        bara("best-of-n", write_rows(tmp_path / "y.jsonl", rows()[:1] * 2)), "repeats reply 0"
+    )
+    assert_one_sentence(bara("best-of-n", file, "--references", file), "3 references for the prompt 'a'")
     one = write_rows(tmp_path / "one.jsonl", [{"id": "a", "score": 1.0}])
-    assert_one_sentence(bara("best-of-n", file, "--references", one), "none of 'b'")
+    assert_one_sentence(bara("best-of-n", file, "--references", one), "no references for the prompt 'b'")
     assert_one_sentence(bara("best-of-n", tmp_path / "absent.jsonl"), "no file")
 
 

@@ -120,7 +120,7 @@ def test_a_pooler_is_of_no_matter_and_other_weights_are(bert: Path, tmp_path: Pa
 
 
 def test_what_is_refused(bert: Path, tmp_path: Path) -> None:
-    with pytest.raises(BackboneError, match="it has no config"):
+    with pytest.raises(BackboneError, match="has no config"):
         embed(TEXTS, tmp_path)
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(BackboneError, match="Cannot load the encoder"):
@@ -147,7 +147,7 @@ def test_what_is_refused(bert: Path, tmp_path: Path) -> None:
         embed(TEXTS, bert, batch_size=0)
     with pytest.raises(ConfigError, match="device='auto'"):
         embed(TEXTS, bert, device="auto")
-    with pytest.raises(DataError, match="from 1 to 2 replies a prompt"):
+    with pytest.raises(DataError, match="1 to 2 replies per prompt"):
         encoder_distance([["yes"], ["yes", "no"]], bert)
     with pytest.raises(DataError, match="no prompts"):
         encoder_distance([], bert)
@@ -173,4 +173,4 @@ def test_it_is_shown_beside_the_best_of_n(
     assert "distance" not in bara("best-of-n", file).out
     one = write_rows(tmp_path / "one.jsonl", rows[:1])
     assert_one_sentence(bara("best-of-n", one, "--encoder", bert), "one reply per prompt")
-    assert_one_sentence(bara("best-of-n", file, "--encoder", tmp_path), "it has no config.json")
+    assert_one_sentence(bara("best-of-n", file, "--encoder", tmp_path), "has no config.json")

@@ -44,5 +44,5 @@ def test_far_apart_it_stays_finite_with_its_gradient() -> None:
 
 @pytest.mark.parametrize(("chosen", "rejected"), [(3, 2), (0, 0)])
 def test_scores_that_do_not_pair_are_refused(chosen: int, rejected: int) -> None:
-    with pytest.raises(DataError, match="give one of each a pair"):
+    with pytest.raises(DataError, match="of the same shape"):
         bradley_terry(torch.zeros(chosen), torch.zeros(rejected))

@@ -168,7 +168,7 @@ def test_a_loss_that_is_not_finite_is_refused(lm: Path) -> None:
 
 def test_a_model_of_another_kind_is_refused() -> None:
     reward = RewardModel(torch.nn.Linear(1, 1), None, "mine", "plain", 64)
-    with pytest.raises(BackboneError, match="mine is a Linear, which has no linear head called 'score'"):
+    with pytest.raises(BackboneError, match="mine is a Linear without a linear head named 'score'"):
         head_of(reward)
 
 

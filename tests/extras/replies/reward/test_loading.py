@@ -29,7 +29,7 @@ def test_a_run_is_told_from_a_judge(tmp_path: Path) -> None:
     )
     write_config(system, tmp_path)
     save_system(system, tmp_path, step=1)
-    with pytest.raises(BackboneError, match=r"is a run, .* give what `bara reward train` wrote"):
+    with pytest.raises(BackboneError, match=r"is a run, .* give a folder that `bara reward train` wrote"):
         load_reward_model(tmp_path)
 
 

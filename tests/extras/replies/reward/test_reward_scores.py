@@ -97,7 +97,7 @@ def test_what_is_refused(classifier: Path) -> None:
     cases = [
         (DataError, "no replies to score", ([],), {}),
         (DataError, "row 'row-2' is longer than 5 tokens", (long,), {"max_length": 5}),
-        (DataError, "conversation and the reward model has no chat template", ([([USER], "red")],), {}),
+        (DataError, "conversation, but the reward model has no chat template", ([([USER], "red")],), {}),
         (DataError, "row 'row-1' have no tokens", ([("", "")],), {}),
         (DataError, "is not valid Unicode", ([("the", "\ud800")],), {}),
         (ConfigError, "max_length is 0", (long,), {"max_length": 0}),

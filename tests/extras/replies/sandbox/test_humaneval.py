@@ -49,18 +49,18 @@ def test_problems_are_read_plain_or_packed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        ([], "holds no problems"),
+        ([], "contains no problems"),
         (["{"], "row 1 is not JSON"),
         (["[" * 10**5], "row 1 is not JSON"),
         ([[1]], "row 1 is not a JSON object"),
         (
             [vars(UNSHIFT), {"task_id": "a"}],
-            "row 2 has None as its prompt: a problem has the texts task_id, prompt",
+            "row 2 has None as its prompt: give the texts task_id, prompt",
         ),
         ([row(test=3)], "row 1 has 3 as its test"),
-        ([row(), row()], "row 2 has the task_id 'Own/0' again"),
-        ([row(entry_point="half")], "row 1 has a prompt that does not define its entry_point 'half'"),
-        ([row(entry_point="a b")], "row 1 has a prompt that does not define its entry_point 'a b'"),
+        ([row(), row()], "row 2 repeats the task_id 'Own/0'"),
+        ([row(entry_point="half")], "row 1 does not define its entry_point 'half'"),
+        ([row(entry_point="a b")], "row 1 does not define its entry_point 'a b'"),
     ],
 )
 def test_a_row_that_is_no_problem_is_named(tmp_path: Path, rows: list[object], said: str) -> None:
@@ -132,7 +132,7 @@ def test_results_come_while_completions_are_still_drawn() -> None:
 @pytest.mark.usefixtures("isolation")
 def test_a_completion_of_no_problem_is_named() -> None:
     given = [("Own/0", DOUBLE.canonical_solution), ("Own/7", "")]
-    with pytest.raises(DataError, match="Completion 1 is of 'Own/7', which none of the problems is"):
+    with pytest.raises(DataError, match="Completion 1 has the task_id 'Own/7'"):
         list(judge(OWN, given, workers=1))
 
 
