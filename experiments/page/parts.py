@@ -9,7 +9,7 @@ from bara_pyro.report import Table
 from experiments.engine.methods import in_order
 from experiments.engine.results import Arms, Study
 from experiments.page.figures import difference_figure, score_figure
-from experiments.page.tables import arms_table, reference_of, shift_table, task_table
+from experiments.page.tables import arms_table, reference_of, shift_tables, task_table
 from experiments.page.values import display, finished
 
 
@@ -47,8 +47,8 @@ def main_table(study: Study) -> list[Part]:
 
 
 def shifts(study: Study) -> list[Part]:
-    """Return the figure of differences to LoRA on shifted tasks, and the table of scores there."""
-    return [*_figure(study), shift_table(study)]
+    """Return the figure of differences to LoRA on shifted tasks, and tables of scores and detection."""
+    return [*_figure(study), *shift_tables(study)]
 
 
 def variants(study: Study) -> list[Part]:

@@ -40,7 +40,10 @@ UNCORRECTED = (
 
 
 def arms_table(study: Study) -> Table:
-    """Return a row an arm: scores averaged over tasks under the largest S, and its NLL minus LoRA's."""
+    """Return a row an arm: scores averaged over tasks under the largest S, and its NLL minus LoRA's.
+
+    Shares of gates near 0 are shown if every arm has gates.
+    """
     rows = []
     for arm in in_order(study.arms):
         runs = {task: study.arms[arm].get(task, {}) for task in study.tasks}
@@ -52,10 +55,10 @@ def arms_table(study: Study) -> Table:
     columns = [replace(c, heading=f"{c.heading} {ARROWS[str(c.best)]}") for c in SCORES.values()]
     if rows and all(row["other"] is not None for row in rows):
         columns.append(replace(SCORES["nll"], key="other", heading=f"{_other_split(study)} NLL ↓"))
-    columns += [Column(g, h, "%", ".1f") for g, h in GATES.items() if any(row[g] is not None for row in rows)]
     caption = f"Mean over {len(study.tasks)} tasks" if len(study.tasks) > 1 else "".join(study.tasks)
-    if any(row[gate] is not None for row in rows for gate in GATES):
-        caption += f". {', '.join(GATES.values())}: share of gates below 0.1"
+    if gates := [gate for gate in GATES if rows and all(row[gate] is not None for row in rows)]:
+        columns += [Column(gate, GATES[gate], "%", ".1f") for gate in gates]
+        caption += f". {', '.join(GATES[gate] for gate in gates)}: share of gates below 0.1"
     if study.comparisons:
         reference = reference_of(study.comparisons)
         found = compared(study.comparisons, reference)
@@ -76,7 +79,8 @@ def compared(entries: Sequence[Entry], reference: str, metric: str = "nll") -> d
     found = [entry for entry in entries if entry["reference"] == reference]
     tasks = [entry["task"] for entry in found]
     task = AVERAGE if AVERAGE in tasks else tasks[0]
-    return {entry["arm"]: difference(entry, metric) for entry in found if entry["task"] == task}
+    marked = kind_of(entries) == CORRECTED
+    return {entry["arm"]: difference(entry, metric, marked) for entry in found if entry["task"] == task}
 
 
 def kind_of(entries: Sequence[Entry]) -> str:
@@ -98,11 +102,11 @@ def task_table(study: Study, metric: str) -> Table:
     return Table([ABOUT[0], *columns], rows, f"{c.title} {ARROWS[str(c.best)]} by task")
 
 
-def shift_table(study: Study) -> Table:
-    """Return NLL on the task and on each shifted one, the NLL minus LoRA's, and how shifts are detected.
+def shift_tables(study: Study) -> list[Table]:
+    """Return two tables: NLL on the task and on each shifted one with its NLL minus LoRA's, and detection.
 
-    Detection is the AUROC of shifted rows among the task's own, by the mutual information of answer and
-    latents, or by predictive entropy where draws change nothing.
+    Detection is the AUROC of shifted rows among the task's own, by the entropy of the prediction, and by the
+    mutual information of answer and latents if draws differ.
     """
     places = [(task, name) for task in study.tasks for name in _shifts(study, task)]
     own = list(dict.fromkeys(task for task, _ in places))
@@ -124,20 +128,24 @@ def shift_table(study: Study) -> Table:
             row[label] = over_seeds(there, score(samples, "nll"))
             row |= {f"{kind} {label}": _auroc(there, samples, kind) for kind in DETECTORS}
         rows.append(row)
-    columns = [replace(SCORES["nll"], key=key, heading=f"NLL {key}") for key in (*own, *labels.values())]
-    caption = "AUROC: shifted rows against the task's own, 50 is chance"
+    headings = {task: f"{task} (own)" for task in own} | {label: label for label in labels.values()}
+    columns = [replace(SCORES["nll"], key=key, heading=words, unit="") for key, words in headings.items()]
+    caption = "NLL (nats) ↓ on the task's own test rows and on shifted rows"
     if found:
-        columns.append(Column("difference", f"NLL minus {display(reference_of(study.comparisons))}", "nats"))
+        columns.append(Column("difference", f"minus {display(reference_of(study.comparisons))}"))
         caption += f". {kind_of(study.comparisons)}; they are means over the shifts"
-    columns += [
-        Column(f"{kind} {label}", f"AUROC {heading}, {label}", "", ".1f", "max", second=True)
+    detected = [
+        Column(f"{kind} {label}", f"{heading}, {label}", "", ".1f", "max", second=True)
         for kind, heading in DETECTORS.items()
         for label in labels.values()
     ]
-    return Table([ABOUT[0], *columns], rows, caption)
+    about = (
+        "AUROC (%) ↑ of shifted rows against the task's own, by entropy and mutual information; 50: chance"
+    )
+    return [Table([ABOUT[0], *columns], rows, caption), Table([ABOUT[0], *detected], rows, about)]
 
 
-DETECTORS = {"entropy": "entropy", "mutual_information": "MI"}
+DETECTORS = {"entropy": "entropy", "mutual_information": "mutual information"}
 
 
 def _shifts(study: Study, task: str) -> list[str]:
@@ -175,12 +183,12 @@ def _gate(runs: Mapping[str, Seeds], names: Sequence[str], gate: str) -> Value:
     return over_tasks(runs, names, lambda record: record["sparsity"][gate]) if known else None
 
 
-def difference(entry: Entry, metric: str) -> str:
-    """Return a difference in words: value [interval], and better or worse if it is significant."""
+def difference(entry: Entry, metric: str, marked: bool = True) -> str:
+    """Return a difference as value [interval], and if `marked` better or worse if it is significant."""
     found, digits = entry[metric], 3 if metric in ("nll", "brier") else 1
     if found["difference"] is None:
         return f"∞, {found['verdict']}" if found["verdict"] != "unclear" else "–"
-    verdict = "" if found["verdict"] == "unclear" else f" {found['verdict']}"
+    verdict = f" {found['verdict']}" if marked and found["verdict"] != "unclear" else ""
     return f"{interval_cell(found, digits)}{verdict}"
 
 

@@ -9,7 +9,7 @@ from study_cases import invent, records_of
 from bara_pyro.report import Table, markdown
 from experiments.engine.differences import METRICS
 from experiments.engine.results import Study, load_study
-from experiments.page.tables import arms_table, compared, shift_table, task_table
+from experiments.page.tables import arms_table, compared, shift_tables, task_table
 from experiments.page.values import gaps, largest_draws
 
 DIGITS = {"acc": 1, "ece": 1, "nll": 3, "brier": 3}
@@ -151,10 +151,11 @@ def test_a_shift_that_failed_or_was_not_asked_for() -> None:
             "bara": {"t": [{"failed": "x"}]},
         }
     )
-    header, rows = parse(shift_table(study))
-    assert header[1:4] == ["NLL t (nats)", "NLL near (nats)", "AUROC entropy, near"]
+    (header, rows), (detected, found) = (parse(table) for table in shift_tables(study))
+    assert header[1:] == ["t (own)", "near"]
     assert [row[2] for row in rows] == ["1.000", "failed", "–", "failed"]
-    assert [row[3] for row in rows] == ["60.0", "failed", "–", "failed"]
+    assert detected[1] == "entropy, near"
+    assert [row[1] for row in found] == ["60.0", "failed", "–", "failed"]
 
 
 # Variants and comparisons ----------------------------------------------------------------------------------
