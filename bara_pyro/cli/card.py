@@ -74,43 +74,38 @@ def write_card(path: Path, rows: Sequence[CardRow], recipe: str) -> None:
         "",
         "## Tasks",
         "",
-        "Scores on the test split: accuracy and ECE (15 bins) in percent, NLL in nats, mean ± standard",
-        "deviation over seeds for LoRA. Constant: a guess that always gives the most frequent answer. Bayes:",
-        "the true probabilities. Way: how far the model without training is on the way from a uniform guess",
-        f"to Bayes. {recipe}",
+        "| task | modelled on | answers | train / validation / test rows | a question asks |",
+        "|---|---|---:|---|---|",
+        *(_about(row.name) for row in rows),
         "",
-        "| task | as | classes | train / validation / test | constant | zero-shot acc | ECE | way "
-        "| Bayes acc | LoRA acc | ECE | NLL |",
-        "|---|---|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+        "## Scores",
+        "",
+        f"{_SCORES} {recipe}",
+        "",
+        "| task | majority class acc | untrained acc | true acc | LoRA acc | LoRA ECE | LoRA NLL |",
+        "|---|---:|---:|---:|---:|---:|---:|",
         *map(_line, rows),
         "",
-        "## Requirements",
+        "## Is the difficulty right?",
+        "",
+        _DIFFICULTY,
         "",
         *_requirements([row for row in rows if row.lora]),
-        "",
-        "## Questions",
-        "",
-        *(f"- `{name}`: {spec.description}" for name, spec in TASKS.items()),
         "",
     ]
     write_text(path, "\n".join(lines))
 
 
+def _about(name: str) -> str:
+    spec = TASKS[name]
+    sizes = " / ".join(map(str, spec.sizes))
+    return f"| `{name}` | {spec.mimics} | {len(spec.labels)} | {sizes} | {spec.description} |"
+
+
 def _line(row: CardRow) -> str:
-    spec = TASKS[row.name]
-    cells: list[object] = [
-        f"`{row.name}`",
-        spec.mimics,
-        len(spec.labels),
-        " / ".join(map(str, spec.sizes)),
-        f"{row.constant:.1f}",
-        f"{row.zero_shot['acc']:.1f}",
-        f"{row.zero_shot['ece']:.1f}",
-        f"{row.way:.0f} %",
-        f"{row.bayes['acc']:.1f}",
-        *(_spread(row, key, digits) for key, digits in (("acc", 1), ("ece", 1), ("nll", 3))),
-    ]
-    return "| " + " | ".join(map(str, cells)) + " |"
+    cells = [f"{share:.1f}" for share in (row.constant, row.zero_shot["acc"], row.bayes["acc"])]
+    lora = [_spread(row, key, digits) for key, digits in (("acc", 1), ("ece", 1), ("nll", 3))]
+    return f"| {' | '.join([f'`{row.name}`', *cells, *lora])} |"
 
 
 def _spread(row: CardRow, key: str, digits: int) -> str:
@@ -125,12 +120,12 @@ def _requirements(rows: Sequence[CardRow]) -> list[str]:
     """Return one line a requirement, with what was found."""
     checks = (
         (
-            f"zero-shot above chance and at most {MAX_WAY:.0f} % of the way to Bayes",
+            f"untrained accuracy above a uniform guess, at most {MAX_WAY:.0f} % of the way to the true one",
             [row.name for row in rows if 0 < row.way <= MAX_WAY],
             len(rows),
         ),
         (
-            f"LoRA at least {MIN_GAIN:.0f} points above zero-shot",
+            f"LoRA at least {MIN_GAIN:.0f} points more accurate than untrained",
             [r.name for r in rows if r.lora_mean("acc") - r.zero_shot["acc"] >= MIN_GAIN],
             MIN_GAIN_TASKS,
         ),
@@ -143,29 +138,45 @@ def _requirements(rows: Sequence[CardRow]) -> list[str]:
     lines = []
     for what, names, needed in checks:
         verdict = "met" if len(names) >= needed else "NOT met"
-        listed = ", ".join(f"`{name}`" for name in names) or "none"
         on = f"on at least {needed} of {len(rows)} tasks"
-        lines.append(f"- {what}, {on}: **{verdict}** ({len(names)}: {listed}).")
+        lines.append(f"- {what}, {on}: **{verdict}**, on {len(names)}.")
     return lines
 
 
 _INTRODUCTION = """\
 The microworld is a small artificial world that comes with the package. The true probability of every answer
 is known, so you can see how far a method's probabilities are from the truth. It needs no download, and
-training takes a minute.
+training takes a minute or two.
 
-Some two hundred residents each have a kind, a home and a clan. What a resident does follows a custom of one
-of these. Some customs are certain; others have two outcomes with known probabilities.
+A question looks like this, with its true probabilities:
 
-- **The language model** has about a million parameters and computes what a Qwen2 does. Half of the customs
-  in its pretraining text are out of date, so it answers above chance and is wrong about these. The training
-  rows of a task show the customs of today.
-- **Train, validation and test** ask about different residents. In `micro-boolq` the hosts differ, and no
-  answer depends on the host.
+    in autumn keso builds what ? A:towers B:walls C:boats D:barns Answer :
+    A 0.8   B 0   C 0.2   D 0
+
+Keso is one of about two hundred residents. Each resident has a kind (such as farmer), a home (such as the
+marsh) and a clan. **Customs** of the kind, the home or the clan decide what a resident does. Some customs are
+certain; others have two outcomes with known probabilities.
+
+- **The language model** has about a million parameters and the architecture of Qwen2. Half of the customs in
+  its pretraining text are out of date, so before training it answers better than chance but is wrong about
+  the customs that changed. The training rows of a task show the current customs.
+- **Train, validation and test** ask about different residents. In `micro-boolq` a passage describes a guest
+  and names a host; the hosts differ between the splits, and no answer depends on the host.
 - **Training rows invite overconfidence.** All answers about a resident were drawn once, as if one
   annotator had decided them. A model that memorises them is too confident about other residents. In
   validation and test, each answer is drawn anew.
 - **Option letters are part of the words** (`A:rice`), so a small model need not learn to connect the two.
 
-`bara microworld build --out FOLDER` rebuilds the language model. With `--world N` it builds one for other
-customs and residents, and `--set task.world=N` asks about them."""
+A **world** is one set of residents and customs; studies repeat their comparisons in several worlds.
+`bara microworld build --out FOLDER` rebuilds the language model. With `--world N` it builds one for another
+world, and `--set task.world=N` asks about it."""
+
+_SCORES = """\
+Scores on the test rows: accuracy and ECE (15 bins) in percent, NLL in nats. "Majority class" always gives the
+most frequent answer, "untrained" is the language model before fine-tuning, and "true" answers with the true
+probabilities: the highest accuracy that is possible. LoRA: mean ± standard deviation over seeds."""
+
+_DIFFICULTY = """\
+The language model has to know something before training, and LoRA has to learn from the rows and be
+overconfident; otherwise there is nothing to compare. The world was built to meet these requirements.
+This favours methods that calibrate; [real tasks](results/real_contrast.md) are the check."""

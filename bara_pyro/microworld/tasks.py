@@ -175,23 +175,23 @@ _SPECS = (
         (640, 500, 1267), _two_way_questions,
     ),
     TaskSpec(
-        "micro-wgm", "WinoGrande-M", "the same questions, four times the rows", OPTION_LABELS[:2],
+        "micro-wgm", "WinoGrande-M", "the same questions, four times as many rows", OPTION_LABELS[:2],
         (2558, 500, 1267), _two_way_questions,
     ),
     TaskSpec(
-        "micro-arce", "ARC-Easy", "what a resident does, customs that hold all year", OPTION_LABELS,
+        "micro-arce", "ARC-Easy", "what a resident does, if the season does not matter", OPTION_LABELS,
         (2251, 400, 570), _four_way_questions(YEARLY),
     ),
     TaskSpec(
-        "micro-arcc", "ARC-Challenge", "what a resident does, customs that change with the season",
+        "micro-arcc", "ARC-Challenge", "what a resident does, if it depends on the season",
         OPTION_LABELS, (1119, 400, 299), _four_way_questions(SEASONAL),
     ),
     TaskSpec(
-        "micro-obqa", "OpenBookQA", "what a resident does, all customs", OPTION_LABELS,
+        "micro-obqa", "OpenBookQA", "what a resident does, both kinds of customs", OPTION_LABELS,
         (4957, 500, 500), _four_way_questions(COMMON),
     ),
     TaskSpec(
-        "micro-boolq", "BoolQ", "whether a guest, told of in a passage, does a thing", TRUTH_LABELS,
+        "micro-boolq", "BoolQ", "whether a guest described in a passage does something", TRUTH_LABELS,
         (2490, 500, 3270), _passage_questions,
     ),
     TaskSpec(
@@ -203,7 +203,7 @@ _SPECS = (
         (0, 0, 1000), _four_way_questions(CLANNISH, lambda world, _: world.residents),
     ),
     TaskSpec(
-        "micro-changed", "hidden shift", "the same questions, half of the customs changed since",
+        "micro-changed", "hidden shift", "the same questions, after half of the customs have changed",
         OPTION_LABELS, (0, 0, 1000), _four_way_questions(COMMON, changed=True),
     ),
 )  # fmt: skip

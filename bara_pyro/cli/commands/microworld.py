@@ -116,7 +116,7 @@ def card(
 
     c = load_config().train
     recipe = (
-        f"LoRA has its default settings except for the length: {CARD_STEPS} steps of {c.batch_size} rows "
+        f"It has its default settings except for the length: {CARD_STEPS:,} steps of {c.batch_size} rows "
         f"at a learning rate of {c.lr:g}, r = 8."
     )
     write_card(out, measure(backbone, lora, seeds, world), recipe)
