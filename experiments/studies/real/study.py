@@ -76,9 +76,9 @@ STUDY = arm_study(
     __doc__,
     "Is BaRA better than LoRA on a real language model?",
     "SmolLM2-135M in bfloat16, with adapters at every linear layer of the upper three of 30 blocks. The "
-    "table of all methods is of 320 rows of ag_news, the same for all seeds, and 400 steps; else the settings "
-    "are the defaults. The temperature is fitted on a fifth of the rows, which LoRA then lacks. 1,000 test "
-    "rows.",
+    "table of all methods is of 320 rows of ag_news, the same for all seeds, and 400 steps; the other "
+    "settings are the defaults. The temperature is fitted on a fifth of the rows, which LoRA then lacks. "
+    "1,000 test rows.",
     parts,
     arms,
     methods=METHODS,
