@@ -19,6 +19,7 @@ from bara_pyro.cli.terminal import show
 from experiments.engine.arguments import experiment_parser
 from experiments.engine.differences import Comparisons
 from experiments.engine.results import (
+    Results,
     Study,
     load_study,
     stored_names,
@@ -34,6 +35,11 @@ Options = Mapping[str, Mapping[str, Any]]
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
+def about(results: Results) -> Mapping[str, Any]:
+    """Return what all entries of a set of results share."""
+    return results.about
+
+
 @dataclass(frozen=True)
 class StudySpec:
     """A study.
@@ -44,7 +50,7 @@ class StudySpec:
             `facts`.
         main: its command, which reads the command line.
         parts: its tables and figures, from its results.
-        facts: what `setup` names.
+        facts: what `setup` names; what all its entries share, if it compares no arms.
         comparisons: how its arms are compared (`experiments.engine.differences`); None if they are not.
     """
 
@@ -52,7 +58,7 @@ class StudySpec:
     setup: str
     main: Callable[[], None]
     parts: Callable[[Any], Iterable[Part]]
-    facts: Callable[[Any], Mapping[str, Any]]
+    facts: Callable[[Any], Mapping[str, Any]] = about
     comparisons: Comparisons | None = None
 
 

@@ -25,8 +25,9 @@ from experiments.page.spec import find_study
 # What trains or measures in the studies whose entries are no runs of a sweep.
 WORK = {
     "demo": ("read_json", "bins_of"),
+    "reward": ("apart", "written", "preferences", "looked_at"),
 }
-EVERYWHERE = ("sweep", "find_results", "Results")
+EVERYWHERE = ("sweep", "find_results", "resumed", "Results")
 OTHERS = {"methods": "lora", "tasks": "micro-obqa", "assignments": "train.accumulate=2", "device": "cuda:1"}
 
 

@@ -24,7 +24,7 @@ from experiments.page import spec
 from experiments.page.spec import find_study
 
 # Studies whose every setting but for a few options is their own: they have no --set.
-BY_OPTIONS = {"demo"}
+BY_OPTIONS = {"demo", "reward"}
 STUDIES = [name for name in study_names() if name not in BY_OPTIONS]
 # One of each way to name arms.
 PLANNERS = (

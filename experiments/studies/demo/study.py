@@ -86,5 +86,4 @@ STUDY = StudySpec(
     "`make demo`: {task}, one seed.",
     main,
     parts,
-    lambda results: results.about,
 )

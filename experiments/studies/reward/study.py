@@ -44,7 +44,7 @@ from experiments.engine.arguments import command_line, option
 from experiments.engine.results import Results, having, results_option, resumed
 from experiments.page.figures import PAGE, legend_below
 from experiments.page.parts import Part, Picture
-from experiments.page.spec import entry_study
+from experiments.page.spec import StudySpec
 from experiments.page.tables import interval_cell
 
 PLAIN, OURS = "lora", "bara-gate"
@@ -310,7 +310,7 @@ def facts(results: Results) -> dict[str, Any]:
     return {**results.about, **fixed, "development": development, "test": test, "seeds": seeds}
 
 
-STUDY = entry_study(
+STUDY = StudySpec(
     "Does a lower confidence bound on the reward prevent over-optimisation?",
     SETUP,
     main,
