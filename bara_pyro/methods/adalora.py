@@ -23,7 +23,7 @@ class AdaLoRAConfig(MethodConfig):
     """Settings of AdaLoRA; training starts from 1.5 times the rank `adapter.r`, as published."""
 
     orth_weight: NonNegativeFloat = setting(
-        AdaLoRA, "orth_weight", "weight of the distance from orthogonality"
+        AdaLoRA, "orth_weight", "weight of the penalty on non-orthogonal factors"
     )
 
 
@@ -77,7 +77,7 @@ def final_ranks(fit: Fit[AdaLoRA, DeltaGuide, AdaLoRAConfig]) -> dict[str, float
 register_method(
     Method(
         "adalora",
-        "AdaLoRA: singular values kept by importance (arXiv 2303.10512)",
+        "AdaLoRA: keeps the most important singular values (arXiv 2303.10512)",
         AdaLoRAConfig,
         pair(AdaLoRA, DeltaGuide),
         svi=adalora_svi,

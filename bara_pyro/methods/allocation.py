@@ -86,12 +86,12 @@ class RankAllocator:
         if not self.budget.due(done):
             return
         if done <= self.budget.end:
-            kept = self._best(self.budget.after(done))
+            masks = self._best(self.budget.after(done))
             if done == self.budget.end:
-                self._settle(kept)
+                self._settle(masks)
         else:
-            kept = [self._state(m.lora_E)[KEPT] for m in self.modules]
-        for module, mask in zip(self.modules, kept, strict=True):
+            masks = [self._state(m.lora_E)[KEPT] for m in self.modules]
+        for module, mask in zip(self.modules, masks, strict=True):
             module.lora_E.mul_(mask)
 
     def scores(self) -> list[Tensor]:
@@ -121,13 +121,13 @@ class RankAllocator:
         """Return masks, `r x 1` per module: 1 for the `count` most important singular values, else 0."""
         scores = self.scores()
         order = torch.cat(scores).argsort(descending=True, stable=True)
-        kept = torch.zeros_like(order, dtype=scores[0].dtype)
-        kept[order[:count]] = 1.0
-        return [mask.unsqueeze(1) for mask in kept.split([len(score) for score in scores])]
+        chosen = torch.zeros_like(order, dtype=scores[0].dtype)
+        chosen[order[:count]] = 1.0
+        return [mask.unsqueeze(1) for mask in chosen.split([len(score) for score in scores])]
 
-    def _settle(self, kept: list[Tensor]) -> None:
+    def _settle(self, masks: list[Tensor]) -> None:
         """Store the last allocation and delete the running means."""
-        for module, mask in zip(self.modules, kept, strict=True):
+        for module, mask in zip(self.modules, masks, strict=True):
             for weight in module:
                 for name in (SENSITIVITY, UNCERTAINTY):
                     self._state(weight).pop(name, None)

@@ -32,14 +32,17 @@ class BaRAMethodConfig(MethodConfig):
     form: ClassVar[Form] = "additive"
 
     centred: bool = later(
-        default(BaRA, "centred"), "additive form: B (Phi * (theta - E[theta])), E under the prior"
+        default(BaRA, "centred"), "additive form: subtract the prior mean, B (Phi * (theta - E[theta]))"
     )
-    latent: Latent = setting(BaRA, "latent", "'phi*theta', 'phi' or 'theta'")
+    latent: Latent = setting(BaRA, "latent", "gates to use: 'phi*theta', 'phi' or 'theta'")
     phi_prior: Annotated[Json, OF_PHI] = setting(
-        BaRA, "phi_prior", "prior of Phi and its hyper-parameters", validate_default=True
+        BaRA, "phi_prior", "prior of Phi: its name, or its name and hyperparameters", validate_default=True
     )
     theta_prior: Annotated[Json, OF_THETA] = setting(
-        BaRA, "theta_prior", "prior of theta and its hyper-parameters", validate_default=True
+        BaRA,
+        "theta_prior",
+        "prior of theta: its name, or its name and hyperparameters",
+        validate_default=True,
     )
     beta_phi: Annotated[NonNegativeFloat, OF_PHI] = setting(
         BaRA, "beta_phi", "weight of KL(Phi); 1 is the exact ELBO"
@@ -49,35 +52,40 @@ class BaRAMethodConfig(MethodConfig):
     )
     guide: str = Field(
         "weibull",
-        description="posterior family: 'weibull', 'weibull-coupled' (theta sees the draw of Phi), 'gamma', "
-        "'lognormal', 'delta'",
+        description="posterior family: 'weibull', 'weibull-coupled' (theta depends on the draw of Phi), "
+        "'gamma', 'lognormal' or 'delta'",
     )
     shape: Annotated[Shape, OF_NOISE] = setting(
-        AmortizedGuide, "shape", "'kappa': softplus gives 1/k; 'k': softplus gives k (the text)"
+        AmortizedGuide,
+        "shape",
+        "softplus output of the amortiser: 'kappa' is 1/k; 'k' is the shape k, as in the paper's text",
     )
     shape_width: Annotated[Width, OF_THETA, OF_NOISE] = setting(
-        AmortizedGuide, "shape_width", "'vector' or 'scalar' noise level of a gate"
+        AmortizedGuide, "shape_width", "noise level: 'vector' for one per rank unit, or 'scalar' for one"
     )
     init_kappa: Annotated[float | None, OF_NOISE] = setting(
         AmortizedGuide,
         "init_kappa",
-        "noise level at the start; null: 0.5 up to 2,560 training rows, then falling with their root; "
-        "Algorithm 1: 0.693",
+        "initial noise level; null: 0.5 for up to 2,560 training rows, then proportional to 1 / sqrt(rows); "
+        "Algorithm 1 has 0.693",
         gt=0,
     )
     max_kappa: Annotated[float, OF_NOISE] = setting(
-        AmortizedGuide, "max_kappa", "largest noise level; 1 is that of a Gamma(1, b) prior", gt=0
+        AmortizedGuide, "max_kappa", "largest noise level; 1 is the noise level of a Gamma(1, b) prior", gt=0
     )
     random_kappa: Annotated[bool, OF_THETA, OF_NOISE] = setting(
-        AmortizedGuide, "random_kappa", "start with random noise levels, as the paper's Algorithm 1"
+        AmortizedGuide, "random_kappa", "start with random noise levels, as in the paper's Algorithm 1"
     )
     normalize_input: Annotated[bool | None, OF_THETA] = setting(
         AmortizedGuide,
         "normalize_input",
-        "divide what the amortiser sees by its root mean square; null: in the gate form; Algorithm 1: false",
+        "divide the amortiser's input by its root mean square; null: only in the gate form; Algorithm 1 "
+        "does not",
     )
     activation: Annotated[Activation, OF_THETA] = setting(
-        AmortizedGuide, "activation", "of theta's mean: 'softplus', 'relu', 'topk' (the four largest)"
+        AmortizedGuide,
+        "activation",
+        "activation of theta's mean: 'softplus', 'relu' or 'topk' (keeps the four largest)",
     )
 
     def for_rows(self, rows: int) -> Self:
@@ -106,11 +114,11 @@ class BaRAMethodConfig(MethodConfig):
     def _prior(cls, value: object, info: ValidationInfo) -> object:
         if not isinstance(value, str | dict):
             raise ConfigError(
-                f"method.{info.field_name}={value!r} is no prior: give a prior's name ({', '.join(PRIORS)}), "
-                "or {name: .., ..} with its hyper-parameters."
+                f"method.{info.field_name}={value!r} is not a prior: give a name ({', '.join(PRIORS)}), or "
+                "{name: ..., ...} with hyperparameters."
             )
         prior: Json = {"name": value} if isinstance(value, str) else {"name": "gamma", **value}
-        # An unknown name or hyper-parameter is an error now, not after loading a model.
+        # Fail on an unknown name or hyperparameter now, not after loading a model.
         make_prior(str(prior["name"]), **{key: prior[key] for key in prior if key != "name"})
         return prior
 

@@ -41,9 +41,9 @@ class MethodConfig(BaseModel):
         if info.context == STORED:
             return self
         fields = type(self).model_fields
-        for name, own in fields.items():
-            value, default = getattr(self, name), own.get_default()
-            for mark in (one for one in own.metadata if isinstance(one, Unread)):
+        for name, declared in fields.items():
+            value, default = getattr(self, name), declared.get_default()
+            for mark in (one for one in declared.metadata if isinstance(one, Unread)):
                 now = getattr(self, mark.setting)
                 # A prior is given by its name or by its settings.
                 if mark.applies(now) and value not in (default, {"name": default}):
@@ -52,8 +52,8 @@ class MethodConfig(BaseModel):
                     others = " or ".join(one for one in known if not mark.applies(one))
                     reads = f"method.{mark.setting}={others}" if others else f"another {mark.setting}"
                     raise ConfigError(
-                        f"method.{name}={value} is not read with method.{mark.setting}={now}: leave it out, "
-                        f"or give {reads}."
+                        f"method.{name}={value} has no effect with method.{mark.setting}={now}: leave it "
+                        f"out, or give {reads}."
                     )
         return self
 
@@ -274,8 +274,8 @@ def build(
     """
     model, guide = METHODS[config.name].build(backbone, num_data, adapter, config)
     for part in (model, guide):
-        kept = dict(part.named_parameters())
-        if lost := [name for name in part.state_dict() if name not in kept]:
+        saved = dict(part.named_parameters())
+        if lost := [name for name in part.state_dict() if name not in saved]:
             raise ConfigError(
                 f"The {type(part).__name__} of {config.name!r} has the buffer {lost[0]!r}, but runs save "
                 "only parameters: make it a parameter (`frozen` if untrained), or use persistent=False."

@@ -20,14 +20,15 @@ class BLoBConfig(MethodConfig):
 
     recipe: Recipe = Field(
         "elbo",
-        description="'elbo': one AdamW on the bound; 'reproduction': the published scheme",
+        description="'elbo': minimise the negative ELBO with AdamW; 'reproduction': the published scheme",
     )
     prior_scale: float = Field(0.2, gt=0, description="standard deviation of A's prior")
     beta: Annotated[NonNegativeFloat, OF_ELBO] = setting(
-        GaussianLoRA, "beta", "weight of KL(A) in 'elbo'; 1 is the exact ELBO"
+        GaussianLoRA, "beta", "with recipe=elbo: weight of KL(A); 1 is the exact ELBO"
     )
     scale_optimizer: Annotated[Literal["sgd", "adamw"], OF_REPRODUCTION] = Field(
-        "sgd", description="'reproduction': what moves G along the likelihood: both occur in published code"
+        "sgd",
+        description="with recipe=reproduction: optimiser of G on the likelihood; published code has both",
     )
 
 

@@ -1,4 +1,4 @@
-"""C-LoRA: a contextual posterior of a matrix between the factors (Rahmati et al., NeurIPS 2025)."""
+"""C-LoRA: a contextual posterior over a matrix between the factors (Rahmati et al., NeurIPS 2025)."""
 
 from typing import Annotated
 
@@ -31,12 +31,12 @@ class CLoRAConfig(MethodConfig):
 
     recipe: Recipe = Field(
         "elbo",
-        description="'elbo': one AdamW on the (tempered) bound; 'reproduction': AdamW for A and B, plain "
-        "descent for the networks, published weights",
+        description="'elbo': minimise the negative ELBO (tempered by beta) with AdamW; 'reproduction': AdamW "
+        "for A and B, plain gradient descent for the networks, and published weights",
     )
     prior_scale: float = setting(CLoRA, "prior_scale", "standard deviation of E's prior", gt=0)
     beta: Annotated[NonNegativeFloat, OF_ELBO] = setting(
-        CLoRA, "beta", "weight of KL(E), a sum over tokens, in 'elbo'; 1 is the exact ELBO"
+        CLoRA, "beta", "with recipe=elbo: weight of KL(E), a sum over tokens; 1 is the exact ELBO"
     )
 
 
@@ -61,7 +61,7 @@ def _svi(model: CLoRA, guide: ContextualGuide, train: Training, config: CLoRACon
 register_method(
     Method(
         "clora",
-        "C-LoRA: y = W0 x + s B E(x) A x, an r x r matrix a token (NeurIPS 2025)",
+        "C-LoRA: y = W0 x + s B E(x) A x, an r x r matrix per token (NeurIPS 2025)",
         CLoRAConfig,
         pair(CLoRA, ContextualGuide),
         svi=_svi,

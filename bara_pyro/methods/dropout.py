@@ -1,4 +1,4 @@
-"""MC-dropout LoRA: dropout on the input of A, kept on when predicting (Gal and Ghahramani, 2016)."""
+"""MC-dropout LoRA: dropout on the input of A, in training and prediction (Gal and Ghahramani, 2016)."""
 
 from bara_pyro.guides.prior import PriorGuide
 from bara_pyro.methods.base import Method, MethodConfig, pair, register_method, setting
@@ -14,7 +14,7 @@ class DropoutConfig(MethodConfig):
 register_method(
     Method(
         "mc_dropout",
-        "LoRA with dropout, also when predicting (arXiv 1506.02142)",
+        "LoRA with dropout, also in prediction (arXiv 1506.02142)",
         DropoutConfig,
         pair(DropoutLoRA, PriorGuide),
         peft=True,

@@ -19,12 +19,12 @@ class EnsembleConfig(MethodConfig):
     """Settings of the deep ensemble."""
 
     members: PositiveInt = setting(
-        Ensemble, "members", "number of LoRAs; the compared papers' count is that of 3"
+        Ensemble, "members", "number of LoRAs; parameter counts in the compared papers are those of 3"
     )
     average: Average = setting(
         EnsembleGuide,
         "average",
-        "of the members' predictions for S >= 1; 'logits': as published code evaluates",
+        "what to average over members for S >= 1: 'probabilities', or 'logits' as in published code",
     )
 
 

@@ -25,7 +25,7 @@ def log_evidence(log_likelihood: float, eigenvalues: Tensor, squared_norm: float
 
     Args:
         log_likelihood: `log p(D | theta)` of all training rows, in nats.
-        eigenvalues: eigenvalues of the curvature, float64; zeros may be left out.
+        eigenvalues: eigenvalues of the curvature, float64; zeros may be omitted.
         squared_norm: `|theta|^2`.
         precision: prior precision lambda.
     """

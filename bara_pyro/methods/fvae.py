@@ -32,10 +32,10 @@ class FVAEConfig(MethodConfig):
     """
 
     recipe: Recipe = Field(
-        "elbo", description="'elbo': the bound, tempered by beta; 'reproduction': the official code's loss"
+        "elbo", description="'elbo': the ELBO, tempered by beta; 'reproduction': the official code's loss"
     )
     beta: Annotated[NonNegativeFloat, OF_ELBO] = setting(
-        Weights, "kl_z1", "'elbo': weight of the autoencoders; 1 is the exact ELBO"
+        Weights, "kl_z1", "with recipe=elbo: weight of the autoencoders; 1 is the exact ELBO"
     )
 
 
@@ -79,7 +79,7 @@ def _svi(model: FVAE, guide: FVAEGuide, train: Training, config: FVAEConfig) -> 
 register_method(
     Method(
         "fvae",
-        "FVAE-LoRA: an encoder in place of A (arXiv 2510.19640)",
+        "FVAE-LoRA: an encoder instead of A (arXiv 2510.19640)",
         FVAEConfig,
         _build,
         svi=_svi,

@@ -44,7 +44,7 @@ class IVONConfig(MethodConfig):
     """
 
     ess: float = Field(
-        1e6, gt=0, description="effective sample size: the higher, the less noise and regularisation"
+        1e6, gt=0, description="effective sample size; higher values give less noise and regularisation"
     )
 
 
@@ -98,8 +98,8 @@ class IVONSVI(SVI[PosthocLoRA, PosthocGuide]):
         (group,) = self.optim.param_groups
         sigma = (group["ess"] * (group["hess"] + group["weight_decay"])).rsqrt()
         sizes = [p.numel() for p in self.parameters]
-        for site, own, p in zip(self.sites, sigma.split(sizes), self.parameters, strict=True):
-            self.guide.scale(site).copy_(own.view_as(p))
+        for site, scale, p in zip(self.sites, sigma.split(sizes), self.parameters, strict=True):
+            self.guide.scale(site).copy_(scale.view_as(p))
 
 
 def ivon_svi(model: PosthocLoRA, guide: PosthocGuide, train: Training, config: IVONConfig) -> SVI:
@@ -112,8 +112,8 @@ def ivon_svi(model: PosthocLoRA, guide: PosthocGuide, train: Training, config: I
         from ivon import IVON
     except ImportError as error:
         raise ConfigError(
-            "The method 'ivon' needs the package ivon-opt (optional, because it is under the GPL): pip "
-            "install ivon-opt."
+            "The method 'ivon' needs the package ivon-opt, which is optional because of its GPL licence: "
+            "pip install ivon-opt."
         ) from error
     optim = IVON(
         parameters(model, guide),

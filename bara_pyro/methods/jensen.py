@@ -29,10 +29,10 @@ from bara_pyro.models.vbll import LAST, VBLL
 
 @dataclass(frozen=True)
 class GaussianLogits:
-    """Stands in for a categorical distribution with Gaussian logits; `log_prob` is the Jensen bound.
+    """Replaces a categorical distribution with Gaussian logits; `log_prob` is the Jensen bound.
 
     Attributes:
-        mean, variance: of the logits, `... x C`.
+        mean, variance: mean and variance of the logits, `... x C`.
     """
 
     mean: Tensor
@@ -67,12 +67,12 @@ class JensenELBO(MeanFieldELBO):
     """The negative ELBO of a `VBLL`, with Jensen's bound instead of a draw of the rows."""
 
     def terms(self, model: AdaptedLM, guide: SiteGuide, batch: Batch) -> ElboTerms:
-        """Evaluate the bound with one forward of the language model; see `MeanFieldELBO.terms`."""
+        """Evaluate the bound with one forward pass of the language model; see `MeanFieldELBO.terms`."""
         program = cast(VBLL, model)
-        with last_states(program) as seen:
+        with last_states(program) as states:
             model_trace, guide_trace = guide.run(batch)
         if LIKELIHOOD not in guide_trace.nodes:  # without labels, `_terms` raises below
             posterior = cast(DenseNormal, guide_trace.nodes[LAST]["fn"])
-            distribution = gaussian_logits(program, posterior, seen[0].unsqueeze(-2), batch.answer_ids)
+            distribution = gaussian_logits(program, posterior, states[0].unsqueeze(-2), batch.answer_ids)
             model_trace.nodes[LIKELIHOOD]["fn"] = cast(TorchDistribution, distribution)
         return self._terms(model_trace, guide_trace)

@@ -53,7 +53,7 @@ def kfac(
     log_likelihood = 0.0
     for batch in batches:
         if batch.labels is None:
-            raise DataError("The curvature needs the answer of every row: pass labelled training rows.")
+            raise DataError("A batch has no labels, which the curvature needs: pass labelled training rows.")
         point = Linearisation(guide.model, guide, guide.adapters, batch)
         log_probs = point.log_probs.detach().double()
         log_likelihood += float(log_probs.gather(1, batch.labels[:, None]).sum())

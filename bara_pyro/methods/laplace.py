@@ -19,21 +19,24 @@ from bara_pyro.methods.kfac import Tokens, kfac
 from bara_pyro.models.gaussian_lora import GaussianLoRA
 from bara_pyro.settings import Unread
 
-BATCH_SIZE = 8  # rows a pass of the fit, at most
-VARIANCE_ROWS = 256  # training rows that the mean variance of the logits is measured on
+BATCH_SIZE = 8  # most rows per pass of the fit
+VARIANCE_ROWS = 256  # training rows on which the mean variance of the logits is measured
 
 
 class LaplaceConfig(MethodConfig):
     """Settings of Laplace-LoRA."""
 
     subset: Subset = setting(
-        LaplaceGuide, "subset", "'all' adapters, or 'last': that of the output embedding"
+        LaplaceGuide, "subset", "adapters with a posterior: 'all', or 'last' for the output embedding's only"
     )
     prior_precision: PositiveFloat | None = Field(
-        100.0, description="precision of the prior in the fit; 'evidence' or null: that of greatest evidence"
+        100.0,
+        description="precision of the prior in the fit; 'evidence' or null: the value with the highest "
+        "evidence",
     )
     tokens: Annotated[Tokens, Unread("subset", ("last",))] = Field(
-        "mean", description="input factors: 'mean' over tokens; 'sum', as published, overcounts them"
+        "mean",
+        description="input factors: 'mean' over tokens, or 'sum' as published, which overcounts tokens",
     )
 
     @field_validator("prior_precision", mode="before")
@@ -49,12 +52,12 @@ def fit_laplace(
     prior_precision: float | None = None,
     tokens: Tokens = "mean",
 ) -> dict[str, float]:
-    """Fit posterior and prior precision to the training rows, around the weights as they are.
+    """Fit posterior and prior precision to the training rows, around the current weights.
 
     Args:
-        guide: to be fitted, in place.
+        guide: the guide to fit, changed in place.
         rows: every training row once, with labels, on the backbone's device.
-        prior_precision: lambda; None: that of greatest evidence.
+        prior_precision: lambda; None: the value with the highest evidence.
         tokens: see `bara_pyro.methods.kfac.kfac`.
 
     Returns:
@@ -88,7 +91,7 @@ def fit_laplace(
 
 
 def _check(fit: Fit[GaussianLoRA, LaplaceGuide, LaplaceConfig]) -> None:
-    """Refuse factors that are too large before training rather than after it."""
+    """Check before training that the factors are not too large."""
     fit.guide.check_size(len(fit.answer_ids))
 
 
@@ -111,7 +114,7 @@ register_method(
         "laplace",
         "Laplace-LoRA: Kronecker-factored Gaussian around LoRA, linearised (arXiv 2308.13111)",
         LaplaceConfig,
-        # Trained by maximum likelihood: a flat prior, whose width is none.
+        # Trained by maximum likelihood, with a flat prior: the scale has no effect with beta=0.
         pair(partial(GaussianLoRA, random="AB", prior_scale=1.0, beta=0.0), LaplaceGuide),
         finish=_finish,
         check=_check,

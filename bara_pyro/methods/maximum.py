@@ -1,4 +1,4 @@
-"""LoRA by maximum a posteriori: with the decay that papers call MAP, and with a prior."""
+"""LoRA by maximum a posteriori: with the weight decay that papers call MAP, and with a Gaussian prior."""
 
 from functools import partial
 
@@ -15,7 +15,9 @@ class PriorConfig(MethodConfig):
     """Settings of `map_prior`."""
 
     prior_scale: float = Field(
-        0.4, gt=0, description="standard deviation of the weights' prior; 0.4 is decay 0.01 at N = 640"
+        0.4,
+        gt=0,
+        description="standard deviation of the weights' prior; 0.4 equals a decay of 0.01 with 640 rows",
     )
     beta: NonNegativeFloat = setting(GaussianLoRA, "beta", "weight of the log prior; 1 is MAP")
 

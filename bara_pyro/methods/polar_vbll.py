@@ -1,9 +1,9 @@
-"""PoLAR-VBLL (Xiang, Li and Lu, arXiv 2604.03388): frames that stay orthonormal, and a Bayesian last layer.
+"""PoLAR-VBLL (Xiang, Li and Lu, arXiv 2604.03388): orthonormal frames and a Bayesian last layer.
 
-After the gradient is projected to the tangent space of the frames AdamW takes its step, and each frame is
-replaced by the orthonormal one that is nearest to it. The published training adds a pull towards
-orthonormality to the gradient instead (the landing field of Ablin and Peyre, AISTATS 2022), which is cheaper
-at a large rank and leaves the frames near the constraint, not on it.
+The gradient is projected onto the tangent space of the frames, AdamW takes its step, and each frame is
+replaced by the nearest orthonormal one. The published training instead adds a pull towards orthonormality to
+the gradient (the landing field of Ablin and Peyre, AISTATS 2022). That is cheaper at a large rank, but leaves
+the frames only near the constraint.
 """
 
 from collections import defaultdict
@@ -24,7 +24,7 @@ from bara_pyro.models.polar_vbll import PolarVBLL
 
 
 class PolarSVI(SVI[PolarVBLL, VBLLGuide]):
-    """One AdamW, frames kept orthonormal; arguments are those of `SVI`."""
+    """SVI with one AdamW that keeps the frames orthonormal; the arguments are those of `SVI`."""
 
     def __init__(
         self, model: PolarVBLL, guide: VBLLGuide, optim: Optimizer, **options: Unpack[SVIOptions]
@@ -34,7 +34,7 @@ class PolarSVI(SVI[PolarVBLL, VBLLGuide]):
 
     @torch.no_grad()
     def update(self) -> None:
-        """Take the step along the frames, and put them back."""
+        """Take the step along the frames, then make them orthonormal again."""
         for frame in self.frames:
             if frame.grad is not None:
                 tall(frame.grad).copy_(tangent(tall(frame), tall(frame.grad)))
@@ -43,7 +43,7 @@ class PolarSVI(SVI[PolarVBLL, VBLLGuide]):
 
 
 def tall(frame: Tensor) -> Tensor:
-    """Return a view of a frame whose columns are the orthonormal ones, `n x r`."""
+    """Return a view of a frame with orthonormal columns, `n x r`."""
     return frame if frame.shape[0] >= frame.shape[1] else frame.mT
 
 
@@ -59,16 +59,16 @@ def retract(frames: Iterable[Tensor]) -> None:
     by_rank: defaultdict[int, list[Tensor]] = defaultdict(list)
     for frame in frames:
         by_rank[min(frame.shape)].append(tall(frame))
-    for alike in by_rank.values():  # their r x r matrices in one decomposition
+    for alike in by_rank.values():  # one decomposition for all r x r matrices
         exact = [frame.double() for frame in alike]
         values, vectors = torch.linalg.eigh(torch.stack([frame.mT @ frame for frame in exact]))
         roots = (vectors * values.rsqrt().unsqueeze(-2)) @ vectors.mT
-        for frame, own, root in zip(alike, exact, roots, strict=True):
-            frame.copy_(own @ root)
+        for frame, precise, root in zip(alike, exact, roots, strict=True):
+            frame.copy_(precise @ root)
 
 
 def polar_svi(model: PolarVBLL, guide: VBLLGuide, train: Training, config: VBLLConfig) -> PolarSVI:
-    """Return the inference that keeps frames orthonormal, on the published bound."""
+    """Return the SVI that keeps frames orthonormal, on the published bound."""
     optim = adamw(model, guide, train.lr, weight_decay=train.weight_decay)
     return PolarSVI(model, guide, optim, **with_jensen(optim, train))
 
@@ -76,7 +76,7 @@ def polar_svi(model: PolarVBLL, guide: VBLLGuide, train: Training, config: VBLLC
 register_method(
     Method(
         "polar_vbll",
-        "PoLAR-VBLL: y = W0 x + s U Theta V^T x, orthonormal U and V, under `vbll` (arXiv 2604.03388)",
+        "PoLAR-VBLL: y = W0 x + s U Theta V^T x, orthonormal U and V, with `vbll` (arXiv 2604.03388)",
         VBLLConfig,
         pair(PolarVBLL, VBLLGuide),
         svi=polar_svi,

@@ -1,4 +1,4 @@
-"""How the parameters are trained: the ELBO by one optimiser, or the two steps of the published recipes."""
+"""Training recipes: one optimiser on the ELBO, or the two-step scheme of published methods."""
 
 import math
 from typing import Literal, Protocol, Unpack
@@ -22,7 +22,7 @@ OF_ELBO, OF_REPRODUCTION = Unread("recipe", ("reproduction",)), Unread("recipe",
 
 
 class Training(Protocol):
-    """The settings that every method's training has; see the section `train` of a configuration."""
+    """Protocol: settings of training that all methods share, the section `train` of a configuration."""
 
     @property
     def total_steps(self) -> int: ...  # noqa: D102
@@ -45,13 +45,13 @@ class Training(Protocol):
 
 
 def default_svi(model: AdaptedLM, guide: SiteGuide, train: Training, config: object) -> SVI:
-    """Return one AdamW over model and guide on the negative ELBO, linear warm-up and decay.
+    """Return an SVI with one AdamW on the negative ELBO, with linear warm-up and decay.
 
     Args:
         model: the program.
         guide: its guide.
         train: the section `train` of a configuration.
-        config: the settings of the method, which none of this depends on.
+        config: settings of the method; they are not used here.
     """
     optim = adamw(
         model, guide, train.lr, local_lr_scale=train.local_lr_scale, weight_decay=train.weight_decay
@@ -60,7 +60,7 @@ def default_svi(model: AdaptedLM, guide: SiteGuide, train: Training, config: obj
 
 
 def common(optim: Optimizer, train: Training) -> SVIOptions:
-    """Return the arguments of `SVI` that the section `train` sets whatever the optimiser."""
+    """Return the arguments of `SVI` that the section `train` sets for any optimiser."""
     return {
         "loss": MeanFieldELBO(sampled_kl=train.sampled_kl),
         "scheduler": linear_schedule(optim, train.total_steps, train.warmup),
@@ -70,24 +70,25 @@ def common(optim: Optimizer, train: Training) -> SVIOptions:
 
 
 class TwoStepSVI(SVI):
-    """The scheme of BLoB and its relatives: AdamW on the likelihood, then plain descent on the KL.
+    """Two-step training of BLoB and related methods: AdamW on the likelihood, then descent on the KL.
 
-    One step minimises `nll_weight` times the mean cross-entropy by the optimiser, then moves every parameter
-    by `-kl_lr * m_t * pi_i * kl_weight * dKL`, with the optimiser's own warm-up and decay `m_t` and the
-    weights `pi_i = 2^i / (2^(cycle + 1) - 1)`, i = 1 .. cycle in turn, which sum to about 1 a cycle. The KL
-    is in nats: of global sites once, of local ones summed over the rows and tokens of the batch. What this
-    descends is not the ELBO; it is there to reproduce published figures. Both gradients are taken where the
-    step starts; the public code of BLoB and ScalaBL takes the KL's after the first half of the step.
+    First the optimiser minimises `nll_weight` times the mean cross-entropy. Then every parameter moves by
+    `-kl_lr * m_t * pi_i * kl_weight * dKL`, with the optimiser's warm-up and decay `m_t`. The weights
+    `pi_i = 2^i / (2^(cycle + 1) - 1)`, with i from 1 to `cycle` in turn, sum to about 1 per cycle. The KL is
+    in nats; global sites count once, local ones are summed over the rows and tokens of the batch.
+
+    This does not minimise the negative ELBO; it reproduces published figures. Both gradients are taken at the
+    start of the step, whereas the public code of BLoB and ScalaBL takes the KL's after the first half.
 
     Args:
-        model, guide, optim: as for `SVI`; parameters that `optim` does not hold are moved by the second step
-            alone, along the gradient of the likelihood too (the published BLoB and C-LoRA code).
-        kl_lr: rate of the second step.
-        cycle: number of steps over which the weights of the KL double; see `kl_cycle`.
+        model, guide, optim: as for `SVI`. Parameters outside `optim` are moved only by the second step, which
+            then also follows the gradient of the likelihood (as in the published BLoB and C-LoRA code).
+        kl_lr: learning rate of the second step.
+        cycle: number of steps in a cycle of KL weights; see `kl_cycle`.
         kl_weight, nll_weight: constants of the published objectives.
-        joint: the optimiser follows the gradient of likelihood and weighted KL together, and the second step
-            moves only what the optimiser does not hold (the published C-LoRA code).
-        **options: of `SVI`.
+        joint: whether the optimiser follows the gradient of likelihood and weighted KL together, and the
+            second step moves only the parameters outside the optimiser (as in the published C-LoRA code).
+        **options: options of `SVI`.
     """
 
     spares = True
@@ -111,8 +112,8 @@ class TwoStepSVI(SVI):
         self.kl_weight = kl_weight
         self.nll_weight = nll_weight
         self.joint = joint
-        held = {id(p) for group in optim.param_groups for p in group["params"]}
-        self._alone = [id(p) not in held for p in self.parameters]
+        in_optim = {id(p) for group in optim.param_groups for p in group["params"]}
+        self._alone = [id(p) not in in_optim for p in self.parameters]
         self._kl_grads: list[Tensor] = []
 
     def step(self, *batches: Batch) -> float:
@@ -121,7 +122,7 @@ class TwoStepSVI(SVI):
         return super().step(*batches)
 
     def backward(self, terms: ElboTerms, share: float) -> None:
-        """Add the gradients of likelihood and KL, the first to `.grad`, the second beside it or to it."""
+        """Add the likelihood's gradient to `.grad`, and the KL's to a separate sum (`.grad` if joint)."""
         kl = torch.stack([self._kl(site, terms, share) for site in terms.kl]).sum()
         nll = terms.nll * (self.nll_weight * share / self.model.num_data)
         if self.joint:
@@ -138,9 +139,10 @@ class TwoStepSVI(SVI):
         return [*super().accumulated(), *self._kl_grads]
 
     def _kl(self, site: str, terms: ElboTerms, share: float) -> Tensor:
-        """Return a micro-batch's part of a site's KL: its own rows' of a local one.
+        """Return a micro-batch's part of a site's KL.
 
-        That is a sum over rows, of which each process has its own; what they have is averaged afterwards.
+        The KL of a local site is a sum over rows. Each process has different rows, and gradients are averaged
+        afterwards, so it is multiplied by the number of processes.
         """
         kl = terms.kl[site].to(terms.nll.dtype)
         if site not in self.model.latents.local_sites:
@@ -149,7 +151,7 @@ class TwoStepSVI(SVI):
 
     def _weight(self) -> float:
         """Return the weight of the KL in this step."""
-        # From what a checkpoint holds: a resumed run goes on where it was.
+        # The scheduler's count is in a checkpoint, so that a resumed run continues correctly.
         done = 0 if self.scheduler is None else self.scheduler.last_epoch
         return kl_share(1 + done % self.cycle, self.cycle) * self.kl_weight
 
@@ -167,19 +169,19 @@ class TwoStepSVI(SVI):
 
 
 def kl_share(i: int, cycle: int) -> float:
-    """Return `pi_i = 2^i / (2^(cycle + 1) - 1)`: the weight of the KL in step i = 1 .. `cycle` of a cycle."""
-    # 2^(cycle + 1) overflows a float where data sets are large; most of these weights are 0 in any case.
+    """Return `pi_i = 2^i / (2^(cycle + 1) - 1)`, the weight of the KL in step i (1 to `cycle`) of a cycle."""
+    # For large data sets 2^(cycle + 1) would overflow a float; most of these weights are 0 anyway.
     return 2.0 ** (i - cycle - 1) / (1 - 2.0 ** -(cycle + 1))
 
 
 def alternating(
     model: AdaptedLM, guide: SiteGuide, optim: Optimizer, train: Training, *, kl_lr: float
 ) -> TwoStepSVI:
-    """Return `TwoStepSVI` as BLoB and ScalaBL have it, with the cycle of as many rows as there are."""
+    """Return the `TwoStepSVI` of BLoB and ScalaBL, with the cycle for the model's number of rows."""
     cycle = kl_cycle(model.num_data, train.batch_size)
     return TwoStepSVI(model, guide, optim, kl_lr=kl_lr, cycle=cycle, **common(optim, train))
 
 
 def kl_cycle(num_data: int, batch_size: int, gamma: float = 8.0) -> int:
-    """Return the steps of a cycle, `int(100 N^(pi / gamma) / b)` ("dataset rescaling" of BLoB's code)."""
+    """Return the number of steps in a cycle, `int(100 N^(pi / gamma) / b)` (BLoB's "dataset rescaling")."""
     return max(1, int(100 * num_data ** (math.pi / gamma) / batch_size))

@@ -1,4 +1,4 @@
-"""ScalaBL: a posterior over r singular values a module (Samplawski et al., UAI 2025)."""
+"""ScalaBL: a posterior over r singular values per module (Samplawski et al., UAI 2025)."""
 
 from functools import partial
 from typing import Annotated, Literal
@@ -14,7 +14,7 @@ from bara_pyro.methods.base import Method, MethodConfig, pair, register_method, 
 from bara_pyro.methods.recipes import OF_ELBO, Recipe, Training, alternating, default_svi
 from bara_pyro.models.scalabl import ScalaBL
 
-KL_LR = 0.2  # of the descent on the KL, as published
+KL_LR = 0.2  # learning rate of the descent on the KL, as published
 
 
 class ScalaBLConfig(MethodConfig):
@@ -22,14 +22,14 @@ class ScalaBLConfig(MethodConfig):
 
     recipe: Recipe = Field(
         "elbo",
-        description="'elbo': one AdamW on the bound; 'reproduction': AdamW on the likelihood, then descent "
-        "on the KL, whose prior has the public code's accidental shift",
+        description="'elbo': minimise the negative ELBO with AdamW; 'reproduction': AdamW on the likelihood, "
+        "then descent on the KL, with the public code's accidental shift of the prior",
     )
     kl: Literal["q||p", "p||q"] = setting(
-        ScalaBLGuide, "kl", "order of the KL; 'p||q': that of the public code, with which there is no bound"
+        ScalaBLGuide, "kl", "direction of the KL; 'p||q' is the public code's, which gives no bound"
     )
     beta: Annotated[NonNegativeFloat, OF_ELBO] = setting(
-        ScalaBL, "beta", "weight of the KL in 'elbo'; 1 is the exact ELBO"
+        ScalaBL, "beta", "with recipe=elbo: weight of the KL; 1 is the exact ELBO"
     )
 
 

@@ -1,7 +1,8 @@
-"""Temperature scaling (Guo et al., ICML 2017): maximum-likelihood training, then one number on held-out rows.
+"""Temperature scaling (Guo et al., ICML 2017) of a LoRA or an ensemble, fitted on held-out rows.
 
-Of one LoRA, or of an ensemble, whose members have it in common: the T under which the average of their
-probabilities has the least NLL ("joint pool-and-calibrate" in Rahaman and Thiery, NeurIPS 2021).
+After maximum-likelihood training, the temperature minimises the NLL of held-out rows. The members of an
+ensemble share one temperature, which minimises the NLL of their average ("joint pool-and-calibrate" in
+Rahaman and Thiery, NeurIPS 2021).
 """
 
 import math
@@ -23,25 +24,26 @@ from bara_pyro.posthoc.temperature import best_common_log_temperature
 
 
 class TemperatureConfig(MethodConfig):
-    """Settings of temperature scaling: none.
+    """Settings of temperature scaling; there are none.
 
-    Published code has AdamW move the scalar 1/T, which nothing keeps positive, for 5,000 steps of 4 rows at
-    rate 1e-3. The NLL is convex in 1/T, so the exact minimum over all rows takes milliseconds instead. That
-    code stops at BoolQ, whose validation split is the one tested on: rows must be set aside from train.
+    Published code trains the scalar 1/T, which may become negative, with AdamW for 5,000 steps of 4 rows at a
+    learning rate of 1e-3. The NLL is convex in 1/T, so its exact minimum over all rows takes milliseconds.
+    Published code does not support BoolQ, whose validation split serves as its test split; here, set rows
+    aside from the training rows.
 
-    Trainable are LoRA's parameters, which `bara params` counts; the second stage fits one more.
+    The trainable parameters are LoRA's, which `bara params` counts; the second stage fits one more.
     """
 
 
 class TemperedEnsembleConfig(EnsembleConfig):
-    """Settings of an ensemble with a temperature: those of the ensemble."""
+    """Settings of an ensemble with a temperature, the same as the ensemble's."""
 
 
 TemperatureFit = Fit[AdaptedLM, SiteGuide, Any]
 
 
 def check_validation(fit: TemperatureFit) -> None:
-    """Refuse to train where there is nothing to fit the temperature on.
+    """Check before training that there are rows to fit the temperature on.
 
     Raises:
         DataError: the task has no validation rows, or one of them is too long.
@@ -51,20 +53,20 @@ def check_validation(fit: TemperatureFit) -> None:
 
 @torch.no_grad()
 def fit_temperature(fit: TemperatureFit) -> dict[str, float]:
-    """Set the temperature to the best on the validation rows, members averaged as predictions are.
+    """Set the temperature with the lowest NLL on the validation rows; members are averaged as in prediction.
 
     Returns:
         `temperature`, `nll_1` and `nll_temperature` (nats, on the validation rows), `validation_rows`.
     """
     split = fit.split("validation")
     labels = torch.tensor(split.labels)
-    samples = 1 if isinstance(fit.model, Ensemble) else 0  # 1: all members, whatever the number
+    samples = 1 if isinstance(fit.model, Ensemble) else 0  # an ensemble uses all its members with S >= 1
     before = fit.draw(split, samples, seed=fit.seed)
-    found = best_common_log_temperature(before, labels)
-    require_temperature(fit.corrections).set(found)
+    log_temperature = best_common_log_temperature(before, labels)
+    require_temperature(fit.corrections).set(log_temperature)
     after = fit.draw(split, samples, seed=fit.seed)
     return {
-        "temperature": math.exp(found),
+        "temperature": math.exp(log_temperature),
         "nll_1": nll(posterior_predictive(before), labels),
         "nll_temperature": nll(posterior_predictive(after), labels),
         "validation_rows": len(split),
@@ -81,13 +83,13 @@ register_method(
         check=check_validation,
         uses_validation=lambda config: True,
         tempered=True,
-        peft=True,  # the LoRA; whoever reads it so divides the logits by the temperature himself
+        peft=True,  # without the temperature: readers of the LoRA must divide the logits by it
     )
 )
 register_method(
     Method(
         "ensemble_temperature",
-        "Deep ensemble of LoRAs, then a temperature of all members fitted on validation rows",
+        "Deep ensemble of LoRAs, then a shared temperature fitted on validation rows",
         TemperedEnsembleConfig,
         pair(Ensemble, EnsembleGuide),
         svi=ensemble_svi,

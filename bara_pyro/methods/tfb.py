@@ -4,7 +4,7 @@
     q(A'_ij) = Normal(A'_ij, (sigma / D_ii)^2)    so that s B' (A' - mean) = s sigma U Z, Z standard normal
 
 The full weight is isotropic in the span of U, with standard deviation `s sigma`, `s = lora_alpha / r`. sigma
-is the largest for which noise changes the loss on the anchor rows by no more than a tolerance:
+is the largest value for which noise changes the NLL of the anchor rows by at most a tolerance:
 `|NLL(sigma) - NLL(0)| <= tolerance * NLL(0)`.
 """
 
@@ -26,40 +26,44 @@ from bara_pyro.metrics import nll, posterior_predictive
 from bara_pyro.models.lora import LowRankAdapter
 from bara_pyro.models.posthoc import PosthocLoRA
 
-# Keeps the draws of the search apart from those of prediction.
+# Separates the draws of the search from those of prediction.
 SEARCH = 2**32
 # Singular values below this share of the largest are rounding errors of float32 weights.
 NEGLIGIBLE = torch.finfo(torch.float32).eps
-NLL_FLOOR = 0.1  # nats: the tolerance is a share of this where NLL(0) is smaller
-ANCHOR_ROWS, SEARCH_SAMPLES = 500, 10  # rows that the NLL is measured on; draws that are averaged for it
-LOW, HALVINGS = 0.001, 5  # where the search for sigma begins, and the steps of the published one
+NLL_FLOOR = 0.1  # nats; smallest NLL(0) for the tolerance
+ANCHOR_ROWS, SEARCH_SAMPLES = 500, 10  # rows to measure the NLL on; draws to average for it
+LOW, HALVINGS = 0.001, 5  # start of the search for sigma; number of steps of the published search
 
 
 class TFBConfig(MethodConfig):
     """Settings of TFB.
 
-    Where LoRA knows the anchor rows by heart, NLL(0) is nearly 0 and a share of it allows no noise at all, so
-    that the method would do least where it is needed most. 0.1 nats therefore stand in for a smaller NLL(0)
-    (`NLL_FLOOR`), but with `recipe: reproduction`. The anchor are training rows, as published.
+    The anchor rows are training rows, as published. If LoRA has memorised them, NLL(0) is nearly 0, and a
+    share of it would allow no noise where it is needed most. A smaller NLL(0) is therefore replaced by 0.1
+    nats (`NLL_FLOOR`), except with `recipe: reproduction`.
     """
 
     recipe: Recipe = Field(
         "elbo",
-        description="'elbo': the largest feasible sigma; 'reproduction': the published search. Neither has a "
-        "bound: TFB has no prior",
+        description="'elbo': the largest feasible sigma; 'reproduction': the published search; neither "
+        "maximises a bound, because TFB has no prior",
     )
     tolerance: float = Field(
-        0.003, gt=0, description="allowed change of the NLL of training rows, as a share of it"
+        0.003, gt=0, description="allowed change of the NLL on training rows, as a share of it"
     )
     high: Annotated[float, OF_REPRODUCTION] = Field(
-        0.015, gt=0, description="'reproduction': upper end; BayesAdapt: 0.2"
+        0.015,
+        gt=0,
+        description="with recipe=reproduction: upper end of the search for sigma; BayesAdapt has 0.2",
     )
     divide_by_rows: Annotated[bool, OF_REPRODUCTION] = Field(
-        True, description="'reproduction': divide the change by the number of rows, as bayesian-peft does"
+        True,
+        description="with recipe=reproduction: divide the change by the number of rows, as in bayesian-peft",
     )
     return_infeasible: Annotated[bool, OF_REPRODUCTION] = Field(
         True,
-        description="'reproduction': return the last sigma that broke the tolerance, as published code does",
+        description="with recipe=reproduction: return the last sigma above the tolerance, as in published "
+        "code",
     )
 
 
@@ -68,15 +72,15 @@ TFBFit = Fit[PosthocLoRA, PosthocGuide, TFBConfig]
 
 @torch.no_grad()
 def rotate(adapter: LowRankAdapter) -> Tensor:
-    """Replace B by `U D` and A by `V^T A` in place; return D, `r`, on the CPU, in float64.
+    """Replace B by `U D` and A by `V^T A` in place; return D, `r`, float64 on the CPU.
 
-    The singular values that rounding alone accounts for are put to 0: those of a head of which only C < r
-    rows are trained, and all of them where B is still 0.
+    Singular values that are only rounding errors are set to 0, as in a head with only C < r trained rows, or
+    if B is still 0.
     """
     b, a = adapter.lora_B.detach().cpu().double(), adapter.lora_A.detach().cpu().double()
     u, d, vt = torch.linalg.svd(b, full_matrices=False)
     d = torch.where(d > NEGLIGIBLE * d[0], d, 0.0)
-    rank = len(d)  # below r where the layer has fewer outputs
+    rank = len(d)  # less than r if the layer has fewer outputs
     adapter.lora_B.zero_()[:, :rank].copy_(u * d)
     adapter.lora_A.zero_()[:rank].copy_(vt @ a)
     return F.pad(d, (0, adapter.r - rank))
@@ -86,7 +90,7 @@ class Noise:
     """NLL of the anchor rows as a function of sigma, with the same standard normal draws for every sigma.
 
     Args:
-        fit: trained; its weights are rotated.
+        fit: the trained model, with rotated weights.
         values: site -> singular values, `r`.
     """
 
@@ -99,7 +103,7 @@ class Noise:
         self.start = nll(self._log_probs(0), self.labels)
 
     def set(self, sigma: float) -> None:
-        """Give the guide the scales `sigma / D_ii`; 0 where D_ii is 0, on whose row of A' nothing depends."""
+        """Set the guide's scales to `sigma / D_ii`, or 0 if D_ii is 0, where the row of A' has no effect."""
         for site, d in self.values.items():
             scale = torch.where(d > 0, sigma / d, 0.0)
             self.fit.guide.scale(site).copy_(scale.unsqueeze(-1))
@@ -119,7 +123,7 @@ class Noise:
 
 
 def anchor_split(split: EncodedSplit) -> EncodedSplit:
-    """Return at most `ANCHOR_ROWS` rows of a split, chosen at random but always the same."""
+    """Return at most `ANCHOR_ROWS` rows of a split, chosen at random with a fixed seed."""
     if len(split) <= ANCHOR_ROWS:
         return split
     chosen = torch.randperm(len(split), generator=torch.Generator().manual_seed(0))[:ANCHOR_ROWS]
@@ -129,9 +133,10 @@ def anchor_split(split: EncodedSplit) -> EncodedSplit:
 def published_search(
     feasible: Callable[[float], bool], low: float, high: float, halvings: int, *, infeasible: bool
 ) -> float:
-    """Return what the bisection of the published code returns; neither `low` nor `high` is tried.
+    """Return the result of the published code's bisection, which never tries `low` or `high`.
 
-    `infeasible` is its bug: the last sigma that was too large (or `high`), not the last allowed one.
+    With `infeasible` it has the published bug: it returns the last sigma that was too large (or `high`), not
+    the last allowed one.
     """
     for _ in range(halvings):
         middle = (low + high) / 2
@@ -140,11 +145,11 @@ def published_search(
 
 
 def check_anchor(fit: TFBFit) -> None:
-    """Refuse to train where there is nothing to measure the loss on.
+    """Check before training that there are rows to measure the NLL on.
 
     Raises:
-        DataError: the task has no rows of that split, or one of them is too long.
-        ConfigError: what is learnt are replies.
+        DataError: the task has no training rows, or one of them is too long.
+        ConfigError: the run trains on replies.
     """
     fit.split("train")
 
@@ -161,7 +166,7 @@ def fit_tfb(fit: TFBFit) -> dict[str, float]:
     noise = Noise(fit, values)
     model.mark_fitted()
     sigma = 0.0
-    if any(d.any() for d in values.values()):  # else B is 0 and sigma changes nothing
+    if any(d.any() for d in values.values()):  # otherwise B is 0 and sigma has no effect
         sigma = _search(noise, fit.config)
     end = noise.nll(sigma)
     return {

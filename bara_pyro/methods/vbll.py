@@ -15,7 +15,7 @@ from bara_pyro.models.vbll import VBLL
 class VBLLConfig(MethodConfig):
     """Settings of a Bayesian last layer."""
 
-    answers: int = setting(VBLL, "answers", "most answers of a task that there are rows for", ge=2)
+    answers: int = setting(VBLL, "answers", "largest number of answers of a task", ge=2)
     prior_scale: float = setting(
         VBLL, "prior_scale", "standard deviation of an answer's logit under the prior, nats", gt=0
     )
@@ -23,18 +23,18 @@ class VBLLConfig(MethodConfig):
 
 
 def with_jensen(optim: Optimizer, train: Training) -> SVIOptions:
-    """Return the arguments of `SVI` that the section `train` sets, with the published bound for the loss."""
+    """Return the arguments of `SVI` that the section `train` sets, with the published bound as the loss."""
     return common(optim, train) | {"loss": JensenELBO(sampled_kl=train.sampled_kl)}
 
 
 def vbll_svi(model: VBLL, guide: VBLLGuide, train: Training, config: VBLLConfig) -> SVI:
-    """Return one AdamW on the published bound."""
+    """Return an SVI with one AdamW on the published bound."""
     optim = adamw(model, guide, train.lr, weight_decay=train.weight_decay)
     return SVI(model, guide, optim, **with_jensen(optim, train))
 
 
 def keep_tokens(fit: Fit[VBLL, VBLLGuide, VBLLConfig]) -> dict[str, float]:
-    """Remember whose rows were trained; return how wide their posterior is in units of the prior."""
+    """Store the tokens of the trained rows; return the width of their posterior in units of the prior."""
     fit.model.set_tokens(fit.answer_ids)
     trained = fit.guide.scale_tril()[: len(fit.answer_ids)].detach()
     return {"last_layer_width": float(trained.square().sum(-1).mean().sqrt()) / fit.model.prior_scale}
@@ -43,7 +43,7 @@ def keep_tokens(fit: Fit[VBLL, VBLLGuide, VBLLConfig]) -> dict[str, float]:
 register_method(
     Method(
         "vbll",
-        "LoRA with a variational Bayesian last layer, full covariance an answer (arXiv 2404.11599)",
+        "LoRA with a variational Bayesian last layer, a full covariance per answer (arXiv 2404.11599)",
         VBLLConfig,
         pair(VBLL, VBLLGuide),
         svi=vbll_svi,

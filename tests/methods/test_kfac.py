@@ -117,5 +117,5 @@ def test_labels_are_needed() -> None:
     _, guide = toy()
     batch = make_batch()
     unlabelled = Batch(batch.input_ids, batch.attention_mask, batch.answer_ids)
-    with pytest.raises(DataError, match="answer of every row"):
+    with pytest.raises(DataError, match="has no labels"):
         kfac(guide, [unlabelled])
