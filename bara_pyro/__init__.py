@@ -9,6 +9,7 @@ from bara_pyro.moved import find_moved
 _HOME = {
     # Whole runs, like the commands of the same names.
     "train": "api",
+    "from_peft": "api",
     "evaluate": "api",
     "predict": "runs.predict",
     "generate": "extras.replies.api",

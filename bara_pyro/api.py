@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from bara_pyro.data import Task
 from bara_pyro.data.reply_tasks import ReplyTask
@@ -118,6 +119,35 @@ def train(
     run = build_run(started, config, backbone, rows)
     fit(run, Path(out), resume=resume, on_step=on_step, on_rehearsal=on_rehearsal)
     return run
+
+
+def from_peft(
+    adapter: str | Path,
+    *,
+    task: Data | Task | None = None,
+    method: str | Json | None = None,
+    model: str | Path | Backbone | None = None,
+    out: str | Path,
+    **settings: Any,
+) -> System:
+    """Put a posterior around a LoRA that PEFT trained, and write a run, like `bara train --from-adapter`.
+
+    A and B are kept. "bara-gate" (the default) trains gates Phi over them, "laplace" and "tfb" fit a
+    posterior of the weights without training, "temperature" fits a temperature on validation rows, and "lora"
+    changes nothing.
+
+    Args:
+        adapter: a folder that PEFT's `save_pretrained` wrote, or a hub name: LoRA or rsLoRA in safetensors.
+        task: rows, see `train`.
+        method: one of these methods, or its settings.
+        model: the language model; by default the one that the adapter names.
+        out: folder of the run, which no longer needs the adapter.
+        settings: as for `train`.
+
+    Raises:
+        BaraError: the adapter has something that a LoRA here cannot have; otherwise see `train`.
+    """
+    return train(task=task, method=method, model=model, out=out, from_adapter=str(adapter), **settings)
 
 
 def evaluate(

@@ -182,6 +182,12 @@ class AmortizedGuide(SiteGuide):
         mean = bound_mean(raw[..., :rank]) if rectified else self._mean(mean, local)
         return self.family(mean, self._kappa(level, mean.shape) if self.noisy else mean)
 
+    @torch.no_grad()
+    def centre(self, mean: float) -> None:
+        """Give every global gate this posterior mean; noise levels stay as they are."""
+        for name in self.sizes.keys() - self._local:
+            self._raw[name].weight[..., : self.r] = _softplus_inverse(mean)
+
     def local_parameters(self) -> list[nn.Parameter]:
         """Return the amortiser's weights; `bara_pyro.core.optimizers.adamw` may lower their learning rate."""
         return [self._raw[name].weight for name in self._raw if name in self._local]

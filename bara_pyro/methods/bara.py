@@ -17,7 +17,7 @@ from bara_pyro.errors import ConfigError
 from bara_pyro.guides.amortized import Activation, AmortizedGuide, Shape, Width, start_kappa
 from bara_pyro.guides.families import FAMILIES
 from bara_pyro.lm.backbone import Backbone
-from bara_pyro.methods.base import Method, MethodConfig, pair, register_method, setting
+from bara_pyro.methods.base import Method, MethodConfig, Start, pair, register_method, setting
 from bara_pyro.models.bara import BaRA, Form, Latent
 from bara_pyro.settings import Unread, later
 from bara_pyro.types import Json, default
@@ -135,6 +135,20 @@ def _build(
     return pair(partial(BaRA, form=config.form), FAMILIES[config.guide])(backbone, num_data, adapter, config)
 
 
+def _around_given(model: BaRA, guide: AmortizedGuide) -> None:
+    """Train Phi alone, from the given adapter on, which is that of Phi = 1."""
+    model.requires_grad_(False)
+    guide.centre(1.0)
+
+
+# A prior of mean 1, so that its mean is the given adapter; docs/from_adapter.md says how it was chosen.
+PHI_GIVEN = {"name": "gamma", "concentration": 4.0, "rate": 4.0}
+AROUND_GIVEN = Start(
+    fixed={"method.latent": "phi"},
+    presets={"method.phi_prior": PHI_GIVEN, "train.lr": 0.02},
+    begin=_around_given,
+)
+
 register_method(
     Method(
         "bara",
@@ -151,5 +165,6 @@ register_method(
         BaRAGateConfig,
         _build,
         calibrated=True,
+        start=AROUND_GIVEN,
     )
 )

@@ -139,6 +139,25 @@ class Fit(Generic[M, G, C]):
 
 
 @dataclass(frozen=True)
+class Start(Generic[M, G]):
+    """How a method starts from an adapter that is given, whose A and B it keeps.
+
+    Attributes:
+        fixed: dotted key -> the only value that a setting may have then.
+        presets: dotted key -> its default then.
+        begin: function called with program and guide before A and B are copied.
+    """
+
+    fixed: Json = field(default_factory=dict)
+    presets: Json = field(default_factory=dict)
+    begin: Callable[[M, G], None] | None = None
+
+
+AS_IT_IS: Start[Any, Any] = Start(fixed={"train.steps": 0, "train.epochs": None})
+"""Nothing is trained: a method's `finish` fits what it adds."""
+
+
+@dataclass(frozen=True)
 class Method(Generic[M, G, C]):
     """A method: a named pair of program and guide, with its settings and training.
 
@@ -161,6 +180,7 @@ class Method(Generic[M, G, C]):
         tempered: whether `finish` sets a temperature, so that `adapter.calibrated` must be off.
         peft: whether the program's `lora_A` and `lora_B` alone are a usable LoRA (the posterior mean), so
             that PEFT may read a run's folder.
+        start: how it starts from a given adapter; None if it cannot.
     """
 
     name: str
@@ -176,6 +196,7 @@ class Method(Generic[M, G, C]):
     calibrated: bool = False
     tempered: bool = False
     peft: bool = False
+    start: Start[M, G] | None = None
 
 
 def pair(

@@ -13,7 +13,7 @@ from pydantic import Field, PositiveFloat, field_validator
 from bara_pyro.data import batches
 from bara_pyro.data.types import Batch
 from bara_pyro.guides.laplace import LaplaceGuide, Subset
-from bara_pyro.methods.base import Fit, Method, MethodConfig, pair, register_method, setting
+from bara_pyro.methods.base import AS_IT_IS, Fit, Method, MethodConfig, pair, register_method, setting
 from bara_pyro.methods.evidence import best_precision, effective_parameters, log_evidence
 from bara_pyro.methods.kfac import Tokens, kfac
 from bara_pyro.models.gaussian_lora import GaussianLoRA
@@ -119,5 +119,6 @@ register_method(
         finish=_finish,
         check=_check,
         peft=True,
+        start=AS_IT_IS,
     )
 )

@@ -1,7 +1,7 @@
 """LoRA by maximum likelihood."""
 
 from bara_pyro.guides.delta import DeltaGuide
-from bara_pyro.methods.base import Method, MethodConfig, pair, register_method
+from bara_pyro.methods.base import AS_IT_IS, Method, MethodConfig, pair, register_method
 from bara_pyro.models.lora import LoRA
 
 register_method(
@@ -11,5 +11,6 @@ register_method(
         MethodConfig,
         pair(LoRA, DeltaGuide),
         peft=True,
+        start=AS_IT_IS,
     )
 )

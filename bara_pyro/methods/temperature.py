@@ -14,7 +14,7 @@ from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.ensemble import EnsembleGuide
-from bara_pyro.methods.base import Fit, Method, MethodConfig, pair, register_method
+from bara_pyro.methods.base import AS_IT_IS, Fit, Method, MethodConfig, pair, register_method
 from bara_pyro.methods.ensemble import EnsembleConfig, ensemble_svi
 from bara_pyro.metrics import nll, posterior_predictive
 from bara_pyro.models.ensemble import Ensemble
@@ -84,6 +84,7 @@ register_method(
         uses_validation=lambda config: True,
         tempered=True,
         peft=True,  # without the temperature: readers of the LoRA must divide the logits by it
+        start=AS_IT_IS,
     )
 )
 register_method(

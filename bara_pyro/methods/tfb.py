@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from bara_pyro.bisection import largest_feasible
 from bara_pyro.data import EncodedSplit
 from bara_pyro.guides.posthoc import PosthocGuide
-from bara_pyro.methods.base import Fit, Method, MethodConfig, pair, register_method
+from bara_pyro.methods.base import AS_IT_IS, Fit, Method, MethodConfig, pair, register_method
 from bara_pyro.methods.recipes import OF_REPRODUCTION, Recipe
 from bara_pyro.metrics import nll, posterior_predictive
 from bara_pyro.models.lora import LowRankAdapter
@@ -201,5 +201,6 @@ register_method(
         finish=fit_tfb,
         check=check_anchor,
         peft=True,
+        start=AS_IT_IS,
     )
 )

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pydantic import Field, SerializeAsAny, ValidationError, ValidationInfo, field_validator, model_validator
 
@@ -36,11 +36,24 @@ class RunConfig(RunSettings):
     @classmethod
     def _preset(cls, data: Any, info: ValidationInfo) -> Any:
         """Fill in the method's presets of the section `train`, unless they are given."""
+        data = _started(data)
         train = data.get("train", {}) if isinstance(data, dict) else None
         if not isinstance(train, dict) or not isinstance(data.get("method"), dict | str):
             return data
         method = cls._by_name(data["method"], info)
         return {**data, "method": method, "train": {**METHODS[method.name].train, **train}}
+
+    @model_validator(mode="after")
+    def _trains_something(self) -> Self:
+        """Refuse 0 steps, unless an adapter is given that the method keeps as it is."""
+        if self.train.steps == 0 and self.adapter.start is None:
+            raise ConfigError("Setting train.steps = 0 is not valid: give at least 1.")
+        if self.train.steps == 0 and self.adapter.calibrated:
+            raise ConfigError(
+                f"adapter.calibrated=true needs a second training, and {self.method.name!r} trains nothing "
+                "with --from-adapter: use --method temperature with --validation-rows."
+            )
+        return self
 
     @field_validator("method", mode="before")
     @classmethod
@@ -90,6 +103,44 @@ class RunConfig(RunSettings):
         if data["task"]["labels"] == "auto":
             data["task"]["labels"] = "words"
         return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _started(data: Any) -> Any:
+    """Return plain settings with what their method sets if it starts from a given adapter.
+
+    Raises:
+        ConfigError: the method cannot, or one of these settings was given with another value.
+    """
+    adapter = data.get("adapter") if isinstance(data, dict) else None
+    if not isinstance(adapter, dict) or adapter.get("start") is None:
+        return data
+    method = data.get("method", DEFAULT_METHOD)
+    train = data.get("train", {})
+    if not (isinstance(method, dict | str) and isinstance(train, dict)):
+        return data
+    given = {
+        **data,
+        "method": {"name": method} if isinstance(method, str) else dict(method),
+        "train": {**train},
+    }
+    name = given["method"].setdefault("name", DEFAULT_METHOD)
+    if (start := METHODS.find(name).start) is None:
+        known = ", ".join(one for one, method in METHODS.usable() if method.start)
+        raise ConfigError(
+            f"The method {name!r} cannot start from an adapter (--from-adapter): choose one of {known}."
+        )
+    for key, value in start.fixed.items():
+        section, _, setting = key.partition(".")
+        if (asked := given[section].setdefault(setting, value)) not in (None, value):
+            raise ConfigError(
+                f"{key}={asked} is not possible with an adapter to start from (--from-adapter), of which "
+                f"{name!r} keeps A and B: leave it out."
+            )
+        given[section][setting] = value
+    for key, value in start.presets.items():
+        section, _, setting = key.partition(".")
+        given[section].setdefault(setting, value)
+    return given
 
 
 def _with_effect(data: Json) -> Json:

@@ -21,6 +21,7 @@ from bara_pyro.runs.manifest import (
     GUIDE,
     MANIFEST,
     PEFT_CONFIG,
+    START,
     check_run,
     config_file,
     is_run,
@@ -73,6 +74,13 @@ def write_config(system: System, folder: str | Path) -> None:
     write_json(folder / PEFT_CONFIG, peft_config(system))
     if before.name != CONFIG:
         before.unlink()
+
+
+def begin(system: System, folder: Path) -> None:
+    """Write what a run needs to be resumed before its first checkpoint: settings, and a given adapter."""
+    write_config(system, folder)
+    if system.config.adapter.start is not None and not (folder / START).exists():
+        write_tensors(folder / START, lora_tensors(system.model), {"config_hash": system.config.hash})
 
 
 def _columns(task: Task) -> Json | None:

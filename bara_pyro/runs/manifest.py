@@ -23,6 +23,7 @@ LOG, FITTED = "train_log.jsonl", "fitted.json"
 # Split-half calibration: folder of the second fit while it is trained, and its stored predictions.
 REHEARSAL, REHEARSED = ".rehearsal", "rehearsal.json"
 CHECKPOINT = "checkpoint.safetensors"
+START = "start.safetensors"  # A and B of the adapter that a run starts from, kept until its training ends
 METRICS, PREDICTIONS = "metrics.json", "predictions.jsonl"
 PROGRAMS, JUDGED = "programs.jsonl", "judged.jsonl"
 HUB, CARD = "hub", "README.md"  # folder in a run with the upload; its model card

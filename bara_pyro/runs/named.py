@@ -10,7 +10,7 @@ from bara_pyro.runs.sections import RunSettings
 from bara_pyro.types import Json
 
 # Settings whose short name is not their field's name.
-NAMES = {"backbone.name": "model", "task.name": "task"}
+NAMES = {"backbone.name": "model", "task.name": "task", "adapter.start": "from_adapter"}
 # If several sections have a field of one name (`seed`, `batch_size`), the first of these has it unprefixed.
 FIRST = ("", "train")
 

@@ -31,6 +31,7 @@ from bara_pyro.runs.manifest import (
     REHEARSAL,
     REHEARSED,
     SCORED,
+    START,
     config_file,
     is_run,
     is_upload,
@@ -47,7 +48,7 @@ logger = logging.getLogger(__name__)
 # Files that grow line by line, which a manifest cannot list meanwhile: they are recognised by the first line.
 GROWING = {PROGRAMS: holds_replies, JUDGED: judged_in}
 # Files of a run that is being trained.
-WEIGHTS = (ADAPTER, GUIDE, CHECKPOINT)
+WEIGHTS = (ADAPTER, GUIDE, CHECKPOINT, START)
 TEXTS: dict[str, type[Stored]] = {PEFT_CONFIG: AdapterFile, REHEARSED: RehearsedFile, FITTED: FittedFile}
 
 
@@ -63,7 +64,9 @@ def owned(folder: Path) -> set[str]:
     known = (listed or {}).items()
     found = {name for name, digest in known if _is_file(folder / name) and sha256(folder / name) == digest}
     found |= {name for name, ours in GROWING.items() if _is_file(folder / name) and ours(folder / name)}
-    begun = [CHECKPOINT, *([] if listed is not None else trained_files(folder))] if is_run(folder) else []
+    begun = (
+        [CHECKPOINT, START, *([] if listed is not None else trained_files(folder))] if is_run(folder) else []
+    )
     found |= {name for name in begun if _is_file(folder / name) and _of_the_run(folder / name)}
     return found if listed is None else found | {MANIFEST}
 

@@ -16,17 +16,17 @@ from bara_pyro.core.modules import module_key
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.guides.amortized import AmortizedGuide
 from bara_pyro.lm.loading import resolve
-from bara_pyro.lm.targets import find_targets
 from bara_pyro.methods import METHODS
 from bara_pyro.models.bara import PHI, THETA, BaRA
 from bara_pyro.runs.fingerprint import fingerprint
+from bara_pyro.runs.given_adapter import shortest
+from bara_pyro.runs.read_peft import key_of
 from bara_pyro.runs.system import System
 from bara_pyro.types import Json
 
 # PEFT's error for an unknown type prints its name, so the name says what to do.
 PEFT_TYPE: Final = "BARA: pip install bara-pyro and `import bara_pyro.peft` before PEFT reads this adapter"
 NOT_PEFT: Final = "no adapter of PEFT's, read it with bara_pyro.load_system(folder)"
-BASE = "base_model.model."
 
 
 def is_bara(system: System) -> bool:
@@ -81,14 +81,7 @@ def lora_ranks(system: System) -> Json:
 
 def _targets(system: System) -> list[str]:
     """Return the last names of the adapted layers, or whole paths if these names matched more layers."""
-    paths = [target.path for target in system.model.targets]
-    names = sorted({path.rsplit(".", 1)[-1] for path in paths})
-    return names if len(find_targets(system.backbone.lm, names)) == len(paths) else paths
-
-
-def key_of(path: str, parameter: str) -> str:
-    """Return PEFT's key of a module's tensor."""
-    return f"{BASE}{path}.{parameter}.weight"
+    return shortest(system.backbone, [target.path for target in system.model.targets])
 
 
 def peft_name(name: str) -> str:

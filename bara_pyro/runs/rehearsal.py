@@ -70,7 +70,9 @@ def rehearsal_of(system: System, steps: int) -> tuple[System, EncodedSplit]:
     own = rehearsal_steps(steps, len(learnt), len(split))
     train = c.train.model_copy(update={"steps": own, "may_double": None})
     config = calibrated(c, False).model_copy(update={"train": train})
-    half = assemble(config, system.backbone, system.task, len(learnt))
+    half = assemble(config, system.backbone, system.task, len(learnt), system.model.rank_pattern)
+    if c.adapter.start is not None:
+        half.model.load_state_dict(system.model.state_dict())
     half._encoded.update(system._encoded)
     half._encoded["train"] = split.take(learnt)
     return half, split.take(held_out)

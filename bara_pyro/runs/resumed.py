@@ -10,6 +10,7 @@ from bara_pyro.runs.by_rows import calibrated, for_rows
 from bara_pyro.runs.config import OF_THE_MACHINE, RunConfig, differences, load_config
 from bara_pyro.runs.evaluate import OnRows
 from bara_pyro.runs.folder import stored_config
+from bara_pyro.runs.manifest import ADAPTER, START
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.settings import DEFAULT_METHOD
 from bara_pyro.types import Json
@@ -54,6 +55,7 @@ def resumed(
         others.append("task.name")
     if others:
         raise other_settings(out, others)
+    config = _with_kept_adapter(config, out)
     if with_rows:
         return started.with_memory(config.memory()), config
     if stored.get("columns") and not is_file_name(config.task.name):
@@ -68,6 +70,14 @@ def resumed(
                 f"with {option}."
             )
     return started.with_memory(config.memory()), config
+
+
+def _with_kept_adapter(config: RunConfig, out: Path) -> RunConfig:
+    """Return the configuration with the copy of the adapter that the run started from, if it has one."""
+    kept = next((out / name for name in (START, ADAPTER) if (out / name).exists()), None)
+    if config.adapter.start is None or kept is None:
+        return config
+    return config.model_copy(update={"adapter": config.adapter.model_copy(update={"start": str(kept)})})
 
 
 def build_run(

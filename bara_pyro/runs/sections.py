@@ -32,7 +32,8 @@ Seed = Annotated[int, Field(ge=0, le=MOST_SEED)]
 Rank = Annotated[int, Field(ge=1, le=16_384)]
 Rows = Annotated[int, Field(ge=1, le=MOST_ROWS)]
 Draws = Annotated[int, Field(ge=0, le=MOST_DRAWS)]
-Steps = Annotated[int, Field(ge=1, le=10**9)]
+MOST_STEPS = 10**9
+Steps = Annotated[int, Field(ge=1, le=MOST_STEPS)]
 
 
 class SettingsSection(BaseModel):
@@ -206,12 +207,17 @@ class AdapterConfig(SettingsSection):
         "scored on the other half; 50 % more training, no validation rows; null: on for bara and bara-gate "
         "with 20 to 639 training rows",
     )
+    start: str | None = later(
+        None,
+        "adapter that you already have, a folder or a hub name of a LoRA of PEFT: its A and B, rank and "
+        "layers are kept, and a posterior is put around them (bara-gate, laplace, tfb, temperature, lora)",
+    )
 
 
 class TrainConfig(SettingsSection):
     """How the negative ELBO is minimised: AdamW with linear warm-up and decay."""
 
-    steps: Steps | None = Field(
+    steps: Annotated[int, Field(ge=0, le=MOST_STEPS)] | None = Field(
         None,
         description="optimiser steps; null: set by the number of training rows, 10 to 20 passes in 100 to "
         "6,000 steps (doubled if may_double applies), or 2 passes over replies",

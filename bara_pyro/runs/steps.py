@@ -14,7 +14,7 @@ from bara_pyro.methods import METHODS
 from bara_pyro.processes import ALONE, Ranks
 from bara_pyro.runs.checkpoint import load_checkpoint, save_checkpoint
 from bara_pyro.runs.fingerprint import fingerprint
-from bara_pyro.runs.folder import save_system, write_config
+from bara_pyro.runs.folder import begin, save_system
 from bara_pyro.runs.manifest import LOG, MANIFEST, REHEARSAL, how_to_resume
 from bara_pyro.runs.sections import TrainConfig
 from bara_pyro.runs.stopped import LastFinite, SignalHandler
@@ -36,7 +36,15 @@ def noise_of(seed: int, rank: int) -> int:
 
 
 def fit_steps(system: System, out: Path, ranks: Ranks, on_step: OnStep | None, steps: int) -> None:
-    """Train for this many steps, continuing from a checkpoint in the folder if there is one."""
+    """Train for this many steps, continuing from a checkpoint in the folder if there is one.
+
+    There are none if an adapter is given to which the method only adds something afterwards.
+    """
+    if not steps:
+        if ranks.first:
+            (out / MANIFEST).unlink(missing_ok=True)
+            begin(system, out)
+        return
     c = system.config.train.model_copy(update={"steps": steps})
     svi = make_svi(system, c)
     svi.ranks = ranks if ranks.size > 1 else None
@@ -61,7 +69,7 @@ def _fit(system: System, svi: SVI, c: TrainConfig, out: Path, ranks: Ranks, on_s
         log = None
         if ranks.first:
             (out / MANIFEST).unlink(missing_ok=True)  # the run is incomplete until training ends
-            write_config(system, out)
+            begin(system, out)
             log = stack.enter_context(closing(Log(out / LOG, start)))
         try:
             for step in range(start, c.total_steps):

@@ -30,9 +30,11 @@ from bara_pyro.posthoc.corrections import Corrections
 from bara_pyro.runs.by_rows import for_rows, may_rehearse, rehearsal_note
 from bara_pyro.runs.config import RunConfig
 from bara_pyro.runs.fingerprint import states_name
+from bara_pyro.runs.given_adapter import put, with_adapter, with_base
 from bara_pyro.runs.halves import rehearsed_halves
 from bara_pyro.runs.launched import local_rank
 from bara_pyro.runs.memory import check_memory
+from bara_pyro.runs.read_peft import read_peft
 from bara_pyro.runs.rows import (
     OnRows,
     Replies,
@@ -46,6 +48,7 @@ from bara_pyro.runs.rows import (
 
 # Settings of the section `adapter` for corrections that are fitted after training (`bara_pyro.posthoc`).
 CORRECTED = ("calibrated", "distance_aware", "one_pass")
+OTHERS = {*CORRECTED, "start"}  # settings of the section that a program does not take
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -141,7 +144,7 @@ def require_answers(config: RunConfig) -> None:
 
 def adapter_options(config: RunConfig, rank_pattern: Mapping[str, int] | None = None) -> AdapterOptions:
     """Return the options of a program's adapters; see `bara_pyro.core.program.AdaptedLM`."""
-    options = cast(AdapterOptions, config.adapter.model_dump(exclude=set(CORRECTED)))
+    options = cast(AdapterOptions, config.adapter.model_dump(exclude=OTHERS))
     if rank_pattern:
         options["rank_pattern"] = rank_pattern
     if config.task.likelihood == "completion":
@@ -195,6 +198,9 @@ def build_system(
     _check_labels(config)
     device = find_device(config.backbone.device)
     replies = config.task.likelihood == "completion"
+    given = None if config.adapter.start is None else read_peft(config.adapter.start)
+    if given is not None:
+        config = with_base(config, given)
     task = task or (load_reply_data(config) if replies else load_data(config))
     if isinstance(task, ReplyTask) != replies:
         wanted = "answer" if replies else "completion"
@@ -208,6 +214,8 @@ def build_system(
     if backbone is None:
         backbone = load_backbone(config.backbone.name, dtype=config.backbone.dtype, device=device)
     _check_world(config, backbone, task.name)
+    if given is not None:
+        config = with_adapter(config, given, backbone)
     split: EncodedSplit | Replies
     if isinstance(task, ReplyTask):
         split = encode_reply_split(config, backbone, task, "train", on_rows)
@@ -226,7 +234,9 @@ def build_system(
         *rehearsal_note(config, len(split), held_out),
     )
     task = replace(task, notes=(*task.notes, *notes))
-    system = assemble(config, backbone, task, len(split))
+    system = assemble(config, backbone, task, len(split), given.rank_pattern if given else None)
+    if given is not None:
+        put(given, system.model)
     _check_local_rate(system)
     system._encoded["train"] = split
     return system
@@ -288,7 +298,7 @@ def assemble(
         backbone: the language model.
         task: the rows.
         num_data: number of training rows.
-        rank_pattern: of a pruned adapter: path of a module -> its rank.
+        rank_pattern: of a pruned or given adapter: path of a module -> its rank.
     """
     conversations = task if isinstance(task, ReplyTask) else None
     labelled = Task(task.name, (), notes=task.notes) if isinstance(task, ReplyTask) else task
@@ -302,6 +312,9 @@ def assemble(
     adapter = adapter_options(config, rank_pattern)
     with seeded(backbone.device, config.seed):
         model, guide = build(config.method, backbone, num_data, adapter)
+    start = METHODS[config.method.name].start
+    if config.adapter.start is not None and start is not None and start.begin is not None:
+        start.begin(model, guide)
     return System(
         config, backbone, labelled, answer_ids, model, guide, corrections_of(config, model), conversations
     )

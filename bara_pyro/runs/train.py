@@ -19,19 +19,21 @@ from bara_pyro.runs.atomic import write_json
 from bara_pyro.runs.claim import claimed
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import (
+    begin,
     check_backbone,
     load_weights,
     save_system,
     saved_step,
-    write_config,
 )
 from bara_pyro.runs.halves import groups_of
 from bara_pyro.runs.manifest import (
     CHECKPOINT,
     FITTED,
+    GUIDE,
     MANIFEST,
     REHEARSAL,
     REHEARSED,
+    START,
     check_kept,
     config_file,
     how_to_resume,
@@ -131,7 +133,7 @@ def _train(
     verify_files(out, trained_files(out))
     if is_run(out):
         stored = read_json(config_file(out), RunFile)
-        if stored.get("rank_pattern"):
+        if stored.get("rank_pattern", {}) != system.model.rank_pattern:
             raise ConfigError(f"The run in {out} is pruned and cannot be resumed: train a new run.")
         check_backbone(system.backbone, out, stored)
     if ranks.largest(int(ranks.first and _is_trained(system, out))):
@@ -159,7 +161,8 @@ def _train(
             write_json(out / FITTED, fitted)
         save_system(system, out, steps)
     if ranks.first:
-        (out / CHECKPOINT).unlink(missing_ok=True)
+        for name in (CHECKPOINT, START):
+            (out / name).unlink(missing_ok=True)
 
 
 def try_guide(system: System) -> None:
@@ -184,7 +187,8 @@ def try_guide(system: System) -> None:
 def _is_trained(system: System, out: Path) -> bool:
     """Whether a folder holds parameters after all steps; `check_own_rows` checks the rows."""
     saved, c = saved_step(system, out), system.config.train
-    return saved == steps_wanted(system, out) or bool(c.may_double and saved == 2 * c.total_steps)
+    wanted = saved == steps_wanted(system, out) or bool(c.may_double and saved == 2 * c.total_steps)
+    return wanted and (out / GUIDE).exists()
 
 
 def _rehearse(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -> int:
@@ -199,7 +203,7 @@ def _rehearse(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -
 
 def _rehearse_once(system: System, out: Path, ranks: Ranks, on_step: OnStep | None, steps: int) -> None:
     if ranks.first:
-        write_config(system, out)  # from here on the run can be resumed
+        begin(system, out)  # from here on the run can be resumed
     half, held_out = rehearsal_of(system, steps)
     folder = out / REHEARSAL
     try:

@@ -224,7 +224,13 @@ def phi_draws(system: System, rows: EncodedSplit, samples: int, seed: int) -> Te
 def plain_lora(system: System) -> System:
     """Return LoRA on the same backbone with rank r in every module, as LoRA servers require."""
     config = load_config(
-        base=system.config, overrides={"method": {"name": "lora"}, "adapter.calibrated": False}
+        base=system.config,
+        overrides={
+            "method": {"name": "lora"},
+            "adapter.calibrated": False,
+            "adapter.start": None,
+            "train.steps": 1,  # which are not taken
+        },
     )
     return assemble(config, system.backbone, system.task, system.model.num_data)
 

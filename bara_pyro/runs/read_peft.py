@@ -1,0 +1,252 @@
+"""Read a LoRA that PEFT trained; only JSON and safetensors are read, never a pickle.
+
+Each layer of a PEFT adapter has its own rank r_m and scaling s_m: `alpha_m / r_m`, or `alpha_m / sqrt(r_m)`
+with rsLoRA. A program here has one scaling s for all layers, so B is read as `s_m / s B`: the same update.
+"""
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from bara_pyro.errors import ConfigError
+from bara_pyro.runs.manifest import ADAPTER, PEFT_CONFIG, config_file, is_run
+from bara_pyro.runs.sections import AdapterConfig
+from bara_pyro.untrusted.files import bounded_json, read_json, read_text, there, why
+from bara_pyro.untrusted.patterns import matching
+from bara_pyro.untrusted.schemas import MOST_MODULES, Rank, RunFile, Text
+from bara_pyro.untrusted.tensors import check_tensors
+
+BASE = "base_model.model."
+PICKLES = ("adapter_model.bin", "adapter_model.pt", "adapter_model.pth")
+# Settings of PEFT that do not change what a stored adapter computes.
+WITHOUT_EFFECT = (
+    *("auto_mapping", "peft_version", "revision", "inference_mode", "target_modules", "exclude_modules"),
+    *("lora_dropout", "fan_in_fan_out", "layers_to_transform", "layers_pattern", "megatron_core"),
+    *("qalora_group_size", "eva_config", "runtime_config", "ensure_weight_tying"),
+)
+# Initial values of A and B that leave the language model's own weights as they are; PiSSA and others do not.
+INITIALISED = (True, False, None, "gaussian", "eva", "orthogonal")
+AGAIN = "restore it, or save the adapter again"
+Factors = tuple[Tensor, Tensor]
+
+
+class PeftFile(BaseModel):
+    """PEFT's `adapter_config.json` of a LoRA; `_refuse_others` checks all other settings."""
+
+    model_config = ConfigDict(extra="allow", hide_input_in_errors=True)
+
+    peft_type: Text
+    task_type: Text | None = None
+    base_model_name_or_path: Text | None = None
+    r: Rank
+    lora_alpha: Annotated[FiniteFloat, Field(gt=0)]
+    use_rslora: bool = False
+    bias: Text = "none"
+    init_lora_weights: bool | Text | None = True
+    rank_pattern: Annotated[dict[Text, Rank], Field(max_length=MOST_MODULES)] = {}
+    alpha_pattern: Annotated[
+        dict[Text, Annotated[FiniteFloat, Field(gt=0)]], Field(max_length=MOST_MODULES)
+    ] = {}
+
+
+@dataclass(frozen=True)
+class GivenAdapter:
+    """A LoRA that was read from files.
+
+    Attributes:
+        name: the folder or hub name.
+        base: the language model that it names; None if it names none.
+        r: largest rank of a layer.
+        lora_alpha: `lora_alpha / r` is the scaling s of all layers.
+        factors: path of a layer -> A, `rank x in`, and B times `s_m / s`, `out x rank`; float32.
+    """
+
+    name: str
+    base: str | None
+    r: int
+    lora_alpha: float
+    factors: Mapping[str, Factors]
+
+    @property
+    def rank_pattern(self) -> dict[str, int]:
+        """The ranks below r: path of a layer -> rank."""
+        ranks = {path: len(a) for path, (a, _) in self.factors.items()}
+        return {path: rank for path, rank in ranks.items() if rank < self.r}
+
+
+def read_peft(name: str) -> GivenAdapter:
+    """Read a LoRA of PEFT from a folder or the hub.
+
+    Args:
+        name: a folder with `adapter_config.json` and `adapter_model.safetensors`, a hub name, or the copy
+            that an unfinished run keeps of its own.
+
+    Raises:
+        ConfigError: a file is missing or damaged, or the adapter is not a plain LoRA.
+    """
+    if Path(name).is_file():
+        return _read_kept(Path(name))
+    settings, weights = _files(name)
+    return _scaled(name, _settings(settings, name), _factors(weights, name))
+
+
+def _read_kept(file: Path) -> GivenAdapter:
+    """Read the A and B of a run from its own file, which holds them in the run's scaling."""
+    if not is_run(file.parent):
+        raise ConfigError(f"{file} is a file: give the folder of an adapter, with its {PEFT_CONFIG}.")
+    stored = read_json(config_file(file.parent), RunFile)["config"]
+    c = AdapterConfig.model_validate(stored["adapter"])
+    return GivenAdapter(str(file), None, c.r, c.lora_alpha, _factors(file, str(file), others=True))
+
+
+def _files(name: str) -> tuple[Path, Path]:
+    """Return the two files of an adapter, downloaded if there is no folder of this name."""
+    folder = Path(name)
+    if there(folder):
+        settings, weights = folder / PEFT_CONFIG, folder / ADAPTER
+        if not there(settings):
+            raise ConfigError(f"{name!r} has no {PEFT_CONFIG}: give the folder of a LoRA that PEFT saved.")
+        if not there(weights) and any(there(folder / pickle) for pickle in PICKLES):
+            raise ConfigError(
+                f"{name!r} has its weights as a pickle, which can run code and is never read: save them as "
+                "safetensors, PEFT's default."
+            )
+        return settings, weights
+    from huggingface_hub import hf_hub_download
+
+    try:
+        found = [Path(hf_hub_download(name, file)) for file in (PEFT_CONFIG, ADAPTER)]
+    except (OSError, ValueError) as error:  # the hub's errors are of one kind or the other
+        raise ConfigError(
+            f"There is no folder {name!r}, and no such adapter on the hub with {ADAPTER} "
+            f"({type(error).__name__}): give the folder of a LoRA that PEFT saved."
+        ) from error
+    return found[0], found[1]
+
+
+def _settings(file: Path, name: str) -> PeftFile:
+    """Read and check PEFT's settings."""
+    try:
+        found = bounded_json(read_text(file))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"Cannot read {file} ({why(error)}): {AGAIN}.") from error
+    kind = found.get("peft_type") if isinstance(found, dict) else None
+    if kind != "LORA":
+        raise ConfigError(f"The adapter {name!r} is of the type {str(kind)[:40]!r}: give a LoRA of PEFT.")
+    try:
+        peft = PeftFile.model_validate(found)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))[:60]
+        raise ConfigError(f"{file} is damaged ({place}: {first['msg'].lower()}): {AGAIN}.") from error
+    _refuse_others(peft, name)
+    return peft
+
+
+def _refuse_others(peft: PeftFile, name: str) -> None:
+    """Refuse every setting by which the adapter computes something other than `s B A x`."""
+    unusable: dict[str, Any] = {
+        key: value
+        for key, value in (peft.model_extra or {}).items()
+        if value not in (None, False, {}, []) and key not in WITHOUT_EFFECT
+    }
+    if peft.task_type not in (None, "CAUSAL_LM"):
+        unusable["task_type"] = peft.task_type
+    if peft.bias != "none":
+        unusable["bias"] = peft.bias
+    if peft.init_lora_weights not in INITIALISED:
+        unusable["init_lora_weights"] = peft.init_lora_weights
+    for key, value in unusable.items():
+        raise ConfigError(
+            f"The adapter {name!r} has {key[:40]}={str(value)[:40]}, which is not supported: give a plain "
+            "LoRA or rsLoRA of a causal language model."
+        )
+
+
+def _factors(file: Path, name: str, *, others: bool = False) -> dict[str, Factors]:
+    """Return A and B of every layer, float32.
+
+    Args:
+        file: safetensors.
+        name: of the adapter, for errors.
+        others: ignore other tensors instead of refusing them.
+    """
+    try:
+        keys = {key: _layer_of(key) for key in check_tensors(file)}
+        with safe_open(file, framework="pt") as stored:
+            held = {layer: stored.get_tensor(key) for key, layer in keys.items() if layer is not None}
+    except (OSError, ValueError, SafetensorError) as error:
+        raise ConfigError(f"Cannot read {file} ({why(error)}): {AGAIN}.") from error
+    strangers = [key for key, layer in keys.items() if layer is None]
+    if not held or (strangers and not others):
+        what = f"also holds {strangers[0][:80]!r}, no A or B" if held else "holds no A and B"
+        raise ConfigError(f"The adapter {name!r} {what}: give a plain LoRA, without saved modules.")
+    paths = dict.fromkeys(path for path, _ in held)
+    return {
+        path: _checked(path, held.get((path, "lora_A")), held.get((path, "lora_B")), name) for path in paths
+    }
+
+
+def key_of(path: str, parameter: str) -> str:
+    """Return PEFT's key of a module's tensor."""
+    return f"{BASE}{path}.{parameter}.weight"
+
+
+def _layer_of(key: str) -> tuple[str, str] | None:
+    """Return the path and the factor that a key of PEFT names; None if it names no A or B."""
+    for factor in ("lora_A", "lora_B"):
+        path = key.removeprefix(BASE).removesuffix(f".{factor}.weight")
+        if key == key_of(path, factor):
+            return path, factor
+    return None
+
+
+def _checked(path: str, a: Tensor | None, b: Tensor | None, name: str) -> Factors:
+    """Return A and B in float32 if they fit together."""
+    if a is None or b is None or a.dim() != 2 or b.dim() != 2 or not len(a) or len(a) != b.shape[1]:
+        raise ConfigError(f"The adapter {name!r} lacks a fitting A and B of {path[:80]!r}: save it again.")
+    if not all(x.is_floating_point() and x.isfinite().all() for x in (a, b)):
+        raise ConfigError(f"The adapter {name!r} has weights of {path[:80]!r} that are not finite numbers.")
+    return a.float(), b.float()
+
+
+def _scaled(name: str, peft: PeftFile, factors: Mapping[str, Factors]) -> GivenAdapter:
+    """Return the adapter with one scaling for all layers."""
+    ranks = _by_pattern(peft.rank_pattern, factors, peft.r, name)
+    alphas = _by_pattern(peft.alpha_pattern, factors, peft.lora_alpha, name)
+    for path, (a, _) in factors.items():
+        if len(a) != ranks[path]:
+            raise ConfigError(
+                f"The adapter {name!r} has rank {len(a)} in {path[:60]!r}, but {PEFT_CONFIG} says "
+                f"{ranks[path]}: restore the file."
+            )
+    root = math.sqrt if peft.use_rslora else float
+    scalings = {path: alphas[path] / root(ranks[path]) for path in factors}
+    r = max(ranks.values())
+    plain = not (peft.use_rslora or peft.rank_pattern or peft.alpha_pattern)
+    # Without patterns this is PEFT's own number, and not the result of a division.
+    alpha = peft.lora_alpha if plain else r * next(s for path, s in scalings.items() if ranks[path] == r)
+    scaled = {path: (a, b * (scalings[path] / (alpha / r))) for path, (a, b) in factors.items()}
+    return GivenAdapter(name, peft.base_model_name_or_path, r, alpha, scaled)
+
+
+def _by_pattern(
+    pattern: Mapping[str, Any], paths: Collection[str], otherwise: Any, name: str
+) -> dict[str, Any]:
+    """Return the value of each path: that of PEFT's first pattern that matches the path or its end."""
+    found: dict[str, Any] = {}
+    for key, value in pattern.items():
+        try:
+            matched = matching(rf"(.*\.)?({key})", [*paths])
+        except ValueError as error:
+            raise ConfigError(
+                f"The adapter {name!r} has the pattern {key[:60]!r}, no regular expression of RE2."
+            ) from error
+        found |= {path: value for path in matched if path not in found}
+    return {path: found.get(path, otherwise) for path in paths}
