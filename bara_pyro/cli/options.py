@@ -34,7 +34,7 @@ def path(value: str | Path) -> Path:
         pass
     except (OSError, ValueError) as error:
         why = "it is not UTF-8" if isinstance(error, UnicodeError) else getattr(error, "strerror", error)
-        raise typer.BadParameter(f"no file can be named {text[:80]!a} ({why})") from error
+        raise typer.BadParameter(f"{text[:80]!a} is not a valid file name ({why})") from error
     return Path(value)
 
 

@@ -29,7 +29,7 @@ def check_folder(
     *,
     overwrite: bool | None,
     inputs: Sequence[Path] = (),
-    choice: str = "give --out another folder",
+    choice: str = "choose another folder for --out",
     parts: Container[str] = (),
     resumes: bool = False,
 ) -> None:
@@ -92,20 +92,20 @@ def check_file(
             written.
     """
     if out.is_dir():
-        raise ConfigError(f"{out} is a folder: give {option} a file.")
+        raise ConfigError(f"{out} is a folder: choose a file name for {option}.")
     if out.exists() and not out.is_file():  # a pipe or a device, which cannot be read or replaced
-        raise ConfigError(f"{out} is not a regular file: give {option} the name of one.")
+        raise ConfigError(f"{out} is not a regular file: choose another file name for {option}.")
     for read in inputs:
         if out.resolve() == read.resolve() or (
             read.is_dir() and out.resolve().is_relative_to(read.resolve())
         ):
-            raise ConfigError(f"{out} is the input, or a part of it: give {option} another file.")
+            raise ConfigError(f"{out} is the input or a part of it: choose another file name for {option}.")
     if out.exists() and out.stat().st_size and not ours(out):  # an empty one holds nothing to lose
-        raise ConfigError(f"{out} was not written by bara: give another {option}.")
+        raise ConfigError(f"{out} was not written by bara: choose another file name for {option}.")
     if out.exists() and not overwrite:
-        ways = ["--resume to go on with it"] if resumes else []
+        ways = ["--resume to continue it"] if resumes else []
         ways += ["--overwrite to replace it", f"another {option}"]
-        raise ConfigError(f"{out} is there already: give {', or '.join(ways)}.")
+        raise ConfigError(f"{out} already exists: give {', or '.join(ways)}.")
     check_writable(out.parent)
 
 
@@ -152,7 +152,7 @@ def check_rows(
     check_overwrite(output)
     for file in read:
         if not file.is_file():
-            raise DataError(f"There is no file {file}.")
+            raise DataError(f"There is no file {file}: check the path.")
     if output is not None:
         ours = partial(answers_in, keys=keys)
         inputs = [*read, *([run] if run else [])]

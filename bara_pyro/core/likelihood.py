@@ -167,7 +167,7 @@ def require_closed_set(likelihood: Likelihood, who: str) -> None:
     """
     if not isinstance(likelihood, ClosedSet):
         raise ConfigError(
-            f"{who} need a closed set of answers, and this model has a {type(likelihood).__name__}: train "
+            f"{who} need a closed set of answers, but this model has a {type(likelihood).__name__}: train "
             "with task.likelihood=answer."
         )
 
@@ -185,7 +185,7 @@ def require_answer_tokens(likelihood: Likelihood, who: str) -> None:
     if not isinstance(likelihood, AnswerLikelihood):
         way_out = "task.labels=letters" if isinstance(likelihood, ClosedSet) else "task.likelihood=answer"
         raise ConfigError(
-            f"{who} need answers of one token each, and this model has a {type(likelihood).__name__}: train "
+            f"{who} need answers of one token each, but this model has a {type(likelihood).__name__}: train "
             f"with {way_out}."
         )
 

@@ -170,7 +170,7 @@ def _checked(
     if samples < 0:
         raise ConfigError(f"samples={samples} must be 0 (posterior mean) or more.")
     if last is not None and (last < 1 or batch.segments is not None):
-        raise ConfigError(f"last={last} must be at least 1 and needs rows that hold one text each.")
+        raise ConfigError(f"last={last} must be at least 1 and needs rows with one text each.")
     if not batch.ids:
         # Number the rows before the batch is split: a row's noise must not depend on the piece.
         batch = replace(batch, ids=tuple(map(str, range(len(batch)))))

@@ -127,7 +127,7 @@ class SVI(Generic[M, G]):
             TrainingError: loss or gradient is not finite; the parameters are not changed.
         """
         if not batches:
-            raise ConfigError("A step needs at least one batch.")
+            raise ConfigError("SVI.step received no batch: pass at least one.")
         self.model.backbone.check()
         with PROGRAM:
             parts = (self.replayed or self.gradients)(*batches)
@@ -218,7 +218,7 @@ class SVI(Generic[M, G]):
             BackboneError: the language model is in training mode, or another program is attached to it.
         """
         if not batches:
-            raise ConfigError("A loss needs at least one batch.")
+            raise ConfigError("SVI.evaluate_loss received no batch: pass at least one.")
         self.model.backbone.check()
         rows = sum(len(batch) for batch in batches)
         total = 0.0

@@ -210,7 +210,7 @@ class ReplyEncoder:
         room = self.max_length - len(prompt)
         if room < 1 and self.too_long == "error":
             raise DataError(
-                f"The prompt of row {conversation.id!r} is {len(prompt)} tokens long and max_length is "
+                f"The prompt of row {conversation.id!r} is {len(prompt)} tokens long, but max_length is "
                 f"{self.max_length}: raise max_length, or drop such rows with too_long='drop' "
                 "(--too-long drop)."
             )

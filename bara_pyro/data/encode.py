@@ -213,7 +213,7 @@ class _Fitting:
         way_out = "drop such rows with too_long='drop' (--too-long drop)."
         if self.longest == self.max_length < len(self.front) + len(start.tokens):
             return DataError(
-                f"The question of row {example.id!r}{held} is {length} tokens long and max_length is "
+                f"The question of row {example.id!r}{held} is {length} tokens long, but max_length is "
                 f"{self.max_length}: raise max_length,{also} or {way_out}"
             )
         behind = "" if self.classes is None else " including the answer"

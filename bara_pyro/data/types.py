@@ -184,9 +184,15 @@ class Batch:
         # Only on the CPU, where batches are made: on an accelerator the check would wait for the device.
         if self.attention_mask.device.type == "cpu":
             if not self.attention_mask[:, -1].all():
-                raise DataError("A batch must be padded on the left, but its last column has padding.")
+                raise DataError(
+                    "A batch must be padded on the left, but its last column has padding: move it to "
+                    "the left."
+                )
             if (self.attention_mask[:, :-1] & ~self.attention_mask[:, 1:]).any():
-                raise DataError("A batch must be padded on the left, but a row has padding between tokens.")
+                raise DataError(
+                    "A batch must be padded on the left, but a row has padding between tokens: move "
+                    "it to the left."
+                )
         if self.answer_ids.device.type == "cpu":
             self._check_answers()
 

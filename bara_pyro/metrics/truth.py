@@ -32,7 +32,10 @@ def stack_truth(truths: Sequence[Sequence[float] | None], num_classes: int) -> T
     """
     for row, truth in enumerate(truths):
         if truth is not None and len(truth) != num_classes:
-            raise DataError(f"The truth of row {row} has {len(truth)} classes, not {num_classes}.")
+            raise DataError(
+                f"The truth of row {row} has {len(truth)} classes, not {num_classes}: give one "
+                "probability per class."
+            )
     unknown = (float("nan"),) * num_classes
     return torch.tensor([tuple(unknown if t is None else t) for t in truths], dtype=torch.float64)
 

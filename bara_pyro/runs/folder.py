@@ -170,13 +170,14 @@ def load_weights(system: System, folder: Path) -> None:
     guide, guide_data = read_tensors(folder / GUIDE)
     if adapter_data != guide_data:
         raise CheckpointError(
-            f"{folder / ADAPTER} and {folder / GUIDE} are of different runs: restore them, or train again."
+            f"{folder / ADAPTER} and {folder / GUIDE} belong to different runs: restore them, or train again."
         )
     config_hash = read_json(config_file(folder), RunFile)["config_hash"] if is_run(folder) else None
     if config_hash is not None and guide_data.get("config_hash", config_hash) != config_hash:
         raise CheckpointError(
-            f"{folder / GUIDE} is of a run with configuration {guide_data['config_hash']}, but "
-            f"{config_file(folder)} is of {config_hash}: another run wrote into the folder, so train again."
+            f"{folder / GUIDE} belongs to a run with configuration {guide_data['config_hash']}, but "
+            f"{config_file(folder)} belongs to {config_hash}: another run wrote into the folder, so "
+            "train again."
         )
     adapter, guide = join_guide(system, adapter, guide)
     load_parameters(own | system.corrections.stored(), adapter, folder / ADAPTER)

@@ -135,7 +135,7 @@ def verify_files(folder: Path, names: Iterable[str] | None = None) -> None:
             raise CheckpointError(f"{path} is missing: {_way_out(folder, name)}.")
         if sha256(path) != listed[name]:
             raise CheckpointError(
-                f"{path} is damaged, edited or of another run (its SHA-256 is not the one in {MANIFEST}): "
+                f"{path} is damaged, edited or from another run (its SHA-256 is not the one in {MANIFEST}): "
                 f"{_way_out(folder, name)}."
             )
 

@@ -20,7 +20,7 @@ def own_rows(folder: Path, config: RunConfig, stored: Json) -> Task | ReplyTask:
     """Load the rows that a run was trained and tested on.
 
     Raises:
-        CheckpointError: the rows were given in Python, or the run is of an earlier version, which split a
+        CheckpointError: the rows were given in Python, or the run is from an earlier version, which split a
             file differently.
         DataError: their file does not exist.
     """
@@ -40,7 +40,7 @@ def own_rows(folder: Path, config: RunConfig, stored: Json) -> Task | ReplyTask:
     task = load_data(config, find_ids="id" in (stored.get("columns") or {}))
     if is_file_name(config.task.name) and config.task.test_file is None and "columns" not in stored:
         raise CheckpointError(
-            f"{folder} is of an earlier version, which split {config.task.name} differently: give the test "
+            f"{folder} is from an earlier version, which split {config.task.name} differently: give the test "
             "rows as a file (--test-file), or train again."
         )
     return task

@@ -53,7 +53,7 @@ def predict_remotely(address: str, data: "Data", on_rows: Callable[[int], None] 
             on_rows(len(part))
     [(row_id, count)] = Counter(row["id"] for row in answers).most_common(1)
     if count > 1:
-        raise DataError(f"{count} rows have the id {row_id!r}: give each row an id of its own.")
+        raise DataError(f"{count} rows have the id {row_id!r}: give each row a different id.")
     return Answers(answers, [*notes], given, tuple(answers[0]["probs"]))
 
 

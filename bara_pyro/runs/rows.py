@@ -42,7 +42,7 @@ def load_data(config: RunConfig, *, find_ids: bool = True) -> Task:
     c = config.task
     if is_reply_task(c.name):
         raise ConfigError(
-            f"The task {c.name!r} holds replies: set likelihood='completion' (--likelihood completion)."
+            f"The task {c.name!r} contains replies: set likelihood='completion' (--likelihood completion)."
         )
     task = load_task(
         c.name,

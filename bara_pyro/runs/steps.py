@@ -90,7 +90,7 @@ def _fit(system: System, svi: SVI, c: TrainConfig, out: Path, ranks: Ranks, on_s
                     on_step(done, svi.last)
                 if stopped:
                     raise Stopped(
-                        f"Stopped after step {done} of {c.total_steps} with all progress kept in {out}: "
+                        f"Stopped after step {done} of {c.total_steps} with all progress saved in {out}: "
                         f"continue with {how_to_resume(out)}.",
                         stopped,
                     )

@@ -210,7 +210,7 @@ def _rehearse_once(system: System, out: Path, ranks: Ranks, on_step: OnStep | No
         _train(half, folder, ranks, on_step)
     except Stopped as stop:
         raise Stopped(
-            f"Stopped during split-half calibration with all progress kept in {out}: continue with "
+            f"Stopped during split-half calibration with all progress saved in {out}: continue with "
             f"{how_to_resume(out)}.",
             stop.code - 128,
         ) from stop

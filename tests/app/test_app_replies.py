@@ -218,9 +218,7 @@ def test_generating(run: Path, tmp_path: Path, bara: Bara) -> None:
     assert [row["reply"] for row in again] == [row["reply"] for row in rows]
     assert [row["log_prob"] for row in again] == pytest.approx([row["log_prob"] for row in rows], abs=1e-5)
     assert_one_sentence(bara(*command, "--resume", "--seed", "1"), "with other settings", "--overwrite")
-    said = (
-        "is there already: give --resume to go on with it, or --overwrite to replace it, or another --output"
-    )
+    said = "already exists: give --resume to continue it, or --overwrite to replace it, or another --output"
     assert_one_sentence(bara(*command), said)
     assert bara(*command, "--overwrite").code == 0
     assert_one_sentence(bara(*command[:5], asked, "--overwrite"), "the input")
@@ -311,7 +309,7 @@ def test_a_page_of_what_was_generated(run: Path, tmp_path: Path, bara: Bara) -> 
     assert bara(*command, "--output", out, "--resume").code == 0
     assert page.read_text() == shown  # of the whole file, though half of it was there
     assert bara(*command, "--output", out, "--resume").code == 0  # the page is written anew
-    assert_one_sentence(bara(*command), "replies.html is there already", "--overwrite")
+    assert_one_sentence(bara(*command), "replies.html already exists", "--overwrite")
     assert bara(*command, "--overwrite").code == 0  # without a file of replies
     page.write_text("<p>my own</p>")
     assert_one_sentence(bara(*command, "--overwrite"), "was not written by bara", "--page")

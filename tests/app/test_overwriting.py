@@ -204,7 +204,7 @@ def test_predict_replaces_its_own_files(
     arguments = ("predict", run, "--input", place.rows, "--output", out, "--samples", 0)
     assert bara(*arguments).code == 0
     assert answers_in(out)
-    assert_one_sentence(bara(*arguments), "is there already", "--overwrite")
+    assert_one_sentence(bara(*arguments), "already exists", "--overwrite")
     assert bara(*arguments, "--overwrite").code == 0
 
 
@@ -264,7 +264,7 @@ def test_a_name_that_no_file_can_have(run: Path, place: Place, tmp_path: Path, b
         for target in (tmp_path / name for name in names):
             typed = words(given, run=run, rows=place.rows, model=place.backbone, new=tmp_path, target=target)
             found = bara(*command.partition(" --")[0].split(), *typed)
-            assert_one_sentence(found, "no file can be named")
+            assert_one_sentence(found, "is not a valid file name")
             assert len(found.err) < 400
 
 

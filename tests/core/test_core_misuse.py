@@ -197,7 +197,7 @@ def test_a_distribution_without_a_mean_is_not_asked_for_one() -> None:
 
 def test_a_step_of_nothing_is_refused() -> None:
     model, guide = lora_pair("qwen2")
-    with pytest.raises(ConfigError, match="at least one batch"):
+    with pytest.raises(ConfigError, match="received no batch"):
         SVI(model, guide, adamw(model, guide, 1e-3)).step()
 
 

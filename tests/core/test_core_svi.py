@@ -209,7 +209,7 @@ def test_a_batch_without_labels_is_refused() -> None:
 def test_evaluate_loss_refuses_what_a_step_refuses() -> None:
     pair = bara()
     svi = SVI(*pair, sgd(pair))
-    with pytest.raises(ConfigError, match="at least one batch"):
+    with pytest.raises(ConfigError, match="received no batch"):
         svi.evaluate_loss()
     with bp.attached(pair), pytest.raises(BackboneError):
         svi.evaluate_loss(make_batch())

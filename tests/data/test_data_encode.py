@@ -129,7 +129,7 @@ def test_question_too_long_is_an_error_or_dropped_never_cut():
     length = len(rows[0].question)
     with pytest.raises(
         DataError,
-        match=f"row 'long-0' is {length} tokens long and max_length is 20: raise max_length, or .*drop",
+        match=f"row 'long-0' is {length} tokens long, but max_length is 20: raise max_length, or .*drop",
     ):
         encode(rows, tokenizer, 20)
     split = encode(rows, tokenizer, 20, too_long="drop")

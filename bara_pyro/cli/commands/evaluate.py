@@ -70,7 +70,9 @@ def evaluate(
     check_not_uploaded(run, out or run / "evaluation")
     if out is not None:
         if is_run(out):
-            raise ConfigError(f"{out} is a run, whose scores these would replace: give --out another folder.")
+            raise ConfigError(
+                f"{out} is a run, whose scores would be replaced: choose another folder for --out."
+            )
         check_folder(out, overwrite=overwrite, inputs=[run])
 
     from bara_pyro.cli.running import evaluate_with_progress, warn_unlearnt

@@ -65,7 +65,7 @@ def inspect(
         refuse(["tau", "text"], "belongs to --deep: give --deep as well")
     check_run(run)
     if out is not None and is_run(out):
-        raise ConfigError(f"{out} is a run: give --out another folder.")
+        raise ConfigError(f"{out} is a run: choose another folder for --out.")
     out = out or run / "report"
     check_not_uploaded(run, out)
     check_folder(out, overwrite=overwrite, inputs=[run])

@@ -126,7 +126,7 @@ def acquire(pool: Pool, count: int, *, by: Acquisition = "batch-bald", seed: int
     """
     if by == "batch-bald" and not pool.shared:
         raise ConfigError(
-            "by='batch-bald' needs latents that rows share, and this run draws separately for each row: "
+            "by='batch-bald' needs latents that rows share, but this run draws separately for each row: "
             "choose bald or entropy."
         )
     once = torch.tensor(one_a_text(pool.examples))

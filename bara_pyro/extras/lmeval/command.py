@@ -76,13 +76,13 @@ def lm_eval(
     if law != "base" or is_run(run):
         if is_language_model(run):
             raise ConfigError(
-                f"{run} is a language model, and --law {law} needs a run: give --law base, or a run's folder "
+                f"{run} is a language model, but --law {law} needs a run: give --law base, or a run's folder "
                 f"with --model {run}."
             )
         check_run(run)
     for folder in (data_dir, include_path):
         if folder is not None and not folder.is_dir():
-            raise DataError(f"There is no folder {folder}.")
+            raise DataError(f"There is no folder {folder}: check the path.")
     if out is not None:
         read = [folder for folder in (run, data_dir, include_path) if folder is not None]
         check_file(out, overwrite=overwrite, inputs=read, ours=_results_in)

@@ -84,7 +84,7 @@ def test_only_its_own_files_are_replaced(run: Path, rows: Path, bara: Bara, tmp_
         ("{run} --tasks boolq --data-dir {rows} --out {rows}/boolq/x.json", "the input"),
         (
             "{backbone} --tasks boolq --data-dir {rows}",
-            "is a language model, and --law joint needs a run",
+            "is a language model, but --law joint needs a run",
         ),
         ("{backbone} --tasks boolq --data-dir {rows} --law mean", "give --law base, or a run"),
         (

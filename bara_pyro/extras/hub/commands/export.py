@@ -80,7 +80,7 @@ def export(
         )
     if system.config.task.likelihood == "completion":
         raise ConfigError(
-            f"{run} was trained on replies, and exports are compared on answers: load the run itself with "
+            f"{run} was trained on replies, but exports are compared on answers: load the run itself with "
             f"peft.PeftModel.from_pretrained(lm, {str(run)!r}) (docs/peft.md)."
         )
     fitted = first_rows(system.split("train"), rows)

@@ -83,7 +83,7 @@ class BaRAModel(BaseTuner):
     def _check_names(self, names: Sequence[str]) -> None:
         if self.training:
             raise ConfigError(
-                "adapter_names works only for inference, and the model is in training mode: call eval()."
+                "adapter_names works only for inference, but the model is in training mode: call eval()."
             )
         layers = (layer for layer in self.modules() if isinstance(layer, BaRALayer))
         known = {name for layer in layers for name in layer.lora_B}

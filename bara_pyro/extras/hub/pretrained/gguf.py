@@ -56,7 +56,9 @@ def convert_gguf(file: Path, out: Path, *, dtype: str = "bfloat16", card: str = 
         except BackboneError:
             raise
         except (*UNREADABLE, struct.error) as error:
-            raise BackboneError(f"{file} cannot be read as GGUF ({reason_of(error)}).") from error
+            raise BackboneError(
+                f"{file} cannot be read as GGUF ({reason_of(error)}): download it again."
+            ) from error
         lm = _plain(read, DTYPES[dtype])
         with appearing(out) as folder:
             lm.save_pretrained(folder)
@@ -71,7 +73,10 @@ def _check(file: Path) -> None:
         raise BackboneError(f"There is no file {file}: check the path.")
     with file.open("rb") as opened:
         if opened.read(len(MAGIC)) != MAGIC:
-            raise BackboneError(f"{file} is not a GGUF file: it does not begin with {MAGIC.decode()}.")
+            raise BackboneError(
+                f"{file} is not a GGUF file, because it does not begin with {MAGIC.decode()}: give "
+                "another file."
+            )
     require_packages(*READER)
 
 

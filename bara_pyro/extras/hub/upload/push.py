@@ -89,7 +89,7 @@ def prepare_upload(
     own, kept = stored_config(run)
     if own.task.likelihood == "completion":
         raise ConfigError(
-            f"{run} was trained on replies, and `bara push` writes cards only for runs that answer "
+            f"{run} was trained on replies, but `bara push` writes cards only for runs that answer "
             f"questions: upload the folder itself with `hf upload {name} {run}`."
         )
     base = base or hub_name(own.backbone.name)

@@ -49,7 +49,7 @@ def check_law(system: System | None, law: str, samples: int) -> None:
     if law == "base":
         return
     if system is None:
-        raise ConfigError(f"law={law!r} needs a run, and a language model was given: choose law base.")
+        raise ConfigError(f"law={law!r} needs a run, but a language model was given: choose law base.")
     if law == "mean":
         with attached(system):  # raises its own errors
             return

@@ -82,7 +82,7 @@ def settings_of(gen_kwargs: Json, default: int, eos: str) -> WritingSettings:
     temperature = float(given.get("temperature", 0.0))
     if given["do_sample"] and temperature == 0:
         raise ConfigError(
-            "The task's generation_kwargs have do_sample=True and no temperature above 0: give "
+            "The task's generation_kwargs have do_sample=True, but no temperature above 0: give "
             "temperature=1, or leave out do_sample for greedy decoding."
         )
     until = handle_stop_sequences(list(given["until"]), eos=eos)

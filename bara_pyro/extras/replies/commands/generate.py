@@ -105,7 +105,9 @@ def generate(
     check_overwrite(output, page)
     _check_prompts(input_file, prompt)
     if resume and (overwrite or output is None):
-        raise ConfigError("--resume continues the file of --output: give --output, without --overwrite.")
+        raise ConfigError(
+            "--resume continues the file given as --output: give --output, without --overwrite."
+        )
     if page is not None and not uncertainty:
         raise ConfigError("--page colours tokens by their uncertainty: add for example --uncertainty 10.")
     inputs = [run] if input_file is None else [input_file, run]
@@ -203,7 +205,7 @@ def _check_prompts(file: Path | None, prompts: list[str] | None) -> None:
     if file is not None and prompts:
         raise ConfigError(f"--input {file} and --prompt both give prompts: leave one of them out.")
     if file is not None and not file.is_file():
-        raise DataError(f"There is no file {file}.")
+        raise DataError(f"There is no file {file}: check the path.")
 
 
 def _write_page(rows: list[Json], page: Path, run: Path, draws: int) -> None:

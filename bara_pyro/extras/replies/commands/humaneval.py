@@ -81,7 +81,7 @@ def humaneval(
 
     if resume and overwrite:
         raise ConfigError(
-            "--resume continues what --out holds and --overwrite replaces it: leave one of them out."
+            "--resume continues the results in --out, but --overwrite replaces them: leave one of them out."
         )
     check_run(run)
     check_folder(out, overwrite=overwrite or resume, inputs=[run])

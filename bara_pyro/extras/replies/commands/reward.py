@@ -158,7 +158,7 @@ def score(
     from bara_pyro.extras.replies.reward.files import COLUMN, JUDGE, replies_in, scores_in
 
     if not input_file.is_file():
-        raise DataError(f"There is no file {input_file}.")
+        raise DataError(f"There is no file {input_file}: check the path.")
     inputs = [input_file, *([Path(reward)] if Path(reward).exists() else [])]
     check_file(output, overwrite=overwrite, inputs=inputs, option="--output", ours=scores_in)
     if output.suffix.lower() != ".jsonl":

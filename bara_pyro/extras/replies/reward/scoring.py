@@ -83,8 +83,8 @@ def check_length(reward: RewardModel, max_length: int | None) -> int:
         raise ConfigError(f"max_length is {max_length}: choose a positive number of tokens.")
     if most is not None and length > most:
         raise ConfigError(
-            f"max_length is {length} and {reward.name} reads {most} tokens at most: give --max-length {most} "
-            "or fewer (max_length in Python)."
+            f"max_length is {length}, but {reward.name} reads {most} tokens at most: give --max-length "
+            f"{most} or fewer (max_length in Python)."
         )
     return length
 

@@ -192,7 +192,7 @@ def test_damage_is_noticed(lm: Path, tmp_path: Path) -> None:
     with (out / "model.safetensors").open("r+b") as file:
         file.seek(-1, 2)
         file.write(b"\x7f")
-    with pytest.raises(CheckpointError, match="is damaged, edited or of another run"):
+    with pytest.raises(CheckpointError, match="is damaged, edited or from another run"):
         load_reward_model(out)
 
 
