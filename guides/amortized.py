@@ -28,6 +28,8 @@ from bara_pyro.errors import ConfigError, check_choice
 NORM_MIN = 1e-6  # smallest norm that an input is divided by, so that an input of zeros stays 0
 # Initial noise level: the largest value, the number of rows up to which it is used, and the smallest value.
 MOST_START, MOST_START_ROWS, LEAST_START = 0.5, 2560, 0.1
+# Any row will do for the global latents, which do not depend on it.
+ANY_ROW = Batch(torch.zeros(1, 1).long(), torch.ones(1, 1).bool(), torch.empty(0).long())
 
 Shape = Literal["kappa", "k"]
 Width = Literal["vector", "scalar"]
@@ -192,11 +194,14 @@ class AmortizedGuide(SiteGuide):
         """Return the amortiser's weights; `bara_pyro.core.optimizers.adamw` may lower their learning rate."""
         return [self._raw[name].weight for name in self._raw if name in self._local]
 
-    def median(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the posterior median of every latent by site, as Pyro's automatic guides do."""
+    def median(self, batch: Batch | None = None) -> dict[str, Tensor]:
+        """Return the posterior median of every latent by site, as Pyro's automatic guides do.
+
+        Arguments and errors are those of `quantiles`.
+        """
         return {name: values[0] for name, values in self.quantiles([0.5], batch).items()}
 
-    def quantiles(self, quantiles: Sequence[float], batch: Batch) -> dict[str, Tensor]:
+    def quantiles(self, quantiles: Sequence[float], batch: Batch | None = None) -> dict[str, Tensor]:
         """Return posterior quantiles of every latent by site, as Pyro's automatic guides do.
 
         q(theta | x) depends on the input of its layer: it is taken with the latents of the layers below at
@@ -204,14 +209,14 @@ class AmortizedGuide(SiteGuide):
 
         Args:
             quantiles: Q levels between 0 and 1.
-            batch: B rows of T tokens.
+            batch: B rows of T tokens; not needed if the program has global latents only (`latent="phi"`).
 
         Returns:
             Site -> `Q x modules x r` for Phi; `Q x B x T x r` for theta of a layer, T = 1 at the output
             embedding.
 
         Raises:
-            ConfigError: a level is out of range, or the family has no quantile function.
+            ConfigError: a level is out of range, the family has no quantile function, or theta has no rows.
 
         Examples:
             >>> import bara_pyro as bp
@@ -221,9 +226,17 @@ class AmortizedGuide(SiteGuide):
             >>> found.shape, bool((found[0] < found[2]).all())
             (torch.Size([3, 9, 8]), True)
         """
+        if batch is None and self.model.latents.local_sites:
+            raise ConfigError(
+                "The posterior of theta depends on the rows: give a batch, such as "
+                "guide.median(rows.batch(range(8), answers))."
+            )
         medians = PosteriorMedian(self)
         with torch.no_grad(), medians:
-            self.model.forward(batch.unlabelled())
+            if batch is None:
+                self.model.global_latents(ANY_ROW)
+            else:
+                self.model.forward(batch.unlabelled())
             found = medians.found.items()
             return {name: torch.stack([quantile(fn, level) for level in quantiles]) for name, fn in found}
 

@@ -72,6 +72,13 @@ def test_the_quantiles_of_a_point_are_the_point() -> None:
     assert_close(low, high)
 
 
+def test_rows_are_needed_for_theta_only() -> None:
+    _, guide = bara_pair(seed=0, latent="phi", move=0.5)
+    assert_close(guide.quantiles(LEVELS), guide.quantiles(LEVELS, make_batch()))
+    with pytest.raises(ConfigError, match="give a batch"):
+        bara_pair(seed=0)[1].median()
+
+
 def test_a_level_out_of_range_is_refused() -> None:
     _, guide = bara_pair(seed=0)
     with pytest.raises(ConfigError, match=r"1\.5"):
