@@ -55,6 +55,9 @@ def adamw(
         weight_decay: decoupled weight decay.
         eps: Adam's epsilon.
 
+    Raises:
+        ConfigError: the model is a function or inside a handler.
+
     Examples:
         >>> import bara_pyro as bp
         >>> model = bp.models.BaRA(bp.load_backbone("microworld"), num_data=8, form="gate")
@@ -62,6 +65,11 @@ def adamw(
         >>> [group["lr"] for group in optim.param_groups]  # the amortised gates get a tenth
         [0.001, 0.0001]
     """
+    if not isinstance(model, AdaptedLM):
+        raise ConfigError(
+            f"The model is a {type(model).__name__}: pass the program itself, or fit a function that calls "
+            "it with pyro.infer.SVI and an optimiser of pyro.optim."
+        )
     if local_lr_scale is None:
         local_lr_scale = 0.1 if model.latents.modulating else 1.0
     local = {id(p) for p in guide.local_parameters()}

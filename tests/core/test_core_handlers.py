@@ -162,6 +162,11 @@ def test_our_inference_takes_the_model_itself(pair: Any, kind: str) -> None:
         SVI(handler(model), guide, adamw(model, guide, 1e-3))
 
 
+def test_the_optimiser_takes_the_model_itself(pair: Any) -> None:
+    with pytest.raises(ConfigError, match=r"pyro\.infer\.SVI"):
+        adamw(in_a_function(pair[0]), pair[1], 1e-3)
+
+
 @pytest.mark.parametrize("kind", AROUND_GUIDES)
 def test_our_inference_takes_the_guide_itself(pair: Any, kind: str) -> None:
     with pytest.raises(ConfigError, match="SiteGuide"):
