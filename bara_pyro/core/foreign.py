@@ -116,7 +116,8 @@ class SharedWeights(OwnRows):
         auxiliary = [
             name
             for name, node in trace.nodes.items()
-            if node["type"] == "sample" and (node["infer"] or {}).get("is_auxiliary")
+            if node["type"] == "sample" and not node["is_observed"]
+            if (node["infer"] or {}).get("is_auxiliary")
         ]
         self.joint = [n for n in auxiliary if not n.endswith(AUXILIARY)]
 

@@ -81,7 +81,7 @@ class SiteGuide(Module, AutoMessenger):  # type: ignore[metaclass]  # Pyro compu
         if msg["name"] not in self.model.latents.sites:
             raise ConfigError(
                 f"{msg['name']!r} is not a latent of the {type(self.model).__name__}, so its guide has no "
-                "posterior for it: remove what samples it, such as poutine.lift."
+                "posterior for it: sample it in a function that calls the model, or remove it (poutine.lift)."
             )
         given = infer.pop(INPUT, None), infer.pop(SHARED, None)
         self._inputs.append(cast(tuple[Tensor | None, Tensor | None], given))

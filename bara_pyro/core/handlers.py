@@ -8,7 +8,7 @@ silently.
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from pyro import plate
 from pyro.infer.enum import get_importance_trace
@@ -119,7 +119,10 @@ def check_conditions() -> None:
 
 
 class LatentsAlone(Messenger):
-    """Masks observed sites for outer handlers that trace a guide, because the model counts them."""
+    """Masks observed sites for outer handlers that trace a guide, because the model counts them.
+
+    They are also marked as auxiliary, or Pyro would warn that the guide has a site too many.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -128,6 +131,7 @@ class LatentsAlone(Messenger):
     def _pyro_sample(self, msg: Message) -> None:
         if msg["is_observed"]:
             self.masks[msg["name"]], msg["mask"] = msg["mask"], False
+            cast(dict[str, object], msg["infer"])["is_auxiliary"] = True
 
     def _pyro_post_sample(self, msg: Message) -> None:
         if msg["name"] in self.masks:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from core_cases import bara_pair, make_batch
 from pyro import poutine
+from pyro.infer import SVI, TraceMeanField_ELBO
 from torch.testing import assert_close
 
 from bara_pyro.core.elbo import MeanFieldELBO
@@ -63,6 +64,40 @@ def test_a_hyper_prior_may_be_sampled_around_the_program() -> None:
     trace.compute_log_prob()
     phi = trace.nodes["phi"]
     assert_close(phi["log_prob_sum"], torch.distributions.Gamma(3.0, 1.0).log_prob(phi["value"]).sum())
+
+
+def test_a_hyper_prior_is_fitted_beside_the_guide() -> None:
+    """The loss is that of the plain program under Gamma(a, 1), less log p(a), and so is its gradient."""
+    pyro.clear_param_store()
+    a, batch = torch.tensor(0.7, requires_grad=True), make_batch()
+    plain = bara_pair(phi_prior=lambda: dist.Gamma(a, 1.0))
+    torch.manual_seed(0)
+    expected = TraceMeanField_ELBO().differentiable_loss(*plain, batch) - dist.Gamma(2.0, 1.0).log_prob(a)
+    [gradient] = torch.autograd.grad(expected, [a])
+
+    drawn: dict[str, torch.Tensor] = {}
+    model, guide = bara_pair(phi_prior=lambda: dist.Gamma(drawn["a"], 1.0))
+
+    def program(batch):
+        drawn["a"] = pyro.sample("a", dist.Gamma(2.0, 1.0))
+        return model(batch)
+
+    def posterior(batch):
+        drawn["a"] = pyro.sample("a", dist.Delta(pyro.param("a_loc", torch.tensor(0.7))))
+        return guide(batch)
+
+    torch.manual_seed(0)
+    loss = TraceMeanField_ELBO().differentiable_loss(program, posterior, batch)
+    assert_close(loss, expected, rtol=1e-5, atol=0)
+    [found] = torch.autograd.grad(loss, [pyro.param("a_loc")])
+    assert_close(found, gradient, rtol=1e-4, atol=0)
+    assert SVI(program, posterior, pyro.optim.Adam({"lr": 0.1}), TraceMeanField_ELBO()).step(batch) > 0
+    assert pyro.param("a_loc").item() != pytest.approx(0.7)
+
+
+def test_a_hyper_prior_inside_the_program_is_refused() -> None:
+    with pytest.raises(ConfigError, match="in a function that calls the model"):
+        loss(phi_prior=lambda: dist.Gamma(pyro.sample("a", dist.Gamma(2.0, 1.0)), 1.0))
 
 
 @pytest.mark.parametrize(
