@@ -5,7 +5,7 @@
     python -m experiments.svi --model runs/smollm2 --task rows.csv --steps 600
 
 `--loop stock` trains by Pyro's own `SVI`, `TraceMeanField_ELBO` and `Adam`. `--loop ours` trains by
-`bp.SVI`, which adds a learning-rate schedule. Both write draws.nc and gates.png into `--out`.
+`bp.SVI`, which adds a learning-rate schedule. Both write draws.nc, gates.png and answers.png into `--out`.
 """
 
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
@@ -58,7 +58,7 @@ def main() -> None:
     probs = predicted(predictive, test, answers)
     print_reliability(probs, torch.tensor(test.labels))
     shown = test.batch(range(min(64, len(test))), answers)
-    write_gates(to_inference_data((model, guide), rows=shown, samples=100), args.out)
+    write_draws(to_inference_data((model, guide), rows=shown, samples=100), args.out)
 
 
 def predicted(predictive: Predictive, rows: EncodedSplit, answers: Tensor) -> Tensor:
@@ -80,17 +80,20 @@ def print_reliability(probs: Tensor, labels: Tensor, bins: int = 10) -> None:
     print(", ".join(f"{name} {scores[name]:.3f}" for name in ("acc", "ece", "nll")))
 
 
-def write_gates(data: az.InferenceData, out: Path, tau: float = 0.1) -> None:
-    """Write draws of the gates and a forest plot of their sparsity by layer, the share below tau."""
+def write_draws(data: az.InferenceData, out: Path, tau: float = 0.1) -> None:
+    """Write the draws, the sparsity of gates by layer (share below tau), and a predictive check."""
     out.mkdir(parents=True, exist_ok=True)
     data.to_netcdf(str(out / "draws.nc"))
     gates = data.posterior["gate"]
     sparsity = (abs(gates) < tau).mean(["obs", "rank"]).to_dataset(name="sparsity")
     [axes] = az.plot_forest(sparsity, combined=True, hdi_prob=0.95)
     axes.set_title(f"share of gates below {tau:g}, by layer (95 % of draws)")
-    axes.figure.savefig(out / "gates.png", bbox_inches="tight")
-    plt.close(axes.figure)
-    print(f"Written: {out / 'draws.nc'}, {out / 'gates.png'}")
+    check = az.plot_ppc(data, num_pp_samples=50)
+    check.set_title("shares of the answers, observed and drawn")
+    for name, shown in (("gates", axes), ("answers", check)):
+        shown.figure.savefig(out / f"{name}.png", bbox_inches="tight")
+        plt.close(shown.figure)
+    print(f"Written: {', '.join(str(out / name) for name in ('draws.nc', 'gates.png', 'answers.png'))}")
 
 
 def arguments() -> Namespace:

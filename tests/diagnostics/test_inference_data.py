@@ -3,6 +3,7 @@
 import json
 import math
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
@@ -17,7 +18,7 @@ from bara_pyro.core.gate_draws import gate_draws
 from bara_pyro.core.prediction import predict, record
 from bara_pyro.data import batches
 from bara_pyro.diagnostics.arviz import inference_data
-from bara_pyro.diagnostics.arviz.compat import inference_groups
+from bara_pyro.diagnostics.arviz.compat import arviz, inference_groups, renewed
 from bara_pyro.diagnostics.arviz.inference_data import estimate_bytes, to_inference_data
 from bara_pyro.diagnostics.gates.full_draws import answers, wanted_rows
 from bara_pyro.diagnostics.gates.rank import effective_rank
@@ -67,6 +68,17 @@ def test_dimensions_and_coordinates(bara, data) -> None:
     assert data.log_likelihood["y"].attrs["units"] == "nats"
     assert data.sample_stats["elbo"].dims == ("chain", "draw")
     assert data.constant_data["pareto_k"].dims == ("obs",)
+
+
+@pytest.mark.skipif(renewed(), reason="ArviZ 1 calls it plot_ppc_dist")
+def test_arviz_draws_the_predictive_check_and_selects_projections(data) -> None:
+    axes = arviz().plot_ppc(data, num_pp_samples=S, random_seed=0)
+    [observed] = [line for line in axes.lines if line.get_label() == "Observed"]
+    shares = np.bincount(data.observed_data["y"], minlength=2) / N
+    assert set(np.round(np.asarray(observed.get_ydata(), dtype=float), 6)) == set(np.round(shares, 6))
+    plt.close(axes.figure)
+    queries = data.posterior["phi"].sel(projection="q_proj")
+    assert list(queries["layer"].values) == [0, 1]
 
 
 def test_where_the_draws_come_from(bara, data) -> None:

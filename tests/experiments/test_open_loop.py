@@ -25,7 +25,7 @@ def test_svi_learns_and_writes_draws(
     assert second < first
     counts = [int(rows) for rows in re.findall(r"^from 0\.\d +(\d+)", said, flags=re.MULTILINE)]
     assert sum(counts) == 20
-    assert {path.name for path in tmp_path.iterdir()} == {"draws.nc", "gates.png"}
+    assert {path.name for path in tmp_path.iterdir()} == {"draws.nc", "gates.png", "answers.png"}
 
 
 @pytest.mark.slow
