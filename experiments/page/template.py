@@ -3,7 +3,7 @@
 Every study is there under its name. One of arms has
 
     in_distribution.mean("nll", arm="bara-gate")                mean over tasks and seeds, largest S
-    in_distribution.sd("nll", arm="bara-gate", task="micro-wgs", S=0)        standard deviation over seeds
+    in_distribution.value("nll", arm="bara-gate", task="micro-wgs", S=0)     with its spread over seeds
     in_distribution.versus("lora", "bara-gate", task="average").nll.difference     a stored comparison
 
 and one of entries
@@ -42,51 +42,22 @@ def spread(value: tuple[float, float], digits: int = 1) -> str:
     return f"{value[0]:.{digits}f} ± {value[1]:.{digits}f}"
 
 
-def bare(entry: dict[str, Any], digits: int = 1) -> str:
-    """Return a stored difference with its interval.
+def bounded(what: str, sign: str, entry: dict[str, Any], digits: int = 1) -> str:
+    """Return a stored number with its interval.
 
-    >>> bare({"difference": 1.06, "low": 0.4, "high": 1.7, "se_seeds": 0.21})
+    >>> bounded("difference", "+", {"difference": 1.06, "low": 0.4, "high": 1.7})
     '+1.1 [+0.4, +1.7]'
     """
-    return _bounded(entry, "difference", digits, "+")
-
-
-def within(entry: dict[str, Any], digits: int = 1) -> str:
-    """Return a stored mean with its interval.
-
-    >>> within({"mean": 65.29, "low": 50.63, "high": 79.95})
-    '65.3 [50.6, 80.0]'
-    """
-    return _bounded(entry, "mean", digits)
-
-
-def _bounded(entry: dict[str, Any], what: str, digits: int, sign: str = "") -> str:
     middle, low, high = (fixed(entry[key], digits, sign) for key in (what, "low", "high"))
     return f"{middle} [{low}, {high}]"
-
-
-def interval(entry: dict[str, Any], digits: int = 1) -> str:
-    """Return a stored difference with its interval, and both standard errors where its rows are stored.
-
-    >>> interval({"difference": 1.06, "low": 0.4, "high": 1.7, "se_seeds": 0.21, "se_rows": 0.3})
-    '+1.1 [+0.4, +1.7] (SE 0.2 by seeds, 0.3 by rows)'
-    """
-    errors = [
-        f"{entry[key]:.{digits}f} by {name}"
-        for key, name in (("se_seeds", "seeds"), ("se_rows", "rows"))
-        if entry.get(key) is not None
-    ]
-    beside = f" (SE {', '.join(errors)})" if errors else ""
-    return bare(entry, digits) + beside
 
 
 KINDS: dict[str, Callable[..., str]] = {
     "f": fixed,
     "s": partial(fixed, sign="+"),
     "pm": spread,
-    "b": bare,
-    "w": within,
-    "i": interval,
+    "b": partial(bounded, "difference", "+"),
+    "w": partial(bounded, "mean", ""),
 }
 FORMATS: dict[str, Callable[..., str]] = {
     f"{name}{digits}": partial(shown, digits=digits) for name, shown in KINDS.items() for digits in range(4)
@@ -107,10 +78,6 @@ class View:
     def mean(self, *where: Any, **fields: Any) -> float:
         """Return the mean, see `value`."""
         return self.value(*where, **fields)[0]
-
-    def sd(self, *where: Any, **fields: Any) -> float:
-        """Return the standard deviation, see `value`."""
-        return self.value(*where, **fields)[1]
 
     def row(self, number: int, **fields: Any) -> dict[str, Any]:
         """Return the row of a table of the page that has these fields; a `DataError` unless there is one."""
@@ -158,11 +125,7 @@ class Arms(View):
     @property
     def seeds(self) -> int:
         """How many seeds every arm has on every task: the least."""
-        return self.fewest(*self._stored.arms)
-
-    def fewest(self, *arms: str) -> int:
-        """Return how many seeds each of these arms has on every task: the least."""
-        return min(len(seeds) for arm in arms for seeds in self._stored.arms[arm].values())
+        return min(len(seeds) for tasks in self._stored.arms.values() for seeds in tasks.values())
 
     def value(
         self, metric: str, arm: str, task: str | None = None, S: int | None = None
@@ -202,20 +165,9 @@ class Arms(View):
             raise DataError(f"{self._stored.name} has no comparison of {arm} with {reference} on {task}.")
         return found[0]
 
-    def differences(self, metric: str, arm: str, reference: str) -> dict[tuple[str, int], float]:
-        """Return arm minus reference for each task and seed, largest S."""
-        ours, theirs = self._stored.arms[arm], self._stored.arms[reference]
-        reads = [score(largest_draws(runs), metric) for runs in (ours, theirs)]
-        return {
-            (task, seed): finite(reads[0](seeds[seed])) - finite(reads[1](theirs[task][seed]))
-            for task, seeds in ours.items()
-            for seed in seeds
-        }
-
-    def rank(self, metric: str, arm: str, lowest: bool = True) -> int:
-        """Return the place of an arm among all by a score, 1 the best."""
-        order = sorted(self.arms, key=lambda a: self.mean(metric, a), reverse=not lowest)
-        return 1 + order.index(arm)
+    def rank(self, metric: str, arm: str) -> int:
+        """Return the place of an arm among all by a score, 1 the lowest."""
+        return 1 + sorted(self.arms, key=lambda a: self.mean(metric, a)).index(arm)
 
 
 class Search:
@@ -224,25 +176,14 @@ class Search:
     def __init__(self, choices: Path = CHOICES) -> None:
         self._methods = load_choices(choices)
 
-    def nll(self, method: str, lr: float | None = None) -> float:
-        """Return the lowest validation NLL of a method's trials (nats), or that of one learning rate."""
-        trials = self._methods[method]["trials"]
-        return float(min(t["nll"] for t in trials if lr is None or t["settings"] == {"train.lr": lr}))
-
     def chosen(self, method: str, key: str = "train.lr") -> float:
         """Return a setting that was chosen."""
         return float(self._methods[method]["chosen"][key])
 
     def rank(self, method: str) -> int:
-        """Return a method's place by the lowest validation NLL, 1 the best."""
-        return 1 + sorted(self._methods, key=self.nll).index(method)
-
-
-def finite(value: float | None) -> float:
-    """Return a score that is there; a `DataError` where it is infinite, which JSON holds as null."""
-    if value is None:
-        raise DataError("A score is infinite: no difference can be told.")
-    return value
+        """Return a method's place by the lowest validation NLL of its trials, 1 the best."""
+        nll = {name: min(trial["nll"] for trial in found["trials"]) for name, found in self._methods.items()}
+        return 1 + sorted(nll, key=nll.__getitem__).index(method)
 
 
 def at(value: Any, path: str) -> Any:
