@@ -13,9 +13,9 @@ import math
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from itertools import product
-from statistics import fmean, median
-from typing import Any, NamedTuple
+from typing import Any
 
+import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -29,13 +29,15 @@ from experiments.engine.run import Arms
 from experiments.page.figures import PAGE
 from experiments.page.parts import Part, Picture
 from experiments.page.spec import arm_study
-from experiments.page.values import display, largest_draws
+from experiments.page.values import display, largest_draws, score
 
 RATES = (3e-4, 1e-3, 3e-3)
 STEPS = (300, 1000, 3000)
 RANKS = (2, 8, 32)
 ROWS = (80, 320, None)  # all that there are
 REFERENCE = "bara-gate"
+PLACE = ["rows", "setting", "task", "seed"]
+"""What tells a run from the others of its method; a setting is its rate, length and rank."""
 LEAST, WORST = 1e-3, 10.0  # nats: where the figure ends
 
 
@@ -63,80 +65,50 @@ def arms(args: Namespace) -> Arms:
     }
 
 
-def regrets(study: Study, with_rows: str | None = None) -> dict[str, list[float]]:
-    """Return method -> its regrets in nats, rising, under the largest S; of runs with such rows if named."""
-    best: dict[tuple[str, str], float] = {}
-    every = {place: value for place, value in losses(study).items() if with_rows in (None, place.rows)}
-    for place, value in every.items():
-        best[place.task, place.rows] = min(value, best.get((place.task, place.rows), math.inf))
-    above: dict[str, list[float]] = {}
-    for place, value in every.items():
-        least = best[place.task, place.rows]
-        above.setdefault(place.method, []).append(value - least if math.isfinite(value) else math.inf)
-    return {method: sorted(values) for method, values in above.items()}
-
-
-class Place(NamedTuple):
-    """A run of the grid; `setting` holds its rate, length and rank."""
-
-    method: str
-    rows: str
-    setting: str
-    task: str
-    seed: int
-
-
-def losses(study: Study) -> dict[Place, float]:
-    """Return the NLL (nats, largest S) of every run; one that failed has an infinite one."""
-    found = {}
+def losses(study: Study) -> pd.DataFrame:
+    """Return the test NLL (nats, largest S) of every run and its regret; both are infinite if it failed."""
+    found = []
     for arm, tasks in study.arms.items():
         method, rows, setting = arm.split(", ", 2)
-        draws = largest_draws(tasks)
-        for task, seeds in tasks.items():
-            for seed, record in seeds.items():
-                nll = math.inf if "failed" in record else number(record["metrics"][draws]["nll"])
-                found[Place(method, rows, setting, task, seed)] = nll
-    return found
-
-
-def beside(study: Study, reference: str = REFERENCE) -> dict[str, dict[str, float]]:
-    """Return method -> in how many settings it has a lower NLL than the reference, and the mean difference.
-
-    Medians of two methods say little about which is ahead where both have the same settings: this does.
-    """
-    every, found = losses(study), {}
-    for method in {place.method: None for place in every if place.method != reference}:
-        pairs = [
-            (value, every[place._replace(method=reference)])
-            for place, value in every.items()
-            if place.method == method and place._replace(method=reference) in every
+        read = score(largest_draws(tasks), "nll")
+        found += [
+            (method, rows, setting, task, seed, math.inf if "failed" in record else number(read(record)))
+            for task, seeds in tasks.items()
+            for seed, record in seeds.items()
         ]
-        if pairs:
-            found[method] = {
-                "ahead": sum(ours < theirs for ours, theirs in pairs),
-                "less": fmean(ours - theirs for ours, theirs in pairs),
-            }
-    return found
+    frame = pd.DataFrame(found, columns=["method", *PLACE, "nll"])
+    above = frame["nll"] - frame.groupby(["task", "rows"])["nll"].transform("min")
+    return frame.assign(regret=above.fillna(math.inf))  # where all runs failed, none is the best
+
+
+def ninth(values: pd.Series) -> float:
+    """Return what nine of ten regrets are at most."""
+    return float(values.sort_values().iloc[math.ceil(0.9 * len(values)) - 1])
+
+
+def near(values: pd.Series) -> float:
+    """Return how many regrets are small, percent."""
+    return 100 * float((values <= 0.05).mean())
 
 
 def parts(study: Study) -> list[Part]:
-    """Return the picture and a table: median, worst case, how many are near the best."""
-    above = regrets(study)
-    numbers = list(dict.fromkeys(arm.split(", ")[1] for arm in study.arms))  # "80 rows"
-    by_rows = {number: regrets(study, number) for number in numbers}
-    paired = beside(study)
-    rows: list[dict[str, Any]] = [
-        {
-            "name": display(method),
-            "runs": len(values),
-            "median": median(values),
-            "ninth": values[math.ceil(0.9 * len(values)) - 1],
-            "worst": values[-1],
-            "near": 100 * sum(value <= 0.05 for value in values) / len(values),
-            **paired.get(method, {}),
-            **{number: median(found[method]) for number, found in by_rows.items()},
-        }
-        for method, values in above.items()
+    """Return the picture and a table: median, worst case, how many are near the best.
+
+    Medians of two methods say little about which is ahead where both have the same settings: "ahead" and
+    "less" are how often, and by how much, a method has a lower NLL than the reference with the same settings.
+    """
+    frame = losses(study)
+    by_method = frame.groupby("method", sort=False)["regret"]
+    table = by_method.agg(runs="count", median="median", ninth=ninth, worst="max", near=near)
+    by_rows = frame.pivot_table("regret", "method", "rows", "median", sort=False)
+    wide = frame.pivot(index=PLACE, columns="method", values="nll")
+    if REFERENCE in wide:
+        minus = wide.drop(columns=REFERENCE).sub(wide[REFERENCE], axis=0)
+        table = table.join(pd.DataFrame({"ahead": (minus < 0).sum().astype("Int64"), "less": minus.mean()}))
+    ordered = table.join(by_rows).sort_values("median", kind="stable").to_dict("index")
+    rows = [
+        {"name": display(method)} | {key: value for key, value in row.items() if not pd.isna(value)}
+        for method, row in ordered.items()
     ]
     columns = (
         Column("name", "method"),
@@ -149,7 +121,6 @@ def parts(study: Study) -> list[Part]:
         Column("less", f"minus {display(REFERENCE)}, mean", "nats", format="+.3f"),
         *(Column(number, f"median, {number}", "nats", ".3f", "min", second=True) for number in by_rows),
     )
-    rows.sort(key=lambda row: row["median"])
     picture = Picture(
         lambda: regret_figure(rows),
         f"{study.name}-regret",
