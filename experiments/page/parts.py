@@ -57,25 +57,15 @@ def variants(study: Study) -> list[Part]:
 
 
 def by_method(study: Study) -> list[Part]:
-    """Return a table for each method: a row a variant; and a figure of all."""
-    return _grouped(study, by_variant=False)
-
-
-def by_variant(study: Study) -> list[Part]:
-    """Return a table for each variant: a row a method; and a figure of all."""
-    return _grouped(study, by_variant=True)
-
-
-def _grouped(study: Study, by_variant: bool) -> list[Part]:
+    """Return a table for each method, a row a variant, and a figure of all."""
     if not all(", " in arm for arm in study.arms):
         return variants(study)
     groups: dict[str, Arms] = {}
     for arm, tasks in study.arms.items():
         method, _, variant = arm.partition(", ")
-        group, row = (variant, method) if by_variant else (method, variant)
-        groups.setdefault(group, {})[row] = tasks
-    tables = {group: arms_table(replace(study, arms=groups[group])) for group in in_order(groups)}
-    named = [replace(table, caption=f"{display(group)}. {table.caption}") for group, table in tables.items()]
+        groups.setdefault(method, {})[variant] = tasks
+    tables = {method: arms_table(replace(study, arms=groups[method])) for method in in_order(groups)}
+    named = [replace(table, caption=f"{display(name)}. {table.caption}") for name, table in tables.items()]
     return [*_figure(study), *named]
 
 
@@ -88,12 +78,8 @@ def _figure(study: Study) -> list[Part]:
         )
         name = f"{study.name}-nll-differences"
         return [Picture(lambda: difference_figure(study.comparisons, reference), name, caption)]
-    if not any(set(study.tasks) <= set(finished_tasks(study, arm)) for arm in study.arms):
+    whole = ({task for task in tasks if finished({task: tasks[task]})} for tasks in study.arms.values())
+    if not any(done >= {*study.tasks} for done in whole):
         return []
     caption = "NLL of each variant, mean over tasks; left is better. Bars: one standard deviation over seeds."
     return [Picture(lambda: score_figure(study), f"{study.name}-nll", caption)]
-
-
-def finished_tasks(study: Study, arm: str) -> list[str]:
-    """Return the tasks on which a run of an arm finished."""
-    return [task for task, seeds in study.arms[arm].items() if finished({task: seeds})]

@@ -151,7 +151,6 @@ def test_null_and_the_default_are_values_that_somebody_types(study: str, planned
         ("real", ("--set", "adapter.target_modules=null"), "adapter.target_modules", None),
         ("real", ("--set", "task.max_length=300"), "task.max_length", 300),
         ("in_distribution", ("--set", "train={lr: 1e-4}"), "train.lr", 1e-4),
-        ("backbones", ("--backbones", "one", "other"), "train.lr", 1.2e-3),
     ],
 )
 def test_what_is_typed_takes_the_place_of_what_was_chosen(
@@ -170,7 +169,6 @@ def test_what_is_typed_takes_the_place_of_what_was_chosen(
         ("regret", ("--steps", "300"), "--steps"),
         ("regret", ("--set", "task.train_rows=80"), "task.train_rows"),
         ("untuned", ("--set", "train.lr=1e-4"), "train.lr"),
-        ("backbones", ("--model", "other"), "--model"),
         ("prior_sensitivity", ("--set", "method.phi_prior.rate=2"), "method.phi_prior"),
         ("in_distribution", ("--set", "train.steps=5"), "--steps"),
         ("in_distribution", ("--set", "seed=5"), "--seeds"),
