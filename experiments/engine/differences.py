@@ -12,7 +12,7 @@ counts once, whichever is the reference), while their intervals are, as usual, e
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -107,11 +107,6 @@ def averaged(runs: Sequence[RunRows], arm: str, reference: str) -> dict[str, Any
     return entry
 
 
-def paired_seeds(place: Collection[tuple[str, int]], arm: str, reference: str) -> list[int]:
-    """Return the seeds that an arm and the reference both have; `place` holds the (arm, seed) there are."""
-    return sorted(seed for a, seed in place if a == arm and (reference, seed) in place)
-
-
 @dataclass(frozen=True)
 class Difference:
     """Arm - reference on one task: `seeds` that both have, and what is known of each metric."""
@@ -141,7 +136,7 @@ class Scores:
 
     def shared_seeds(self, arm: str, reference: str) -> list[int]:
         """Return the seeds that both have."""
-        return paired_seeds(self.place, arm, reference)
+        return sorted(seed for name, seed in self.place if name == arm and (reference, seed) in self.place)
 
     def difference(self, arm: str, reference: str) -> Difference:
         """Return arm - reference over the seeds that both have."""
@@ -256,11 +251,6 @@ def _declared(
 def _verdict(metric: str, difference: float, distinct: bool) -> str:
     sign = 1.0 if compared()[metric].best == "max" else -1.0
     return "unclear" if not distinct else "better" if sign * difference > 0 else "worse"
-
-
-def primary_of(entries: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, Any], str] | None:
-    """Return the entry of the primary contrast and its metric; None where none was declared."""
-    return next(((e, m) for e in entries for m in METRICS if e[m].get("primary")), None)
 
 
 PRIMARY = Contrast("bara", "lora", "nll")

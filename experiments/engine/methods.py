@@ -42,9 +42,8 @@ class Studied:
     Args:
         display: its name in tables.
         search: where its settings are looked for.
-        kinds: what studies choose methods by: "reference" (others are compared with it), "ours", "paper" (the
-            paper compares with it), "spread" (its draws differ), "main" (for studies that cannot have all),
-            "short" (for those that can have few), "recalibrated", "ranked" (a larger one has another rank).
+        kinds: what studies choose methods by: "reference" (others are compared with it), "ours", "main" (for
+            studies that cannot have all), "recalibrated", "ranked" (a larger one has another rank).
     """
 
     def __init__(self, display: str, search: SearchSpace, *kinds: str) -> None:
@@ -53,33 +52,25 @@ class Studied:
 
 # In the order of the tables.
 STUDIED = {
-    "lora": Studied("MLE (LoRA)", SearchSpace(), "main", "paper", "ranked", "reference"),
-    "map_decoupled": Studied("MAP (weight decay)", SearchSpace("train.weight_decay", (0.1, 1.0)), "paper"),
-    "map_prior": Studied("MAP (Gaussian prior)", SearchSpace("method.prior_scale", (0.1, 1.0)), "paper"),
-    "mc_dropout": Studied(
-        "MC-Dropout", SearchSpace("method.p", (0.05, 0.2)), "main", "paper", "ranked", "spread"
-    ),
-    "ensemble": Studied("Ensemble", SearchSpace(), "main", "paper", "short"),
-    "laplace": Studied("Laplace", SearchSpace("method.prior_precision", (10.0, 1000.0)), "main", "paper"),
-    "blob": Studied(
-        "BLoB", SearchSpace("method.beta", (0.1, 0.01)), "main", "paper", "ranked", "short", "spread"
-    ),
-    "scalabl": Studied(
-        "ScalaBL", SearchSpace("method.beta", (0.1, 0.01)), "main", "paper", "ranked", "spread"
-    ),
-    "clora": Studied("C-LoRA", SearchSpace("method.beta", (1e-4, 1e-6)), "paper", "spread"),
-    "fvae": Studied("FVAE-LoRA", SearchSpace("method.beta", (1e-4, 1e-6)), "paper"),
+    "lora": Studied("MLE (LoRA)", SearchSpace(), "main", "ranked", "reference"),
+    "map_decoupled": Studied("MAP (weight decay)", SearchSpace("train.weight_decay", (0.1, 1.0))),
+    "map_prior": Studied("MAP (Gaussian prior)", SearchSpace("method.prior_scale", (0.1, 1.0))),
+    "mc_dropout": Studied("MC-Dropout", SearchSpace("method.p", (0.05, 0.2)), "main", "ranked"),
+    "ensemble": Studied("Ensemble", SearchSpace(), "main"),
+    "laplace": Studied("Laplace", SearchSpace("method.prior_precision", (10.0, 1000.0)), "main"),
+    "blob": Studied("BLoB", SearchSpace("method.beta", (0.1, 0.01)), "main", "ranked"),
+    "scalabl": Studied("ScalaBL", SearchSpace("method.beta", (0.1, 0.01)), "main", "ranked"),
+    "clora": Studied("C-LoRA", SearchSpace("method.beta", (1e-4, 1e-6))),
+    "fvae": Studied("FVAE-LoRA", SearchSpace("method.beta", (1e-4, 1e-6))),
     "temperature": Studied("Temperature", SearchSpace(), "recalibrated"),
     "ensemble_temperature": Studied("Ensemble, temperature", SearchSpace()),
-    "tfb": Studied("TFB", SearchSpace("method.tolerance", (0.001, 0.01)), "spread"),
-    "ivon": Studied("IVON", SearchSpace("method.ess", (1e5, 1e7), lr=NATURAL_RATES), "spread"),
+    "tfb": Studied("TFB", SearchSpace("method.tolerance", (0.001, 0.01))),
+    "ivon": Studied("IVON", SearchSpace("method.ess", (1e5, 1e7), lr=NATURAL_RATES)),
     "vbll": Studied("VBLL", SearchSpace("method.prior_scale", (0.3, 3.0))),
     "polar_vbll": Studied("PoLAR-VBLL", SearchSpace("method.prior_scale", (0.3, 3.0))),
     "adalora": Studied("AdaLoRA", SearchSpace("method.orth_weight", (0.01, 1.0))),
-    "bara": Studied("BaRA", SearchSpace("method.init_kappa", (0.25, 0.8)), "main", "ours", "short", "spread"),
-    "bara-gate": Studied(
-        "BaRA gate", SearchSpace("method.init_kappa", (0.25, 0.8)), "main", "ours", "short", "spread"
-    ),
+    "bara": Studied("BaRA", SearchSpace("method.init_kappa", (0.25, 0.8)), "main", "ours"),
+    "bara-gate": Studied("BaRA gate", SearchSpace("method.init_kappa", (0.25, 0.8)), "main", "ours"),
 }
 
 

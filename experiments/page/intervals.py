@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bara_pyro.cli.terminal import say
 from experiments.engine.arguments import command_line, start
-from experiments.engine.differences import primary_of, write_comparisons
+from experiments.engine.differences import write_comparisons
 from experiments.engine.results import RESULTS, results_option
 from experiments.engine.rows import lacking
 from experiments.page.spec import stored_studies
@@ -28,16 +28,7 @@ def recompute(results: Path = RESULTS) -> list[str]:
             )
             continue
         entries = write_comparisons(name, spec.comparisons, results)
-        line = f"{name}: {len(entries)} comparisons"
-        if declared := primary_of(entries):
-            entry, metric = declared
-            found, level = entry[metric], entry["level"]
-            line += (
-                f"; primary: {metric} of {entry['arm']} minus {entry['reference']}, {entry['task']}: "
-                f"{found['difference']:+.4f} [{found['low']:+.4f}, {found['high']:+.4f}] ({level:.0%}), "
-                f"p = {found['p']:.2g}"
-            )
-        lines.append(line)
+        lines.append(f"{name}: {len(entries)} comparisons")
     return lines
 
 

@@ -21,7 +21,6 @@ from experiments.engine.differences import (
     compare,
     compare_study,
     default_references,
-    primary_of,
     write_comparisons,
 )
 from experiments.engine.results import load_study
@@ -41,6 +40,10 @@ def test_the_declared_reference_is_compared_with(tmp_path: Path) -> None:
     declared = Comparisons(Contrast("bara", "blob", "nll"), choices=tmp_path / "none.json")
     entries = compare_study(rows_of(TASKS), declared)
     assert {entry["reference"] for entry in entries} == {"lora", "blob"}
+
+
+def primary_of(entries: list[dict]) -> list[tuple[dict, str]]:
+    return [(entry, metric) for entry in entries for metric in METRICS if entry[metric].get("primary")]
 
 
 def of(runs: list[RunRows], arm: str, task: str) -> list[RunRows]:
@@ -96,7 +99,7 @@ def test_shifts_of_one_training_are_averaged_by_seed() -> None:
 
 def test_the_primary_contrast_stands_for_itself_and_all_others_are_corrected() -> None:
     entries = compare(rows_of(TASKS, seeds=3), ["lora", "blob"], Contrast("blob", "lora", "nll"))
-    entry, metric = primary_of(entries)
+    entry, metric = primary_of(entries)[0]
     assert (entry["arm"], entry["reference"], entry["task"], metric) == ("blob", "lora", AVERAGE, "nll")
     assert (entry["nll"]["p_holm"], entry["nll"]["primary"]) == (None, True)
     # Each arm is the other's reference, too: the same questions, which count once, and have one answer.
@@ -116,9 +119,9 @@ def test_the_primary_contrast_stands_for_itself_and_all_others_are_corrected() -
             better = (found["difference"] > 0) == (m == "acc")
             assert found["verdict"] == ("unclear" if decisive >= 0.05 else "better" if better else "worse")
             assert (found["low"] <= 0 <= found["high"]) == (found["p"] >= 0.05)
-    assert primary_of(compare(rows_of(TASKS), ["lora"])) is None
+    assert primary_of(compare(rows_of(TASKS), ["lora"])) == []
     alone = compare(rows_of({"t": (80, 2)}), ["lora"], Contrast("bara", "lora", "acc"))
-    assert primary_of(alone)[0]["task"] == "t"
+    assert primary_of(alone)[0][0]["task"] == "t"
 
 
 def test_the_same_seed_gives_the_same_numbers_whatever_else_is_compared() -> None:

@@ -220,9 +220,7 @@ def test_intervals_are_computed_again_where_all_rows_are(tmp_path: Path) -> None
     assert line == "in_distribution: not recomputed, the rows of 12 runs are not stored until its next run"
     with_rows(tmp_path)
     (line,) = recompute(tmp_path)
-    assert re.match(
-        r"in_distribution: \d+ comparisons; primary: nll of bara minus lora, average: [+-]0\.", line
-    )
+    assert re.fullmatch(r"in_distribution: \d+ comparisons", line)
     found = read_results("in_distribution", tmp_path).comparisons
     assert recompute(tmp_path) == [line]
     assert read_results("in_distribution", tmp_path).comparisons == found
