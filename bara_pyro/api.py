@@ -144,8 +144,11 @@ def from_peft(
         out: folder of the run, which no longer needs the adapter.
         settings: as for `train`.
 
+    Returns:
+        The fitted run, as for `train`.
+
     Raises:
-        BaraError: the adapter has something that a LoRA here cannot have; otherwise see `train`.
+        BaraError: the adapter uses an option of PEFT that is not supported; otherwise see `train`.
     """
     return train(task=task, method=method, model=model, out=out, from_adapter=str(adapter), **settings)
 
@@ -170,11 +173,12 @@ def evaluate(
 
     Returns:
         The contents of `metrics.json`, see `bara_pyro.runs.evaluate.evaluate_system`: the scores are in
-        `metrics`, with S as a string key.
+        `metrics`, with S as a string key. Rates such as `acc` and `ece` are in percent, `nll` in nats.
 
     Raises:
         ConfigError: a value is out of range.
-        DataError: the split has no rows.
+        CheckpointError: the folder is not a finished run.
+        DataError: the split has no rows, or the rows cannot be read.
 
     Examples:
         >>> import bara_pyro as bp

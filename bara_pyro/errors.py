@@ -17,7 +17,7 @@ NEAR = 0.7  # the share of letters in common from which on a name is taken for o
 
 
 class BaraError(Exception):
-    """Base class: everything that a user can mend.
+    """Base class of this package's errors; each message says what is wrong and what to do.
 
     Examples:
         >>> import bara_pyro as bp

@@ -41,17 +41,17 @@ def adamw(
     weight_decay: float = 0.0,
     eps: float = 1e-6,
 ) -> AdamW:
-    """Return one AdamW over model and guide, with torch's default betas and eps 1e-6.
+    """Return one AdamW over the trainable parameters of model and guide, with torch's default betas.
 
     Args:
         model: the program.
         guide: its guide.
-        lr: learning rate.
-        local_lr_scale: learning rate of the amortiser as a share of `lr`. The default is 0.1 in the gate
-            form. Under Adam a weight moves by about its learning rate per step, however weak its gradient; at
-            the full rate the gates change faster than the projections that they multiply can follow
-            (docs/decisions.md, record 5). In the additive form, where the amortiser takes the place of the
-            down-projection, it is 1.
+        lr: peak learning rate.
+        local_lr_scale: learning rate of the amortiser as a share of `lr`; None: 0.1 in the gate form, else 1.
+            Under Adam a weight moves by about its learning rate per step, however weak its gradient; at the
+            full rate the gates change faster than the projections that they multiply can follow
+            (docs/decisions.md, record 5). In the additive form the amortiser replaces the down-projection and
+            needs the full rate.
         weight_decay: decoupled weight decay.
         eps: Adam's epsilon.
 

@@ -42,8 +42,14 @@ def register_prior(name: str) -> Callable[[Builder], Builder]:
     validation off, and checks the values against the ``arg_constraints`` of the distribution returned, whose
     batch and event shape are ``()``.
 
+    Args:
+        name: Name of the prior in ``make_prior`` and in settings.
+
+    Returns:
+        A decorator that registers a function of hyperparameters and returns it unchanged.
+
     Raises:
-        ConfigError: the decorator is used without a name (``@register_prior``), or the name is taken.
+        ConfigError: The decorator is used without a name (``@register_prior``), or the name is taken.
 
     Examples:
         >>> import bara_pyro as bp
@@ -142,7 +148,7 @@ def _has_density(prior: TorchDistribution, t: Tensor) -> bool:
 
 
 def centre_of(prior: Prior) -> float:
-    """Return the mean of a prior; a `ConfigError` where it has none."""
+    """Return the mean of a prior; raise `ConfigError` if it has none."""
     mean = current_prior(given_prior(prior, torch.device("cpu"))).mean
     if not mean.isfinite().all() or mean.numel() > 1:
         raise ConfigError(f"The prior {prior!r} has no mean to centre theta at: choose another theta_prior.")

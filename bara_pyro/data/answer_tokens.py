@@ -15,18 +15,18 @@ def answer_token_ids(tokenizer: Tokenizer, labels: Sequence[str]) -> Tensor:
     """Return the token of each label as it follows the prompt without a space.
 
     A label's token is what the tokenizer adds when the label is appended to a line break; if that is not one
-    token, it is the encoding of the label by itself. The prompt's own end will not do, because some
-    tokenizers merge across it ("Answer:A" may contain the token ":A"). Nor will the label by itself:
-    SentencePiece puts a space in front of a text's first word (["_", "A"] or ["_A"]). The result is the token
-    of "A" for GPT-2 or Qwen tokenizers and of "A" inside a word for Llama, as in the published protocol
-    (class tokens without a leading space).
+    token, it is the encoding of the label by itself. Appending the label to the prompt could give another
+    token, because some tokenizers merge across the boundary ("Answer:A" may contain the token ":A"). So could
+    the label by itself, because SentencePiece puts a space before the first word of a text (["_", "A"] or
+    ["_A"]). The result is the token of "A" for GPT-2 or Qwen tokenizers and of "A" inside a word for Llama,
+    as in the published protocol (class tokens without a leading space).
 
     Args:
         tokenizer: a Hugging Face tokenizer.
         labels: C distinct labels, in class order.
 
     Returns:
-        long, `C`.
+        Token ids, long, `C`.
 
     Raises:
         DataError: a label is several tokens or an unknown token, or two labels are the same token.

@@ -17,8 +17,8 @@ def batches(
     """Yield every row once, always in the same order; the last batch may be smaller.
 
     Args:
-        split: the encoded rows.
-        answer_ids: long, `C`.
+        split: rows from `encode` or `encode_replies`.
+        answer_ids: token of each class, long, `C`; see `answer_token_ids`.
         batch_size: rows per batch.
         by_length: sort rows by length (less padding, faster); match results to rows by `Batch.ids`.
 
@@ -53,14 +53,14 @@ def first_batches(all_batches: Iterable[Batch], rows: int) -> Iterator[Batch]:
 
 
 def training_batches(num_rows: int, batch_size: int, seed: int, step: int) -> list[int]:
-    """Return the rows of training batch number `step` (from 0).
+    """Return the row numbers of training batch number `step` (from 0).
 
     The rows are an endless stream of epochs, each a seeded permutation of all rows, cut into batches; a batch
     may span two epochs, so every batch is full and every row is seen equally often. Each step is computed
     independently of earlier ones, so a resumed run needs only its step.
 
     Args:
-        num_rows: of the training split.
+        num_rows: number of training rows.
         batch_size: rows per batch.
         seed: the run's seed, for the permutations.
         step: number of the batch.
@@ -69,7 +69,7 @@ def training_batches(num_rows: int, batch_size: int, seed: int, step: int) -> li
         The numbers of `batch_size` rows, from 0 to `num_rows - 1`, for `EncodedSplit.batch`.
 
     Raises:
-        ConfigError: no rows, a `batch_size` that is not positive, or a negative seed or step.
+        ConfigError: there are no rows, `batch_size` is not positive, or seed or step is negative.
 
     Examples:
         >>> import bara_pyro as bp

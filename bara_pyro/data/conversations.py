@@ -155,11 +155,14 @@ def encode_replies(
     reply's tokens are those that prompt and reply together add.
 
     Args:
-        conversations: to encode.
+        conversations: prompts with replies, for example from `load_conversations`.
         tokenizer: a Hugging Face tokenizer.
         max_length: the most tokens of prompt and reply together; longer replies are cut at the end.
         chat: also turn plain prompts into messages of the user.
         too_long: what to do if the prompt alone reaches `max_length`: "drop" the row, or raise an "error".
+
+    Returns:
+        The rows as tokens, with the identifiers of cut and dropped rows; `batch` makes batches of them.
 
     Raises:
         ConfigError: `max_length` is below 2.

@@ -67,6 +67,9 @@ def encode(
         context: the language model's limit for a prompt and its answer in tokens (`Backbone.context`); it
             applies if `max_length` is larger. None: no limit.
 
+    Returns:
+        The rows as tokens, with their identifiers and labels; `batch` makes batches of them.
+
     Raises:
         DataError: a question is too long (the row is named), two rows have the same identifier, or the text
             of an answer is missing or unreadable for the tokenizer.

@@ -118,7 +118,7 @@ def load_replies(
             of the formats of `data.conversations.load_conversations`.
         data_dir: folder with `<dataset>/<split>.jsonl` in the hub's schema; default: read from the hub.
         validation_rows: rows to set aside from train, never from test.
-        seed: of the split, and of the rows of a generated task.
+        seed: seed of the split, and of the rows of a generated task.
         revision: commit or tag of the dataset on the hub.
         test_file: your own file of test rows.
         test_fraction: without a `test_file`: share of your file's rows to hold out for testing.
@@ -193,7 +193,19 @@ def replies_from_rows(
     validation_rows: int = 0,
     seed: int = 0,
 ) -> ReplyTask:
-    """Make a task from your own prompts with replies; arguments as for `data.userfile.task_from_rows`.
+    """Make a task from your own prompts with replies.
+
+    Args:
+        data: the rows: a file, DataFrame, Dataset or list of dictionaries in one of the formats of
+            `load_conversations`.
+        test: the test rows, in any of these forms.
+        name: name of the task; default: the file's name, or "replies".
+        test_fraction: without `test`: share of `data` to hold out for testing, chosen by a hash of the ids.
+        validation_rows: training rows to set aside for choosing settings.
+        seed: seed of the choice of validation rows.
+
+    Returns:
+        The task, with its splits as tuples of conversations.
 
     Raises:
         DataError: the rows cannot be read, or are too few to hold some out for testing.

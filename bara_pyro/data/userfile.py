@@ -49,12 +49,15 @@ def task_from_rows(
         test_fraction: without `test`: share of `data` to hold out for testing, the same in each class
             (`data.rows.divide`).
         validation_rows: training rows to set aside for choosing settings.
-        seed: of the choice of validation rows.
+        seed: seed of the choice of validation rows.
         **columns: `text_column`, `label_column`, `choices_column` and `context_column`; columns that are not
             given are found by their usual names (`bara_pyro.columns`), and the task's notes list them.
             `cluster_column` says which rows belong together (an author, a patient, a document): rows of one
             cluster are always in the same split, so there may be fewer validation and test rows than
             requested. Default: rows are independent.
+
+    Returns:
+        The task, with its splits as tuples and notes on how the rows were read.
 
     Raises:
         DataError: the rows cannot be read or are invalid; the error names the file and the row.

@@ -71,6 +71,9 @@ def load_backbone(
         device: device of the model; "auto" spreads it over the available GPUs (accelerate's device map).
         random_seed: if given, use the folder's configuration with random weights, for tests and benchmarks.
 
+    Returns:
+        The frozen language model in evaluation mode, with its tokenizer.
+
     Raises:
         BackboneError: the model cannot be read, its architecture is not supported
             (`bara_pyro.lm.verifying.verify`), a package is missing, or the GPUs have too little memory for

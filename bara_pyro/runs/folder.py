@@ -235,13 +235,16 @@ def load_system(
     """Load a run from its folder; its predictions are the same, bit for bit.
 
     Args:
-        folder: of a finished run.
+        folder: folder of a finished run.
         backbone: the language model, or its new location if it has moved.
-        device: to run on; default: the run's device.
+        device: device to run on; default: the run's device.
         data_dir: new location of the data, if they have moved.
         states_folder: folder to cache hidden states in, as in training; by default they are cached in memory.
         task: rows to use instead of the run's own.
         with_rows: whether to load the run's own rows; predicting new rows does not need them.
+
+    Returns:
+        The fitted run, with `config`, `backbone`, `task`, `model`, `guide` and `corrections`.
 
     Raises:
         CheckpointError: a file is missing, damaged or foreign, or belongs to another backbone or other rows.

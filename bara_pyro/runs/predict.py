@@ -51,17 +51,24 @@ def predict(
     """Predict the answers of new rows.
 
     Args:
-        run: from `train` or `load_system`, the folder of a run, or the address of a server ("http://...");
-            its training rows are not needed.
+        run: the result of `train` or `load_system`, the folder of a run, or the address of a server
+            ("http://..."). Its training rows are not needed.
         data: a file, DataFrame, Dataset, list of dictionaries or list of texts, with or without answers.
-        samples: posterior draws S (default: 10), 0 for the posterior mean; a server has its own.
-        seed: of the draws; default: the run's seed.
+        samples: number S of posterior draws (default: 10), 0 for the posterior mean; a server has its own.
+        seed: seed of the draws; default: the run's seed.
         given: columns of the rows, if their names differ from the training rows'.
-        on_rows: called with the number of rows just done.
+        on_rows: called after each batch with its number of rows.
+
+    Returns:
+        The answers in order: `rows` has one dictionary per row with `id`, the most probable `label`, `probs`
+        (label -> probability), and the uncertainties `total`, `aleatoric` and `epistemic` in nats.
+        `to_pandas()` makes a DataFrame of them.
 
     Raises:
         ConfigError: the model was trained on replies, or a server does not answer.
-        DataError: see `data.questions.load_questions`.
+        CheckpointError: the folder is not a finished run.
+        DataError: the rows cannot be read, or have other classes than the run; see
+            `data.questions.load_questions`.
 
     Examples:
         >>> import bara_pyro as bp
