@@ -12,6 +12,7 @@ import sys
 import time
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,12 @@ from bara_pyro.runs.assignments import assigned
 from bara_pyro.runs.atomic import write_json, write_jsonl, write_text
 from bara_pyro.untrusted.files import read_json, read_jsonl
 from experiments.engine.launchers import LAUNCHERS, Lost
+from experiments.paper import alignment
 from experiments.paper.plan import show_plan
 from experiments.paper.prompts import PROMPTS
 from experiments.paper.protocol import ARMS, OPEN, PROTOCOL, SAMPLES, Run, differences
 from experiments.paper.runs import Job, Record, Setup, lacking, work
-from experiments.paper.tables import PUBLISHED, TABLES, runs_of, score
+from experiments.paper.tables import PUBLISHED, TABLES, runs_of
 
 # Option -> the dotted setting, its type and the protocol's value.
 SETTINGS = {
@@ -65,6 +67,12 @@ def parser() -> ArgumentParser:
     add("--samples", type=int, metavar="S", help=f"posterior draws; default: {SAMPLES} (published)")
     add("--train-rows", type=int, metavar="N", help="use the first N training rows; default: all published")
     add("--test-rows", type=int, metavar="N", help="use the first N test rows; default: all")
+    add("--judge", default=alignment.JUDGE, metavar="NAME",
+        help="alignment: reward model, hub name or folder; default: %(default)s (published)")  # fmt: skip
+    add("--replies", type=int, default=alignment.REPLIES, metavar="N",
+        help="alignment: replies for each prompt; default: %(default)s (published)")  # fmt: skip
+    add("--new-tokens", type=int, default=alignment.NEW_TOKENS, metavar="N",
+        help="alignment: most tokens of a reply; default: %(default)s")  # fmt: skip
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="any other setting; can be repeated")
     add("--device", default="cpu", metavar="NAME", help="cpu, cuda, cuda:1, mps; default: %(default)s")
     add("--workers", type=int, default=1, metavar="N",
@@ -95,7 +103,7 @@ def planned(args: Namespace, typed: dict[str, Any]) -> list[Run]:
     for run in runs_of(args.table, arms, args.seeds):
         if args.tasks and run.task not in args.tasks:
             continue
-        for key in typed.keys() & run.settings.keys():
+        for key in typed.keys() & run.settings.keys() if run.variant else ():
             raise ConfigError(f"The tables asked for vary {key}: leave {key}={typed[key]} out.")
         found.append(run)
     if not found:
@@ -105,7 +113,7 @@ def planned(args: Namespace, typed: dict[str, Any]) -> list[Run]:
 
 def check(args: Namespace) -> None:
     """Raise a `ConfigError` for options that contradict each other or have no effect."""
-    for name in ("seeds", "workers", "train_rows", "test_rows", "samples"):
+    for name in ("seeds", "workers", "train_rows", "test_rows", "samples", "replies", "new_tokens"):
         if (value := getattr(args, name)) is not None and value < 1:
             raise ConfigError(f"--{name.replace('_', '-')} is {value}: give at least 1.")
     if args.calibrate and not args.dry_run:
@@ -160,8 +168,9 @@ def outcome(record: Record) -> str:
     """Return what is said of a run when it is done."""
     if "failed" in record:
         return f"failed: {record['failed']}"
-    acc, ece, nll = (score(metric)(record) for metric in ("acc", "ece", "nll"))
-    return f"acc {acc:.1f}, ECE {ece:.1f}, NLL {nll:.3f}"
+    shown = (("acc", ".1f"), ("ece", ".1f"), ("nll", ".3f"))
+    scores = record["scores"][max(record["scores"], key=int)]
+    return ", ".join(f"{key} {scores[key]:{form}}" for key, form in shown if scores.get(key) is not None)
 
 
 def _clock(seconds: float) -> str:
@@ -183,7 +192,7 @@ def page(name: str, setup: Setup, records: dict[str, Record], arms: Sequence[str
     parts.append(f"## Settings\n\nPublished: {_listed(rest)}.\n")
     if given:
         parts.append(f"**Not published, but typed**: {_listed(given)}.\n")
-    said = [f"- {point}\n" for point in OPEN]
+    said = [f"- {point}\n" for point in (alignment.OPEN if name == "alignment" else OPEN)]
     said += [f"- {ARMS[arm].name}: {'; '.join(ARMS[arm].open)}\n" for arm in arms if ARMS[arm].open]
     parts.append(f"## What the paper leaves open, and how it is read here\n\n{''.join(said)}")
     done = [(run, records[run.name]) for run in table.runs(arms, seeds) if run.name in records]
@@ -199,8 +208,8 @@ def main() -> None:
     args.table = [*TABLES] if "all" in args.table else args.table
     check(args)
     typed = typed_settings(args)
-    rows = {"train_rows": args.train_rows, "test_rows": args.test_rows}
-    setup = Setup(args.model, args.out, args.data, args.prompt, args.device, typed=typed, **rows)
+    given = {name: getattr(args, name) for field in fields(Setup) if hasattr(args, name := field.name)}
+    setup = Setup(**given, typed=typed)
     runs = planned(args, typed)
     if args.dry_run:
         show_plan(args.table, runs, setup, workers=args.workers, calibrate=args.calibrate)

@@ -17,13 +17,17 @@ from bara_pyro.errors import BaraError
 from bara_pyro.lm.targets import find_targets
 from bara_pyro.methods import METHODS
 from bara_pyro.report import Column, Table
-from bara_pyro.runs.by_rows import default_steps
+from bara_pyro.runs.by_rows import for_rows
+from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw
+from experiments.paper import alignment
 from experiments.paper.protocol import ARMS, DATASETS, PROTOCOL, SAMPLES, Run
 from experiments.paper.runs import Job, Setup, load_rows, load_system
 
 HOUR = 3600.0
 WEIGHTS = 7_615_616_512  # of Qwen2.5-7B, whose shapes were measured
+PROMPTS = 805 + 164  # of AlpacaEval and HumanEval
+TOKEN = 0.0073  # seconds that a token of a reply takes, eight at a time on one H100
 BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "int8": 1.0, "int4": 0.5}
 
 
@@ -86,7 +90,7 @@ def model_of(name: str) -> tuple[Model | None, str | None]:
 def rows_of(runs: Sequence[Run], setup: Setup) -> tuple[dict[str, tuple[int, int]], list[str]]:
     """Return the numbers of training and test rows of each data set, and what is missing or differs."""
     found: dict[str, tuple[int, int]] = {}
-    missing: list[str] = []
+    missing = alignment.missing(setup.data) if any(run.task == alignment.TASK for run in runs) else []
     for name in dict.fromkeys(name for run in runs for name in (run.task, *run.shifted)):
         published = DATASETS[name]
         counts = (published.train, published.test)
@@ -107,15 +111,16 @@ def rows_of(runs: Sequence[Run], setup: Setup) -> tuple[dict[str, tuple[int, int
 
 def steps_of(run: Run, setup: Setup, rows: dict[str, tuple[int, int]]) -> int:
     """Return the training steps of a run."""
-    settings = setup.settings(run)
-    steps = settings["train.steps"]
-    return steps or default_steps(rows[run.task][0], settings["train.batch_size"])
+    config = load_config(overrides=setup.settings(run))
+    return for_rows(config, max(1, rows[run.task][0])).train.total_steps
 
 
 def seconds_of(run: Run, setup: Setup, rows: dict[str, tuple[int, int]], cost: Cost) -> float:
     """Return the estimated seconds of a run: training, and testing on all its data sets."""
-    tested = sum(rows[name][1] for name in (run.task, *run.shifted))
-    return steps_of(run, setup, rows) * cost.step + tested * cost.row
+    tested = sum(rows[name][1] for name in (run.task, *run.shifted)) * cost.row
+    if run.task == alignment.TASK:
+        tested = PROMPTS * setup.replies * setup.new_tokens * TOKEN
+    return steps_of(run, setup, rows) * cost.step + tested
 
 
 def estimated(setup: Setup, model: Model | None) -> dict[str, Cost]:
@@ -134,7 +139,9 @@ def estimated(setup: Setup, model: Model | None) -> dict[str, Cost]:
 # The measurement ---------------------------------------------------------------------------------------
 
 
-def measured(runs: Sequence[Run], setup: Setup, seconds: float = 120.0) -> dict[tuple[str, str], Cost]:
+def measured(
+    runs: Sequence[Run], setup: Setup, guess: dict[str, Cost], seconds: float = 120.0
+) -> dict[tuple[str, str], Cost]:
     """Measure every method on one data set, and the first method on every data set; nothing is kept.
 
     Returns:
@@ -148,10 +155,10 @@ def measured(runs: Sequence[Run], setup: Setup, seconds: float = 120.0) -> dict[
     for arm, task in pairs:
         one = Run(arm, task, 0, first[arm].variant, first[arm].settings)
         try:
-            found[arm, task] = _timed(one, setup, seconds / len(pairs))
+            found[arm, task] = _timed(one, setup, guess[arm], seconds / len(pairs))
         except BaraError as error:
             say(f"{one.label} cannot be measured: {error}")
-            found[arm, task] = COSTS[arm]
+            found[arm, task] = guess[arm]
     base = found[arms[0], tasks[0]]
     for arm in arms:
         for task in tasks:
@@ -163,7 +170,7 @@ def measured(runs: Sequence[Run], setup: Setup, seconds: float = 120.0) -> dict[
     return found
 
 
-def _timed(run: Run, setup: Setup, seconds: float) -> Cost:
+def _timed(run: Run, setup: Setup, known: Cost, seconds: float) -> Cost:
     """Train and predict for some seconds; the first step and the first rows are not timed."""
     system = load_system(Job(run, setup, {}))
     c, device = system.config, system.backbone.device
@@ -177,7 +184,6 @@ def _timed(run: Run, setup: Setup, seconds: float) -> Cost:
         times.append(_seconds(partial(svi.step, batch), device))
     some = first_rows(test, min(len(test), 8))
     row = sum(_seconds(partial(draw, system, some, s), device) for s in c.predict.samples) / len(some)
-    known = COSTS[run.arm]
     peak = torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else known.memory
     return Cost(statistics.median(times[1:]), row, peak, known.trained)
 
@@ -211,7 +217,7 @@ def show_plan(
     guess = estimated(setup, model)
     costs = {(run.arm, run.task): guess[run.arm] for run in runs}
     if calibrate:
-        costs |= measured(runs, setup)
+        costs |= measured(runs, setup, guess)
     seconds = {run.name: seconds_of(run, setup, rows, costs[run.arm, run.task]) for run in runs}
     lines: list[dict[str, Any]] = []
     for arm in dict.fromkeys(run.arm for run in runs):

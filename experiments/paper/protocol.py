@@ -31,8 +31,9 @@ DATASETS = {
     "boolq": DataSet("BoolQ", 2490, 3270),  # the first of 9,427: the paper has 2.49K and does not say which
     "mmlu_college_chemistry": DataSet("Chemistry", 0, 100),
     "mmlu_college_physics": DataSet("Physics", 0, 102),
+    "ultrafeedback": DataSet("UltraFeedback", 62_135, 1000),
 }
-TRAINED_ON = tuple(key for key, rows in DATASETS.items() if rows.train)
+TRAINED_ON = tuple(DATASETS)[:6]
 SHIFTED_FROM = "openbookqa"
 SHIFTED = ("arc_challenge", "arc_easy", "mmlu_college_chemistry", "mmlu_college_physics")
 
@@ -201,6 +202,7 @@ def run_settings(run: Run, typed: Settings) -> dict[str, Any]:
     arm = ARMS[run.arm]
     share = {} if arm.kl_share is None else {"method.beta_phi": arm.kl_share * DATASETS[run.task].train}
     place = {"task.name": run.task, "seed": run.seed}
+    place |= {"train.epochs": None} if "train.steps" in typed else {}
     return {**PROTOCOL, **share, **arm.settings, **run.settings, **typed, **place}
 
 

@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from bara_pyro.data import Task, answer_token_ids, encode_labels, first_rows, load_task
+from bara_pyro.data.reply_tasks import ReplyTask, load_replies
 from bara_pyro.diagnostics.gates.sparsity import gate_sparsity
 from bara_pyro.errors import BaraError
 from bara_pyro.lm.backbone import Backbone
@@ -20,6 +21,7 @@ from bara_pyro.runs.system import System, build_system, find_device
 from bara_pyro.runs.train import train
 from bara_pyro.runs.train_log import train_seconds
 from experiments.engine.provenance import code_state
+from experiments.paper import alignment
 from experiments.paper.prompts import with_prompts
 from experiments.paper.protocol import DATASETS, Run, Settings, run_settings
 
@@ -39,6 +41,7 @@ class Setup:
         prompt: name of the prompts (`experiments.paper.prompts.PROMPTS`).
         device: where to compute.
         train_rows, test_rows: the most rows of a data set; None: those of the protocol.
+        judge, replies, new_tokens: reward model of replies, how many a prompt, and the most tokens of one.
         typed: dotted settings that were typed; they take the place of any other.
     """
 
@@ -49,6 +52,9 @@ class Setup:
     device: str = "cpu"
     train_rows: int | None = None
     test_rows: int | None = None
+    judge: str = alignment.JUDGE
+    replies: int = alignment.REPLIES
+    new_tokens: int = alignment.NEW_TOKENS
     typed: Settings = field(default_factory=dict)
 
     def settings(self, run: Run) -> dict[str, Any]:
@@ -64,7 +70,7 @@ class Setup:
 
     def said(self) -> dict[str, Any]:
         """Return what results depend on, to be the same when they are resumed."""
-        names = ("model", "prompt", "train_rows", "test_rows")
+        names = ("model", "prompt", "train_rows", "test_rows", "judge", "replies", "new_tokens")
         return {name: getattr(self, name) for name in names} | {"settings": dict(self.typed)}
 
 
@@ -109,12 +115,13 @@ def language_model(name: str, dtype: str, device: str) -> Backbone:
     return load_backbone(name, dtype=dtype, device=find_device(device))
 
 
-def load_rows(setup: Setup, name: str) -> Task:
+def load_rows(setup: Setup, name: str) -> Task | ReplyTask:
     """Return a data set with the prompts and at most the numbers of rows of the setup."""
-    task = load_task(name, setup.data)
+    load = load_replies if name == alignment.TASK else load_task
+    task: Any = load(name, setup.data)
     kept = min(DATASETS[name].train, setup.train_rows or len(task.train))
     task = replace(task, train=task.train[:kept], test=task.test[: setup.test_rows])
-    return with_prompts(task, setup.prompt)
+    return with_prompts(task, setup.prompt) if isinstance(task, Task) else cast(ReplyTask, task)
 
 
 def load_system(job: Job) -> System:
@@ -127,7 +134,8 @@ def load_system(job: Job) -> System:
 def on_rows(system: System, setup: Setup, name: str) -> System:
     """Return a system with the rows of another data set, to be tested on."""
     c = system.config
-    task = encode_labels(load_rows(setup, name), system.backbone.tokenizer, c.task.labels)
+    rows = load_rows(setup, name)
+    task = encode_labels(cast(Task, rows), system.backbone.tokenizer, c.task.labels)
     config = c.model_copy(update={"task": c.task.model_copy(update={"name": name})})
     ids = answer_token_ids(system.backbone.tokenizer, task.labels)
     return replace(system, config=config, task=task, answer_ids=ids)
@@ -146,14 +154,14 @@ def _completed(job: Job) -> Record:
     run, setup, system = job.run, job.setup, load_system(job)
     others = {name: on_rows(system, setup, name) for name in run.shifted}
     for tested in (system, *others.values()):
-        tested.split("test")  # a row that cannot be read is an error now, not after training
+        tested.encoded("test")  # a row that cannot be read is an error now, not after training
     device = system.backbone.device
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     train(system, job.folder, resume=True)
     peak = torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else None
     before = {} if "failed" in job.before else job.before
-    record = before or _tested(system, job.folder) | {"peak_gib": peak}
+    record = before or _tested(system, job) | {"peak_gib": peak}
     record["shifted"] = dict(before.get("shifted", {}))
     for name, other in others.items():
         if name not in record["shifted"]:
@@ -164,16 +172,22 @@ def _completed(job: Job) -> Record:
     return record
 
 
-def _tested(system: System, folder: Path) -> Record:
-    report = evaluate_system(system, folder)
+def _tested(system: System, job: Job) -> Record:
+    report, setup = evaluate_system(system, job.folder), job.setup
+    replied = {}
+    if system.conversations:
+        how = (setup.judge, setup.replies, setup.new_tokens, setup.test_rows)
+        replied = alignment.looked_at(system, setup.data, *how)
+    rows = system.conversations or system.task
     return {
+        **replied,
         "scores": _scores(report),
         "sparsity": report["sparsity"],
         "parameters": report["parameters"]["trainable"],
         "steps": system.config.train.steps,
-        "rows": {"train": len(system.task.train), "test": len(system.task.test)},
+        "rows": {"train": len(rows.train), "test": len(rows.test)},
         "notes": report["notes"],
-        "seconds": {"train": train_seconds(folder), "evaluate": report["wall_clock_evaluate_s"]},
+        "seconds": {"train": train_seconds(job.folder), "evaluate": report["wall_clock_evaluate_s"]},
         "environment": report["environment"],
         "code": code_state(),
     }
@@ -181,7 +195,8 @@ def _tested(system: System, folder: Path) -> Record:
 
 def _scores(report: Mapping[str, Any]) -> Record:
     """Return the scores for each number of draws; accuracy and ECE in percent, NLL in nats."""
-    return {s: {key: found[key] for key in SCORES} for s, found in report["metrics"].items()}
+    metrics = report["metrics"].items()
+    return {s: {key: found[key] for key in SCORES if key in found} for s, found in metrics}
 
 
 def _gates(system: System) -> dict[str, float]:

@@ -9,6 +9,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from bara_pyro.report import Column, Table
+from experiments.paper import alignment
 from experiments.paper.protocol import ARMS, DATASETS, SHIFTED, SHIFTED_FROM, TRAINED_ON, Run, Settings
 from experiments.paper.runs import Record
 
@@ -18,11 +19,29 @@ BARA = ("bara-paper", "bara")
 RANKS = (8, 16, 32, 64)
 PRIORS = ((0.5, 1.0), (1.0, 1.0), (2.0, 1.0), (1.0, 0.5), (1.0, 2.0))
 LATENTS = ("phi", "theta", "phi*theta")
-AVERAGE = "average"
+GATES = {"phi": "Φ", "theta": "θ", "psi": "Ψ"}
 
 Records = Mapping[str, Record]
-Variants = Mapping[str, Settings]
 Read = Callable[[Record], float | None]
+Cell = Callable[[Records, str, str], Any]
+"""Records, arm and variant -> what a table shows of them."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows of a table that one row of the paper's belongs to.
+
+    Attributes:
+        lines: (arm, variant) of the rows.
+        paper: the method's name in the paper.
+        published: the figures of its row, in the order of the columns.
+        about: further cells of all these rows.
+    """
+
+    lines: Sequence[tuple[str, str]]
+    paper: str
+    published: Sequence[Any]
+    about: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -33,8 +52,8 @@ class PaperTable:
         title: what it shows.
         arms: the arms that it has.
         tasks: data sets to train on.
-        variants: name -> settings of what it varies; an empty name is the arm itself.
         render: makes the tables from the records and the arms asked for.
+        variants: arm -> the settings of what the table varies, by name; an empty name is the arm itself.
         shifted: data sets that the runs are also tested on.
         gates: whether it shows the sparsity of gates.
     """
@@ -43,7 +62,7 @@ class PaperTable:
     arms: tuple[str, ...]
     tasks: tuple[str, ...]
     render: Callable[[Records, Sequence[str]], list[Table]]
-    variants: Callable[[str], Variants] = lambda arm: {"": {}}
+    variants: Callable[[str], Mapping[str, Settings]] = lambda arm: {"": {}}
     shifted: tuple[str, ...] = ()
     gates: bool = False
 
@@ -77,215 +96,205 @@ def score(metric: str, shifted: str | None = None) -> Read:
 
     def read(record: Record) -> float | None:
         scores = record["scores"] if shifted is None else record["shifted"].get(shifted)
-        if not scores:
-            return None
-        value = scores[max(scores, key=int)][metric]
-        return float("inf") if value is None else value  # JSON has no infinity
+        value = scores[max(scores, key=int)][metric] if scores else None
+        return float("inf") if scores and value is None else value  # JSON has no infinity
 
     return read
 
 
-def over_seeds(found: Sequence[Record], read: Read) -> Any:
-    """Return a cell: mean and standard deviation over seeds, and how many runs failed."""
-    failed = sum("failed" in record for record in found)
-    values = [value for record in found if "failed" not in record and (value := read(record)) is not None]
-    if not values:
-        return "failed" if failed else None
-    cell = values[0] if len(values) == 1 else (mean(values), stdev(values))
-    if not failed:
-        return cell
-    shown = f"{cell:.2f}" if isinstance(cell, float) else f"{cell[0]:.2f} ± {cell[1]:.2f}"
-    return f"{shown} ({failed} failed)"
+def over_seeds(read: Read, task: str) -> Cell:
+    """Return the mean and standard deviation over seeds, and how many runs failed."""
+
+    def cell(records: Records, arm: str, variant: str) -> Any:
+        place = (arm, task, variant)
+        found = [r for r in records.values() if (r["arm"], r["task"], r["variant"]) == place]
+        done = [record for record in found if "failed" not in record]
+        values = [value for value in map(read, done) if value is not None]
+        if not values:
+            return "failed" if len(done) < len(found) else None
+        own = values[0] if len(values) == 1 else (mean(values), stdev(values))
+        if len(done) == len(found):
+            return own
+        shown = f"{own[0]:.2f} ± {own[1]:.2f}" if isinstance(own, tuple) else f"{own:.2f}"
+        return f"{shown} ({len(found) - len(done)} failed)"
+
+    return cell
 
 
-def having(records: Records, arm: str, task: str, variant: str = "") -> list[Record]:
-    """Return the records of an arm on a data set."""
-    place = (arm, task, variant)
-    return [r for r in records.values() if (r["arm"], r["task"], r["variant"]) == place]
+def average(cells: Iterable[Cell]) -> Cell:
+    """Return the mean of what other cells have; None while one has no score, or a run failed."""
+
+    def cell(records: Records, arm: str, variant: str) -> float | None:
+        found = (one(records, arm, variant) for one in cells)
+        numbers = [value[0] if isinstance(value, tuple) else value for value in found]
+        return mean(numbers) if all(isinstance(number, float) for number in numbers) else None
+
+    cells = list(cells)
+    return cell
 
 
-def over_tasks(records: Records, arm: str, read: Read, variant: str = "") -> float | None:
-    """Return the mean over the six data sets of the means over seeds; None while one has no score."""
-    cells = [over_seeds(having(records, arm, task, variant), read) for task in TRAINED_ON]
-    return _mean(cells)
-
-
-def _mean(cells: Sequence[Any]) -> float | None:
-    numbers = [cell[0] if isinstance(cell, tuple) else cell for cell in cells]
-    return mean(numbers) if all(isinstance(number, float) for number in numbers) else None
-
-
-def parameters(records: Iterable[Record]) -> float | None:
+def parameters(records: Records, arm: str, variant: str) -> float | None:
     """Return the trainable parameters in millions."""
-    return next((r["parameters"] / 1e6 for r in records if "failed" not in r), None)
+    own = (r for r in records.values() if (r["arm"], r["variant"]) == (arm, variant))
+    return next((record["parameters"] / 1e6 for record in own if "failed" not in record), None)
+
+
+def over_tasks() -> dict[str, Cell]:
+    """Return the three scores averaged over the six data sets."""
+    return {m: average(over_seeds(score(m), task) for task in TRAINED_ON) for m in METRICS}
 
 
 # The tables --------------------------------------------------------------------------------------------
 
 
-def _with_paper(
-    arms: Sequence[str], row: Callable[[str], dict[str, Any]], paper: Callable[[str], dict[str, Any]]
-) -> list[dict[str, Any]]:
-    """Return the rows of the arms, each paper's method below the last arm that stands for it."""
+def table_of(
+    records: Records,
+    arms: Sequence[str],
+    groups: Iterable[Group],
+    cells: Mapping[str, Cell],
+    caption: str,
+    columns: Sequence[Column],
+) -> Table:
+    """Return a row a line, and below each group the paper's own."""
     rows = []
-    for place, arm in enumerate(arms):
-        rows.append({"name": ARMS[arm].name, "from": "here", **row(arm)})
-        name = ARMS[arm].paper
-        if all(ARMS[later].paper != name for later in arms[place + 1 :]):
-            rows.append({"name": name, "from": "paper", **paper(name)})
-    return rows
+    for group in groups:
+        lines = [(arm, variant) for arm, variant in group.lines if arm in arms]
+        for arm, variant in lines:
+            shown = {key: cell(records, arm, variant) for key, cell in cells.items()}
+            rows.append({"name": ARMS[arm].name, "from": "here", **group.about, **shown})
+        if lines:
+            theirs = dict(zip(cells, group.published, strict=True))
+            rows.append({"name": group.paper, "from": "paper", **group.about, **theirs})
+    lead = [Column(key, key) for key in dict.fromkeys(key for row in rows[:1] for key in row)]
+    named = [column for column in lead if column.key not in {*cells, "name", "from"}]
+    return Table([*named, Column("name", "method"), Column("from", "from"), *columns], rows, caption)
 
 
-PAPER = {"name": "BaRA", "from": "paper"}
-NAMED = (Column("name", "method"), Column("from", "from"))
+def by_method(
+    table: Mapping[str, Sequence[Any]], variant: Callable[[str], str] = lambda arm: ""
+) -> list[Group]:
+    """Return a group for each method of one of the paper's tables."""
+    return [
+        Group([(arm, variant(arm)) for arm, own in ARMS.items() if own.paper == name], name, published, {})
+        for name, published in table.items()
+    ]
+
+
+SHORT = [Column(m, m.upper(), "nats" if m == "nll" else "%") for m in METRICS]
+MILLIONS = Column("params", "params (M)", format=".3f")
 
 
 def scores_tables(
     records: Records, arms: Sequence[str], *, name: str, tested: Sequence[str], averaged: Sequence[str]
 ) -> list[Table]:
     """Return a table a metric, a row a method and a column a data set."""
-    columns = [*NAMED, Column("params", "params (M)", format=".3f")]
-    columns += [Column(task, DATASETS[task].name) for task in tested] + [Column(AVERAGE, "average")]
     tables = []
-    for metric, heading in METRICS.items():
-
-        def row(arm: str, metric: str = metric) -> dict[str, Any]:
-            cells = {}
-            for task in tested:
-                trained, other = (task, None) if name == "in_distribution" else (SHIFTED_FROM, task)
-                read = score(metric, None if trained == task else other)
-                cells[task] = over_seeds(having(records, arm, trained), read)
-            params = parameters(r for r in records.values() if r["arm"] == arm and not r["variant"])
-            return {"params": params, **cells, AVERAGE: _mean([cells[task] for task in averaged])}
-
-        def theirs(method: str, metric: str = metric) -> dict[str, Any]:
-            found = PUBLISHED[name][metric][method]
-            return dict(zip(("params", *tested, AVERAGE), found, strict=True))
-
-        tables.append(Table(columns, _with_paper(arms, row, theirs), heading))
+    for metric, caption in METRICS.items():
+        own = name == "in_distribution"
+        cells = {
+            task: over_seeds(score(metric), task)
+            if own or task == SHIFTED_FROM
+            else over_seeds(score(metric, task), SHIFTED_FROM)
+            for task in tested
+        }
+        whole = {"params": parameters, **cells, "average": average(cells[task] for task in averaged)}
+        columns = [MILLIONS, *(Column(task, DATASETS[task].name) for task in tested)]
+        groups = by_method(PUBLISHED[name][metric])
+        tables.append(
+            table_of(records, arms, groups, whole, caption, [*columns, Column("average", "average")])
+        )
     return tables
-
-
-def _three(records: Records, arm: str, read: Callable[..., Any], variant: str = "") -> dict[str, Any]:
-    return {metric: read(records, arm, score(metric), variant) for metric in METRICS}
-
-
-SHORT = [Column(m, m.upper(), "nats" if m == "nll" else "%") for m in METRICS]
 
 
 def efficiency_table(records: Records, arms: Sequence[str]) -> list[Table]:
     """Return memory and times on WG-S."""
-    reads: dict[str, Read] = {
-        "memory": lambda r: r.get("peak_gib"),
-        "train": lambda r: r["seconds"]["train"],
-        "evaluate": lambda r: r["seconds"]["evaluate"],
+    reads: dict[str, tuple[Column, Read]] = {
+        "memory": (Column("memory", "peak GPU memory", "GiB"), lambda r: r["peak_gib"]),
+        "train": (Column("train", "training", "s", ".0f"), lambda r: r["seconds"]["train"]),
+        "evaluate": (Column("evaluate", "inference", "s", ".0f"), lambda r: r["seconds"]["evaluate"]),
     }
-    columns = [
-        *NAMED,
-        Column("memory", "peak GPU memory", "GiB"),
-        Column("train", "training", "s", ".0f"),
-        Column("evaluate", "inference", "s", ".0f"),
-    ]
-
-    def row(arm: str) -> dict[str, Any]:
-        return {key: over_seeds(having(records, arm, "winogrande_s"), read) for key, read in reads.items()}
-
-    rows = _with_paper(arms, row, lambda name: _published("efficiency", name, reads))
-    caption = "WG-S. Inference is S = 0 and the most draws together; the paper's GPU is an RTX PRO 6000"
-    return [Table(columns, rows, caption)]
-
-
-def _published(table: str, name: str, keys: Iterable[str]) -> dict[str, Any]:
-    return dict(zip(keys, PUBLISHED[table][name], strict=True))
+    cells = {key: over_seeds(read, "winogrande_s") for key, (_, read) in reads.items()}
+    caption = "WG-S. Inference here: S = 0 and the most draws. The paper's GPU is an RTX PRO 6000"
+    columns = [column for column, _ in reads.values()]
+    return [table_of(records, arms, by_method(PUBLISHED["efficiency"]), cells, caption, columns)]
 
 
 def prior_table(records: Records, arms: Sequence[str]) -> list[Table]:
     """Return BaRA on WG-S under five priors."""
-    keys = ("sparsity", *METRICS)
-    rows = []
-    for name in map(_prior_name, PRIORS):
-        variant = "" if name == _prior_name((1.0, 1.0)) else name
-        for arm in arms:
-            found = having(records, arm, "winogrande_s", variant)
-            cells = {metric: over_seeds(found, score(metric)) for metric in METRICS}
-            cells["sparsity"] = over_seeds(found, lambda r: r["sparsity"].get("psi"))
-            rows.append({"prior": name, "name": ARMS[arm].name, "from": "here", **cells})
-        rows.append({"prior": name, **PAPER, **_published("prior", name, keys)})
-    columns = [Column("prior", "prior"), *NAMED, Column("sparsity", "sparsity", "%"), *SHORT]
-    return [Table(columns, rows, "WG-S. Sparsity here: share of products Phi theta below 0.1")]
+    reads = {"sparsity": lambda r: r["sparsity"].get("psi"), **{m: score(m) for m in METRICS}}
+    cells = {key: over_seeds(read, "winogrande_s") for key, read in reads.items()}
+    names = zip(prior_variants(), PUBLISHED["prior"].items(), strict=True)
+    groups = [
+        Group([(arm, variant) for arm in BARA], "BaRA", published, {"prior": name})
+        for variant, (name, published) in names
+    ]
+    columns = [Column("sparsity", "sparsity", "%"), *SHORT]
+    caption = "WG-S. Sparsity here: share of products Φθ below 0.1"
+    return [table_of(records, arms, groups, cells, caption, columns)]
 
 
-def _prior_name(prior: tuple[float, float]) -> str:
-    return f"Gamma({prior[0]}, {prior[1]})"
-
-
-def prior_variants(arm: str) -> Variants:
-    """Return the priors of both gates."""
+def prior_variants() -> dict[str, Settings]:
+    """Return the priors of both gates; Gamma(1, 1) is the arm itself."""
     found: dict[str, Settings] = {}
-    for prior in PRIORS:
-        gamma = {"name": "gamma", "concentration": prior[0], "rate": prior[1]}
-        own = prior == (1.0, 1.0)
-        found["" if own else _prior_name(prior)] = (
-            {} if own else {"method.phi_prior": gamma, "method.theta_prior": gamma}
-        )
+    for concentration, rate in PRIORS:
+        gamma = {"name": "gamma", "concentration": concentration, "rate": rate}
+        own = concentration == rate == 1.0
+        both = {} if own else {"method.phi_prior": gamma, "method.theta_prior": gamma}
+        found["" if own else f"gamma{concentration}_{rate}"] = both
     return found
 
 
 def hierarchy_table(records: Records, arms: Sequence[str]) -> list[Table]:
-    """Return BaRA with global gates, local gates or both, averaged over the six data sets."""
-    rows = []
-    for latent in LATENTS:
-        variant = "" if latent == LATENTS[-1] else latent
-        for arm in arms:
-            found = _three(records, arm, over_tasks, variant)
-            rows.append({"latent": latent, "name": ARMS[arm].name, "from": "here", **found})
-        rows.append({"latent": latent, **PAPER, **_published("hierarchy", latent, METRICS)})
-    return [Table([Column("latent", "gates"), *NAMED, *SHORT], rows, "Averages over the six data sets")]
+    """Return BaRA with global gates, local gates or both."""
+    groups = [
+        Group(
+            [(arm, "" if name == LATENTS[-1] else name) for arm in BARA], "BaRA", published, {"gates": name}
+        )
+        for name, published in PUBLISHED["hierarchy"].items()
+    ]
+    return [table_of(records, arms, groups, over_tasks(), "Averages over the six data sets", SHORT)]
 
 
 def rank_table(records: Records, arms: Sequence[str]) -> list[Table]:
-    """Return BaRA at rank 8 beside two rivals at rank 16, averaged over the six data sets."""
-
-    def row(arm: str) -> dict[str, Any]:
-        variant = "" if arm in BARA else "r16"
-        own = (r for r in records.values() if (r["arm"], r["variant"]) == (arm, variant))
-        return {"params": parameters(own), **_three(records, arm, over_tasks, variant)}
-
-    rows = _with_paper(arms, row, lambda name: _published("rank", name, ("params", *METRICS)))
+    """Return BaRA at rank 8 beside two rivals at rank 16."""
+    groups = by_method(PUBLISHED["rank"], lambda arm: "" if arm in BARA else "r16")
+    cells = {"params": parameters, **over_tasks()}
     caption = "Averages over the six data sets; ScalaBL and BLoB have rank 16"
-    return [Table([*NAMED, Column("params", "params (M)"), *SHORT], rows, caption)]
+    return [table_of(records, arms, groups, cells, caption, [MILLIONS, *SHORT])]
 
 
-def rank_variants(ranks: Sequence[int]) -> Variants:
-    """Return ranks with the scale alpha / r of the protocol."""
+def rank_variants(ranks: Sequence[int]) -> dict[str, Settings]:
+    """Return ranks with the scale alpha / r of the protocol; rank 8 is the arm itself."""
+    names = ("" if r == 8 else f"r{r}" for r in ranks)
     return {
-        "" if r == 8 else f"r{r}": {} if r == 8 else {"adapter.r": r, "adapter.lora_alpha": 2.0 * r}
-        for r in ranks
+        name: {"adapter.r": r, "adapter.lora_alpha": 2.0 * r} if name else {}
+        for name, r in zip(names, ranks, strict=True)
     }
 
 
 def sparsity_table(records: Records, arms: Sequence[str]) -> list[Table]:
     """Return the sparsity of the gates by rank, on ARC-C."""
-    rows: list[dict[str, Any]] = []
-    keys = [f"r{r}" for r in RANKS]
-    for gate, symbol in (("phi", "Φ"), ("theta", "θ"), ("psi", "Ψ")):
 
-        def row(arm: str, gate: str = gate) -> dict[str, Any]:
-            read: Read = lambda record: record.get("gates", {}).get(gate)  # noqa: E731
-            found = zip(keys, rank_variants(RANKS), strict=True)
-            return {key: over_seeds(having(records, arm, "arc_challenge", v), read) for key, v in found}
+    def at(gate: str, rank: str) -> Cell:
+        cell = over_seeds(lambda record: record.get("gates", {}).get(gate), "arc_challenge")
+        return lambda records, arm, _: cell(records, arm, rank)
 
-        def theirs(name: str, gate: str = gate) -> dict[str, Any]:
-            found = PUBLISHED["sparsity"][gate]["LoRA" if name == "MLE" else name]
-            return dict(zip(keys, found, strict=True))
+    tables = []
+    for gate, symbol in GATES.items():
+        cells = {f"r{r}": at(gate, name) for r, name in zip(RANKS, rank_variants(RANKS), strict=True)}
+        columns = [Column(f"r{r}", f"r = {r}", "%") for r in RANKS]
+        caption = f"{symbol}, ARC-C: value projections, last token, entries below 0.1, one draw"
+        groups = by_method(PUBLISHED["sparsity"][gate])
+        tables.append(table_of(records, arms, groups, cells, caption, columns))
+    return tables
 
-        rows += [{"gate": symbol, **found} for found in _with_paper(arms, row, theirs)]
-    columns = [Column("gate", "gate"), *NAMED, *(Column(k, f"r = {k[1:]}", "%") for k in keys)]
-    caption = (
-        "ARC-C, value projections, last token, entries below 0.1, one draw. MLE (LoRA) has no gates: its A x "
-        "stands as θ and Ψ"
-    )
-    return [Table(columns, rows, caption)]
+
+def alignment_table(records: Records, arms: Sequence[str]) -> list[Table]:
+    """Return win rates, pass rates, diversity and tax of models that learnt to reply."""
+    cells = {key: over_seeds(read, alignment.TASK) for key, (_, read) in alignment.COLUMNS.items()}
+    columns = [column for column, _ in alignment.COLUMNS.values()]
+    groups = by_method(PUBLISHED["alignment"])
+    return [table_of(records, arms, groups, cells, alignment.CAPTION, columns)]
 
 
 TABLES = {
@@ -305,7 +314,7 @@ TABLES = {
     "efficiency": PaperTable(
         "Memory and time", ("scalabl", "blob", *BARA), ("winogrande_s",), efficiency_table
     ),
-    "prior": PaperTable("Priors", BARA, ("winogrande_s",), prior_table, prior_variants),
+    "prior": PaperTable("Priors", BARA, ("winogrande_s",), prior_table, lambda arm: prior_variants()),
     "hierarchy": PaperTable(
         "Global and local gates",
         BARA,
@@ -327,5 +336,12 @@ TABLES = {
         sparsity_table,
         lambda arm: rank_variants(RANKS),
         gates=True,
+    ),
+    "alignment": PaperTable(
+        "Replies: best of n, programs, and the alignment tax",
+        ("lora", "blob", "scalabl", *BARA),
+        (alignment.TASK,),
+        alignment_table,
+        lambda arm: {"": alignment.SETTINGS},
     ),
 }

@@ -4,21 +4,23 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from app_cases import save_backbone, write_rows
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from bara_pyro.data import load_task, prompt_text
 from bara_pyro.errors import ConfigError, Stopped
-from experiments.paper import command, runs
+from experiments.paper import alignment, command, runs
 from experiments.paper.plan import COSTS, seconds_of
 from experiments.paper.prompts import with_prompts
-from experiments.paper.protocol import DATASETS, TRAINED_ON, Run, run_settings
+from experiments.paper.protocol import DATASETS, SHIFTED, TRAINED_ON, Run, run_settings
 from experiments.paper.runs import Setup
-from experiments.paper.tables import PUBLISHED
+from experiments.paper.tables import PUBLISHED, TABLES
 
 Rows = list[dict[str, Any]]
 Command = Callable[..., Path]
@@ -44,6 +46,10 @@ def rows_of(name: str, number: int) -> dict[str, Any]:
         }
     if name == "boolq":
         return {"question": f"is it {number}", "answer": number % 2 == 0, "passage": f"it is {number} ."}
+    if name == "ultrafeedback":
+        asked = {"role": "user", "content": f"which {number}"}
+        replies = {key: [asked, {"role": "assistant", "content": key}] for key in ("chosen", "rejected")}
+        return {**replies, "score_chosen": 1.0, "score_rejected": 0.0}
     if name.startswith("mmlu"):
         return {"question": f"which {number}", "choices": ["1", "2", "3", "4"], "answer": number % 4}
     return choices(number, "question_stem" if name == "openbookqa" else "question")
@@ -55,24 +61,30 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in DATASETS:
         test = "test" if name.startswith("mmlu") else "validation"
         for split, start, count in (("train", 0, 12), (test, 20, 8)):
-            write_rows(folder / name / f"{split}.jsonl", [rows_of(name, start + i) for i in range(count)])
+            own = "ultrafeedback_binarized" if name == "ultrafeedback" else name
+            split = "test" if name == "ultrafeedback" and split != "train" else split
+            write_rows(folder / own / f"{split}.jsonl", [rows_of(name, start + i) for i in range(count)])
+    write_rows(folder / "alpaca_eval" / "eval.jsonl", [{"instruction": "which 20", "output": "thing"}] * 2)
+    program = {"task_id": "one", "prompt": "def one(x): ", "entry_point": "one", "test": "def check(f): 0"}
+    write_rows(folder / "humaneval" / "test.jsonl", [{**program, "canonical_solution": "1"}])
     return folder
 
 
 @pytest.fixture(scope="session")
 def model(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    tasks = [with_prompts(load_task(name, data), "bayesian-peft") for name in DATASETS]
+    tasks = [with_prompts(load_task(name, data), "bayesian-peft") for name in (*TRAINED_ON, *SHIFTED[2:])]
     texts = (prompt_text(row) for task in tasks for row in (*task.train, *task.test))
     words = dict.fromkeys(word for text in texts for word in text.split())
     names = [
         "<unk>",
         "<end>",
         *words,
-        *(w for w in ("A", "B", "C", "D", "E", "True", "False") if w not in words),
+        *(w for w in (*"ABCDE", "True", "False", "chosen") if w not in words),
     ]
     core = Tokenizer(models.WordLevel({word: i for i, word in enumerate(names)}, "<unk>"))
     core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, unk_token="<unk>", eos_token="<end>")
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content }} {% endfor %}"
     return save_backbone(tmp_path_factory.mktemp("model"), tokenizer=tokenizer)
 
 
@@ -193,6 +205,49 @@ def test_the_plan_counts_what_a_hand_counts(run: Command, capsys: pytest.Capture
     rows = {"openbookqa": (100, 10), "arc_easy": (100, 5)}
     taken = seconds_of(shifted, Setup("model", Path("out"), typed={"train.steps": 7}), rows, COSTS["blob"])
     assert taken == pytest.approx(7 * COSTS["blob"].step + 15 * COSTS["blob"].row)
+
+
+def stubbed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Judge replies by their length and programs by its parity, and let the tax be two points."""
+    monkeypatch.setattr(alignment, "reward_model", lambda *_: SimpleNamespace(held_out=None))
+    monkeypatch.setattr(
+        alignment, "score_replies", lambda _, pairs: torch.tensor([float(len(reply)) for _, reply in pairs])
+    )
+    monkeypatch.setattr(
+        alignment,
+        "judge",
+        lambda _, texts, **__: (
+            SimpleNamespace(index=i, outcome=SimpleNamespace(passed=len(text) % 2 == 0))
+            for i, (_, text) in enumerate(texts)
+        ),
+    )
+    monkeypatch.setattr(alignment, "taxed", lambda *_: {"arc": {"before": 50.0, "after": 48.0}})
+
+
+@pytest.mark.slow
+def test_every_table(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    stubbed(monkeypatch)
+    short = ("--replies", "2", "--new-tokens", "3", "--steps", "2")
+    folder = run("all", "--table", "all", "--methods", "lora", "blob", "bara", *short)
+    assert not [record for record in records(folder).values() if "failed" in record]
+    pages = {path.stem: path.read_text() for path in folder.glob("*.md")}
+    assert set(pages) == set(TABLES)
+    for name, page in pages.items():
+        assert (name == "prior") == ("Gamma(0.5, 1.0)" in page)
+        first = {"hierarchy": "phi", "prior": "Gamma(1.0, 1.0)"}.get(name)
+        own = cells(page, first, "BaRA, our defaults") if first else cells(page, "BaRA, our defaults")
+        theirs = cells(page, first, "BaRA") if first else cells(page, "BaRA", "paper")
+        assert "–" not in own[0] or name == "efficiency"  # a CPU has no GPU memory
+        assert len(own[0]) == len(theirs[0])
+    assert cells(pages["sparsity"], "BaRA", "paper")[2] == ["34.38", "35.49", "37.61", "39.56"]
+    assert cells(pages["rank"], "BLoB", "paper")[0] == ["10.810", "87.24", "2.98", "0.29"]
+    assert cells(pages["hierarchy"], "theta", "BaRA")[0][1:] == ["88.62", "4.54", "0.30"]
+    assert cells(pages["alignment"], "MLE")[0][-1] == "-2.0"
+    replied = records(folder)["lora-ultrafeedback-seed0"]
+    assert replied["chat"]["best"][0] <= replied["chat"]["best"][1]
+    shifted = records(folder)["blob-openbookqa-seed0"]["shifted"]
+    mean = sum(scores["2"]["acc"] for scores in shifted.values()) / 4
+    assert float(cells(pages["out_of_distribution"], "BLoB")[0][-1]) == pytest.approx(mean, abs=0.006)
 
 
 def test_contradictions_are_refused(run: Command) -> None:
