@@ -41,14 +41,15 @@ def _verify(backbone: Backbone) -> None:
     if isinstance(backbone.tokenizer, PreTrainedTokenizerBase):
         _check_tokenizer(backbone)
     ids = backbone.few_tokens()
-    _check_parts(backbone, ids)
+    exact = _rounding_of_a_size(backbone, ids)  # how far apart equal results may be
+    _check_parts(backbone, ids, exact)
     backbone.tolerance = min(MOST, max(backbone.rounding, TIMES * _rounding(backbone, ids)))
-    if backbone.states.layers and not _resumes(backbone, ids):
+    if backbone.states.layers and not _resumes(backbone, ids, exact):
         backbone.states.layers = ()  # layers that pass on more than hidden states always run completely
     backbone.last_apart = len(backbone.states.layers) > 1 and _goes_on(backbone, ids)
-    _check_padding(backbone, ids)
+    _check_padding(backbone, ids, exact)
     backbone.continues = _continues(backbone, ids)
-    backbone.takes_segments = _keeps_apart(backbone, ids)
+    backbone.takes_segments = _keeps_apart(backbone, ids, exact)
 
 
 def verify_once(backbone: Backbone) -> None:
@@ -77,7 +78,7 @@ def _check_tokenizer(backbone: Backbone) -> None:
         )
 
 
-def _check_parts(backbone: Backbone, ids: Tensor) -> None:
+def _check_parts(backbone: Backbone, ids: Tensor, exact: float) -> None:
     """Refuse a language model that is not causal or whose logits differ from those of its parts."""
     whole = backbone.lm(input_ids=ids, use_cache=False).logits.float()
     hidden = backbone.hidden(ids, torch.ones_like(ids))
@@ -86,7 +87,7 @@ def _check_parts(backbone: Backbone, ids: Tensor) -> None:
     # Both texts have the same length, so that they are rounded alike.
     others = torch.cat([ids[:, :2], ids[:, :2]], dim=1)
     with_others = backbone.hidden(others, torch.ones_like(ids))[:, :2]
-    if not apart(hidden[:, :2], with_others) <= _rounding_of_a_size(backbone, ids):
+    if not apart(hidden[:, :2], with_others) <= exact:
         raise BackboneError(
             f"In {type(backbone.lm).__name__} tokens attend to later ones: choose a causal language model."
         )
@@ -109,7 +110,7 @@ def _rounding(backbone: Backbone, ids: Tensor) -> float:
     return max(*(apart(alone[0], row) for row in torch.cat(rows)), apart(alone[:, :2], short))
 
 
-def _check_padding(backbone: Backbone, ids: Tensor) -> None:
+def _check_padding(backbone: Backbone, ids: Tensor, exact: float) -> None:
     """Refuse a language model whose answers depend on padding, as with recurrent layers."""
     ones = torch.ones_like(ids)
     mask = torch.cat([0 * ones[:, :2], ones], dim=1)
@@ -118,7 +119,7 @@ def _check_padding(backbone: Backbone, ids: Tensor) -> None:
         padded, others = (
             backbone.hidden(torch.cat([front, ids], dim=1), mask)[:, 2:] for front in (ids[:, :2], ids[:, 2:])
         )
-        same = apart(padded, others) <= _rounding_of_a_size(backbone, ids)
+        same = apart(padded, others) <= exact
         same = same and backbone.alike(backbone.hidden(ids, ones), padded)
     except UNREADABLE:
         same = False
@@ -129,7 +130,7 @@ def _check_padding(backbone: Backbone, ids: Tensor) -> None:
         )
 
 
-def _keeps_apart(backbone: Backbone, ids: Tensor) -> bool:
+def _keeps_apart(backbone: Backbone, ids: Tensor, exact: float) -> bool:
     """Return whether two texts that continue the same two tokens can share a row."""
     ones, segments = torch.ones_like(ids), torch.tensor([[0, 0, 1, 2]], device=ids.device)
     try:
@@ -137,7 +138,7 @@ def _keeps_apart(backbone: Backbone, ids: Tensor) -> bool:
         beside_another = backbone.hidden(ids[:, [0, 1, 0, 3]], ones, segments)[:, 3:]
     except UNREADABLE:
         return False
-    if not apart(both[:, 1:], beside_another) <= _rounding_of_a_size(backbone, ids):
+    if not apart(both[:, 1:], beside_another) <= exact:
         return False
     texts = torch.cat([ids[:, :3], ids[:, [0, 1, 3]]])
     return backbone.alike(backbone.hidden(texts, torch.ones_like(texts))[:, -1], both[0])
@@ -154,13 +155,13 @@ def _rounding_of_a_size(backbone: Backbone, ids: Tensor) -> float:
     return max(TOLERANCE, torch.finfo(backbone.dtype).eps, TIMES * measured)
 
 
-def _resumes(backbone: Backbone, ids: Tensor) -> bool:
+def _resumes(backbone: Backbone, ids: Tensor, exact: float) -> bool:
     """Return whether the upper layers can continue from the states of the lower ones."""
     ones = torch.ones_like(ids)
     half = (len(backbone.states.layers) + 1) // 2
     try:
         whole, upper = (backbone.hidden(ids, ones, below=depth) for depth in (0, half))
-        return apart(whole, upper) <= _rounding_of_a_size(backbone, ids)
+        return apart(whole, upper) <= exact
     except UNREADABLE:
         return False
 
