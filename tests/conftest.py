@@ -11,13 +11,15 @@ import pytest
 import torch
 from app_cases import Bara, Place, make_bara, questions, save_backbone, write_rows
 from core_cases import shared_states
+from once import verify_once
 
 from bara_pyro.cli import terminal
+from bara_pyro.core import program
+from bara_pyro.lm import loading
 
 # Of what tests start, too, as `make test` has it: several processes of two threads are slower than of one.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# The language models that tests share, as they were after the last test.
-LEFT: dict[str, list[object]] = {}
+loading.verify_once = program.verify_once = verify_once
 
 
 @pytest.fixture(autouse=True)
@@ -32,9 +34,15 @@ def clean_state() -> Iterator[None]:
     terminal.mode = terminal.Mode()  # of a command called before with --json or --quiet
     yield
     pyro.clear_param_store()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def shared_models() -> Iterator[None]:
+    """Fail where a module has changed a language model that tests share."""
+    before = shared_states()
+    yield
     after = shared_states()
-    changed = [arch for arch, state in LEFT.items() if after[arch] != state]
-    LEFT.update(after)
+    changed = [arch for arch, state in before.items() if after[arch] != state]
     assert not changed, f"the language models {changed} that tests share are no longer what they were"
 
 
@@ -51,6 +59,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     """A tiny language model and a file of rows."""
     folder = tmp_path_factory.mktemp("place")
     return Place(save_backbone(folder / "backbone"), write_rows(folder / "colours.jsonl", questions()))
+
+
+@pytest.fixture
+def small_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few pixels: nobody looks at them."""
+    monkeypatch.setattr("bara_pyro.report.style.DPI", 40)
 
 
 @pytest.fixture

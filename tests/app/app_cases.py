@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from once import parser
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from bara_pyro.cli import app as cli
+from bara_pyro.cli import offered
 from bara_pyro.runs.config import RunConfig, load_config
 
 COLOURS = ("red", "blue", "green", "grey")
@@ -102,6 +104,7 @@ class Result:
 
 
 Bara = Callable[..., Result]
+COMMANDS = offered.COMMANDS
 
 
 def make_bara(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Bara:
@@ -109,6 +112,8 @@ def make_bara(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
 
     def run(*arguments: object) -> Result:
         monkeypatch.setattr(sys, "argv", ["bara", *map(str, arguments)])
+        if offered.COMMANDS is COMMANDS:  # where a test offers others a parser of its own is built
+            monkeypatch.setattr("typer.main.get_command", lambda _: parser())
         capsys.readouterr()
         with pytest.raises(SystemExit) as stopped:
             cli.main()

@@ -155,6 +155,7 @@ def test_laplace_of_layers_that_are_computed_again(place: Place, tmp_path: Path)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("small_pictures")
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -174,6 +175,7 @@ def test_a_posterior_without_a_divergence_is_looked_at(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("small_pictures")
 def test_a_point_is_looked_at(place: Place, tmp_path: Path, bara: Bara) -> None:
     """Gates that do not differ from draw to draw, and hardly from each other, have no density to draw."""
     out = tmp_path / "run"

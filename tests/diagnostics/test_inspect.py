@@ -27,12 +27,7 @@ OF_RANK = {"sparsity.png", "effective_rank.png"}
 OF_TOKENS = {"tokens.html", "tokens.png"}
 OF_GATES = {*OF_DRAWS, "uncertainty_aleatoric.png", "uncertainty_epistemic.png", "pareto_k.png"}
 OF_PHI = {"phi_forest.png", "phi_ridge.png"}
-
-
-@pytest.fixture(autouse=True)
-def small_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few pixels: nobody looks at them here."""
-    monkeypatch.setattr("bara_pyro.report.style.DPI", 40)
+pytestmark = pytest.mark.usefixtures("small_pictures")
 
 
 @pytest.fixture

@@ -10,9 +10,8 @@ import click
 import pyro
 import pytest
 import torch
-import typer
+from once import parser
 
-from bara_pyro.cli.app import app
 from bara_pyro.cli.catalogue import catalogue
 from bara_pyro.core.priors import PRIORS
 from bara_pyro.guides.families import FAMILIES
@@ -157,7 +156,7 @@ def commands() -> list[str]:
 def test_the_command_is_one(line: str) -> None:
     """Command, options and values are read as the command line reads them; settings are checked."""
     args = shlex.split(line, comments=True)[1:]
-    command: click.Command = typer.main.get_command(app)  # type: ignore[assignment]
+    command: click.Command = parser()
     context = None
     while hasattr(command, "commands"):
         context = command.make_context("bara", args, parent=context, resilient_parsing=True)
