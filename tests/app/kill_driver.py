@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from bara_pyro.runs import checkpoint, folder
+from bara_pyro.runs import folder
 from bara_pyro.runs import steps as stepping
 from bara_pyro.runs import train as training
 from bara_pyro.runs.config import load_config
@@ -25,17 +25,8 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def after(module: object, name: str, times: int = 1) -> None:
-    """Die when a function of a module has returned for the given time."""
-    _wrap(module, name, times, late=True)
-
-
-def before(module: object, name: str, times: int = 1) -> None:
-    """Die when a function of a module is called for the given time."""
-    _wrap(module, name, times, late=False)
-
-
-def _wrap(module: object, name: str, times: int, late: bool) -> None:
+def die_at(module: object, name: str, times: int = 1, late: bool = False) -> None:
+    """Die when a function of a module is called for the given time, or when it has returned."""
     original, calls = getattr(module, name), [0]
 
     def wrapped(*args: object, **kwargs: object) -> object:
@@ -50,15 +41,9 @@ def _wrap(module: object, name: str, times: int, late: bool) -> None:
 
 # A run of 12 steps that keeps a checkpoint every 5: after steps 5 and 10.
 MOMENTS: dict[str, Callable[[], None]] = {
-    "before the first step": lambda: before(stepping, "micro_batches"),
-    "before any checkpoint": lambda: before(stepping, "micro_batches", 4),
-    "while the first checkpoint is not yet in place": lambda: before(checkpoint, "write_tensors"),
     "with the checkpoint written and not renamed": lambda: before_rename_of("checkpoint", 2),
-    "right after a checkpoint": lambda: after(stepping, "save_checkpoint"),
-    "between checkpoints": lambda: before(stepping, "micro_batches", 9),
-    "before the last step": lambda: before(stepping, "micro_batches", 12),
-    "with the adapters saved and not the guide": lambda: after(folder, "write_tensors"),
-    "with all saved and the checkpoint still there": lambda: after(training, "save_system"),
+    "between checkpoints": lambda: die_at(stepping, "micro_batches", 9),
+    "with the adapters saved and not the guide": lambda: die_at(folder, "write_tensors", late=True),
     "while the scores are being written": lambda: before_rename_of("metrics", 1),
 }
 
@@ -102,7 +87,7 @@ def main() -> None:
         ends[moment] = [run(settings, root / str(number), arm), run(settings, root / str(number))]
     # Killed again and again, a few steps further each time.
     often = [
-        run(settings, root / "often", lambda steps=steps: before(stepping, "micro_batches", steps))
+        run(settings, root / "often", lambda steps=steps: die_at(stepping, "micro_batches", steps))
         for steps in (7, 6, 2)
     ]
     ends["often"] = [*often, run(settings, root / "often")]

@@ -29,7 +29,7 @@ from bara_pyro.runs.system import build_system
 TWO = 2
 REPEATS = 200
 SETTINGS: dict[str, dict[str, object]] = {
-    **{name: {"method.name": name} for name in ("lora", "bara", "bara-gate", "blob")},
+    **{name: {"method.name": name} for name in ("lora", "bara-gate")},
     "two steps": {"method.name": "blob", "method.recipe": "reproduction"},
     "calibrated": {"method.name": "bara-gate", "adapter.calibrated": True},
 }

@@ -201,14 +201,9 @@ def test_a_batch_that_cannot_be_shared_removes_no_run(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["torchrun", "accelerate"])
-def test_launched(launcher: str, place: Place, tmp_path: Path, bara: Bara) -> None:
+def test_launched(place: Place, tmp_path: Path, bara: Bara) -> None:
     """The command under a launcher: one process writes and prints, and another command reads the run."""
-    if launcher == "torchrun":
-        command = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    else:
-        pytest.importorskip("accelerate")
-        command = ["accelerate.commands.launch", "--cpu", "--num_processes", "2", "--main_process_port", "0"]
+    command = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     out = tmp_path / "run"
     arguments = [*place.arguments(out, "lora"), "--json"]
     done = subprocess.run(

@@ -5,13 +5,12 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hostile import GONE, VALUES, Opened, spoilt, spoilt_checkpoint, targets
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hostile import GONE, VALUES, Opened, Place, spoilt, spoilt_checkpoint, targets
 
 import bara_pyro as bp
 from bara_pyro.diagnostics.paired.evaluated import read_group
@@ -82,6 +81,11 @@ def readers(run: Path, name: str, backbone: Backbone, out: Path) -> list[Callabl
     return found
 
 
+def outside(opened: Opened, yard: Path) -> list[str]:
+    """Return what was opened beside the run."""
+    return [path for path in opened.paths if os.path.abspath(path).startswith(str(yard / "outside"))]
+
+
 def read_all(run: Path, name: str, backbone: Backbone, yard: Path) -> list[str]:
     """Read a run in every way; return what is said of it."""
     said = []
@@ -91,8 +95,7 @@ def read_all(run: Path, name: str, backbone: Backbone, yard: Path) -> list[str]:
                 read()
             except BaraError as error:
                 said.append(str(error))
-    outside = str(yard / "outside")
-    assert not [path for path in opened.paths if os.path.abspath(path).startswith(outside)]
+    assert not outside(opened, yard)
     return said
 
 
@@ -100,38 +103,36 @@ def snapshot(folder: Path) -> dict[str, tuple[int, int]]:
     return {str(path): (path.lstat().st_size, path.lstat().st_mtime_ns) for path in sorted(folder.rglob("*"))}
 
 
-def try_one(data: st.DataObject, finished: Path, backbone: Backbone, yard: Path) -> None:
-    name, where = data.draw(st.sampled_from(targets(finished)))
-    absolute = [str(yard / "outside" / "new"), str(yard / "outside" / "pipe")]
-    new = data.draw(st.sampled_from([*VALUES, *absolute]))
-    if new == GONE and where == ():
-        new = {}
-    run = spoilt(finished, yard / "run", name, where, new)
-    before = snapshot(yard / "outside")
-    said = read_all(run, name, backbone, yard)
-    assert snapshot(yard / "outside") == before
-    assert all(len(sentence) <= 2_000 for sentence in said)
-
-
-QUIET = {"deadline": None, "derandomize": True, "database": None, "suppress_health_check": list(HealthCheck)}
+def trials(run: Path, yard: Path, *names: str) -> Iterator[tuple[str, Place, Any]]:
+    """Yield each place of each file once, with one value after the other."""
+    values = cycle([*VALUES, str(yard / "outside" / "new"), str(yard / "outside" / "pipe")])
+    for (name, where), new in zip(targets(run, names) if names else targets(run), values, strict=False):
+        yield name, where, {} if new == GONE and where == () else new
 
 
 @pytest.mark.slow
-@settings(max_examples=2_000, **QUIET)
-@given(data=st.data())
-def test_any_changed_field_is_read_or_refused(
-    data: st.DataObject, finished: Path, backbone: Backbone, yard: Path
-) -> None:
-    try_one(data, finished, backbone, yard)
-
-
-def try_to_go_on(data: st.DataObject, stopped: Path, backbone: Backbone, yard: Path) -> None:
-    name, where = data.draw(st.sampled_from(targets(stopped, (CONFIG, LOG, CHECKPOINT))))
-    new = data.draw(st.sampled_from([*VALUES, str(yard / "outside" / "new"), str(yard / "outside" / "pipe")]))
-    if new == GONE and where == ():
-        new = {}
-    run = spoilt_checkpoint(stopped, yard / "stopped", name, where, new)
+def test_a_changed_field_is_read_or_refused(finished: Path, backbone: Backbone, yard: Path) -> None:
     before = snapshot(yard / "outside")
+    for name, where, new in trials(finished, yard):
+        with telling(name, where, new):
+            run = spoilt(finished, yard / "run", name, where, new)
+            said = read_all(run, name, backbone, yard)
+            assert snapshot(yard / "outside") == before
+            assert all(len(sentence) <= 2_000 for sentence in said)
+
+
+@contextmanager
+def telling(*what: object) -> Iterator[None]:
+    """Say of an error what was tried."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(str(what)[:300])
+        raise
+
+
+def go_on(run: Path, backbone: Backbone, yard: Path) -> str:
+    """Go on with a run; return what is said of it."""
     said = ""
     with guarded(), Opened() as opened:
         try:
@@ -141,27 +142,20 @@ def try_to_go_on(data: st.DataObject, stopped: Path, backbone: Backbone, yard: P
                 train(build_system(config, backbone), run, resume=True)
         except BaraError as error:
             said = str(error)
-    assert len(said) <= 2_000
-    outside = str(yard / "outside")
-    assert not [path for path in opened.paths if os.path.abspath(path).startswith(outside)]
-    assert snapshot(yard / "outside") == before
+    assert not outside(opened, yard)
+    return said
 
 
-@settings(max_examples=25, **QUIET)
-@given(data=st.data())
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 12])
 def test_a_changed_checkpoint_is_gone_on_with_or_refused(
-    data: st.DataObject, stopped: Path, backbone: Backbone, yard: Path
+    every: int, stopped: Path, backbone: Backbone, yard: Path
 ) -> None:
-    try_to_go_on(data, stopped, backbone, yard)
-
-
-@pytest.mark.slow
-@settings(max_examples=1_000, **QUIET)
-@given(data=st.data())
-def test_any_changed_checkpoint_is_gone_on_with_or_refused(
-    data: st.DataObject, stopped: Path, backbone: Backbone, yard: Path
-) -> None:
-    try_to_go_on(data, stopped, backbone, yard)
+    before = snapshot(yard / "outside")
+    for name, where, new in list(trials(stopped, yard, CONFIG, LOG, CHECKPOINT))[::every]:
+        with telling(name, where, new):
+            run = spoilt_checkpoint(stopped, yard / "stopped", name, where, new)
+            assert len(go_on(run, backbone, yard)) <= 2_000
+            assert snapshot(yard / "outside") == before
 
 
 SPOILT = {
