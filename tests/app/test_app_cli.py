@@ -170,8 +170,14 @@ def small_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_backbone(tmp_path_factory.mktemp("world"), tokenizer=build_tokenizer())
 
 
+FEW = {"train.steps": 3, "train.log_every": 1, "task.limit": 6}
+
+
 @pytest.mark.slow
-def test_demo_with_the_truth(small_world: Path, tmp_path: Path, bara: Bara) -> None:
+def test_demo_with_the_truth(
+    small_world: Path, tmp_path: Path, bara: Bara, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demonstration, "QUICK", FEW | {"task.limit": 40})
     out = tmp_path / "demo"
     result = bara("demo", "--quick", "--out", out, "--model", small_world)
     assert result.code == 0, result.err
@@ -200,7 +206,7 @@ def test_demo_with_the_truth(small_world: Path, tmp_path: Path, bara: Bara) -> N
 def test_demo_again_and_after_an_interruption(
     place: Place, tmp_path: Path, bara: Bara, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(demonstration, "QUICK", {"train.steps": 3, "train.log_every": 1, "task.limit": 6})
+    monkeypatch.setattr(demonstration, "QUICK", FEW)
     out = tmp_path / "demo"
     arguments = ["demo", "--quick", "--out", out, "--model", place.backbone, "--task", place.rows]
     assert bara(*arguments).code == 0

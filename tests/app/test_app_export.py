@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from app_cases import COLOURS, THINGS, Bara, Place, assert_one_sentence, files_o
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.testing import assert_close
+from transformers import AutoModelForCausalLM
 
 from bara_pyro.core.adapter import tapped
 from bara_pyro.core.posterior import PosteriorMean
@@ -27,41 +28,35 @@ from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train
 from bara_pyro.untrusted.files import read_json
 
-pytest.importorskip("peft")
+peft = pytest.importorskip("peft")
+# PEFT reads a name that transformers deprecates.
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 
 PLAIN_PEFT = """
-import json, sys, warnings
-warnings.simplefilter("ignore")
+import json, sys
 import peft, torch, transformers
+lm = transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1])
+model = peft.PeftModel.from_pretrained(lm, sys.argv[2]).eval()
+with torch.no_grad():
+    print(json.dumps([model(torch.tensor([row])).logits[0, -1].tolist() for row in json.loads(sys.argv[3])]))
 assert not any(name.startswith("bara_pyro") for name in sys.modules)
-for line in sys.stdin:
-    backbone, folder, rows = json.loads(line)
-    lm = transformers.AutoModelForCausalLM.from_pretrained(backbone)
-    model = peft.PeftModel.from_pretrained(lm, folder).eval()
-    with torch.no_grad():
-        print(json.dumps([model(torch.tensor([row])).logits[0, -1].tolist() for row in rows]), flush=True)
 """
 
 
-@pytest.fixture(scope="module")
-def other_process() -> Iterator[subprocess.Popen[str]]:
-    """PEFT in a process that knows nothing of bara_pyro; one for all, since it takes seconds to start."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-c", PLAIN_PEFT], **pipes) as process:
-        yield process
-        process.stdin.close()
-    assert process.returncode == 0
+def rows_of(system: System, count: int) -> list[list[int]]:
+    return [list(row) for row in system.split("test").token_ids[:count]]
 
 
 @pytest.fixture
-def plain_peft(other_process: subprocess.Popen[str], place: Place) -> Callable[..., Tensor]:
-    """Return what asks the other process for the answers' log-probabilities of a folder."""
+def plain_peft(place: Place) -> Callable[..., Tensor]:
+    """Return what gives a folder's log-probabilities of the answers by PEFT alone."""
 
     def ask(folder: Path, system: System, count: int = 3) -> Tensor:
-        rows = [list(row) for row in system.split("test").token_ids[:count]]
-        print(json.dumps([str(place.backbone), str(folder), rows]), file=other_process.stdin, flush=True)
-        logits = torch.tensor(json.loads(other_process.stdout.readline()), dtype=torch.float64)
-        return logits[:, system.answer_ids].log_softmax(-1)
+        lm = AutoModelForCausalLM.from_pretrained(place.backbone)
+        model = peft.PeftModel.from_pretrained(lm, folder).eval()
+        with torch.no_grad():
+            logits = [model(torch.tensor([row])).logits[0, -1].double() for row in rows_of(system, count)]
+        return torch.stack(logits)[:, system.answer_ids].log_softmax(-1)
 
     return ask
 
@@ -176,6 +171,22 @@ def test_phi_alone_is_exact_draw_by_draw(
     for k in range(2):
         theirs = plain_peft(tmp_path / "lora" / f"draw-{k}", system)
         assert_close(theirs, drawn[k, :3], rtol=1e-5, atol=1e-5)  # two orders of float32 sums
+
+
+@pytest.mark.slow
+def test_it_is_read_in_a_process_that_has_no_bara_pyro(
+    place: Place, plain_peft: Callable[..., Tensor], tmp_path: Path
+) -> None:
+    system = fitted(place, tmp_path / "run", "bara-gate")
+    export(system, tmp_path / "lora")
+    given = [str(place.backbone), str(tmp_path / "lora"), json.dumps(rows_of(system, 3))]
+    done = subprocess.run(
+        [sys.executable, "-c", PLAIN_PEFT, *given], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    logits = torch.tensor(json.loads(done.stdout), dtype=torch.float64)
+    expected = logits[:, system.answer_ids].log_softmax(-1)
+    assert_close(plain_peft(tmp_path / "lora", system), expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("method", ["lora", "blob"])

@@ -71,9 +71,7 @@ def whole(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.mark.parametrize(
-    "file", ["checkpoint", "train_log", "adapter_model", "guide", "predictions", "metrics"]
-)
+@pytest.mark.parametrize("file", ["checkpoint", "guide", "metrics"])
 def test_a_disk_that_fills_up(
     file: str, place: Place, whole: Path, tmp_path: Path, bara: Bara, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -180,10 +180,11 @@ def test_where_the_hub_cannot_be_reached_the_folder_is_ready(
     result = bara("push", run, NAME)
     assert_one_sentence(result, NAME, f"hf upload {NAME}", str(error).split(". ")[0])
     check_run(run / "hub")
-    assert_one_sentence(bara("push", run, NAME, "--offline"), "--overwrite")
-    result = bara("push", run, NAME, "--offline", "--overwrite")
-    assert result.code == 0, result.err
-    assert f"hf upload {NAME}" in result.out
+
+
+def test_a_folder_that_is_there_is_replaced_only_when_told_to(run: Path, bara: Bara) -> None:
+    for words, code in (((), 0), ((), 2), (("--overwrite",), 0)):
+        assert bara("push", run, NAME, "--offline", *words).code == code
 
 
 def test_what_cannot_be_pushed(run: Path, bara: Bara, tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -193,26 +191,6 @@ def test_pipes_are_neither_read_nor_waited_for(tagged: Path, table: Path, tmp_pa
     ):
         result = bara(command[0], tagged, *command[1:], "--output", pipe, "--overwrite")
         assert_one_sentence(result, str(pipe), "regular file")
-
-
-@pytest.mark.slow
-def test_a_reader_that_has_read_enough_is_no_error(tagged: Path, table: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "bara_pyro",
-        "predict",
-        str(tagged),
-        "--input",
-        str(table),
-        "--samples",
-        "0",
-    ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        process.stdout.close()
-        said = process.stderr.read().decode()
-        process.wait()
-    assert not [word for word in ("Error", "Traceback") if word in said]
 
 
 # --- looking at the prompt first

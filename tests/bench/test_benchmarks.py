@@ -10,13 +10,9 @@ import bara_pyro as bp
 
 ROOT = Path(__file__).parents[2]
 RUN = "RUN"  # stands for the folder of a run
-HELPERS = {
-    "systems",
-    "capture",
-    "trained",
-    "mutants",
-}  # no command; and tests/test_mutants.py starts the other
-QUICK: dict[str, tuple[str, ...]] = {
+HELPERS = {"systems", "capture", "trained"}
+STARTED_ELSEWHERE = {"mutants", "serving"}  # by tests/test_mutants.py and tests/extras/serve/test_load.py
+BENCHMARKS: dict[str, tuple[str, ...]] = {
     "generation": ("--rounds", "1", "--rows", "2", "--prompt", "4", "--new", "2"),
     "speed": ("--steps", "1", "--parts", "step"),
     "last": (RUN, "--rows", "4", "--samples", "2", "--last", "1"),
@@ -26,15 +22,12 @@ QUICK: dict[str, tuple[str, ...]] = {
         *("--rows", "8", "--steps", "1"),
     ),
     "kernels": (),
-}
-SLOW: dict[str, tuple[str, ...]] = {
     "gpu": (
         *("--size", "micro", "--device", "cpu", "--dtype", "float32"),
         *("--rounds", "1", "--rows", "2", "--parts", "step", "captured", "equality", "training"),
         *("--equality-size", "micro", "--equality-methods", "bara", "ensemble"),
         *("--steps", "24", "--test-rows", "20"),
     ),
-    "serving": ("--requests", "6", "--few", "2", "--rounds", "1", "--samples", "2"),
 }
 
 
@@ -52,24 +45,14 @@ def start(name: str, arguments: tuple[str, ...], tmp_path: Path, monkeypatch: py
 
 def test_none_is_left_out() -> None:
     there = {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - {"__init__"}
-    assert there == QUICK.keys() | SLOW.keys() | HELPERS
+    assert there == BENCHMARKS.keys() | HELPERS | STARTED_ELSEWHERE
 
 
-@pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("name", QUICK)
 @pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("name", BENCHMARKS)
 def test_a_benchmark_runs(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    start(name, QUICK[name], tmp_path, monkeypatch)
-    assert capsys.readouterr().out
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("name", SLOW)
-def test_a_slow_benchmark_runs(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    start(name, SLOW[name], tmp_path, monkeypatch)
+    start(name, BENCHMARKS[name], tmp_path, monkeypatch)
     assert capsys.readouterr().out

@@ -1,8 +1,9 @@
 """Tiny random language models, batches and a plain-torch BaRA that shares no code with the library."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import combinations, product
 from typing import Any
 
 import torch
@@ -56,6 +57,23 @@ CONFIGS = {
         eos_token_id=None,
     ),
 }
+
+
+def pairwise(*axes: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """Return cases in which every two values of two axes meet: far fewer than the full product."""
+    lists = [list(axis) for axis in axes]
+
+    def meetings(case: tuple[int, ...]) -> set[tuple[tuple[int, int], ...]]:
+        return set(combinations(enumerate(case), 2))
+
+    every = list(product(*(range(len(axis)) for axis in lists)))
+    left = set().union(*map(meetings, every))
+    found = []
+    while left:
+        best = max(every, key=lambda case: len(left & meetings(case)))
+        left -= meetings(best)
+        found.append(tuple(axis[i] for axis, i in zip(lists, best, strict=True)))
+    return found
 
 
 def make_lm(arch: str, dtype: torch.dtype = torch.float32) -> nn.Module:

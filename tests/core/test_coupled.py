@@ -88,10 +88,9 @@ def test_the_distribution_of_theta_by_a_plain_loop(form: str, ranks: dict) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["additive", "gate"])
-def test_the_divergence_is_that_of_sampling(form: str) -> None:
+def test_the_divergence_is_that_of_sampling() -> None:
     """Analytic KL given Phi, averaged over Phi, is the mean of log q - log p, within 4 standard errors."""
-    model, guide = pair(form=form, coupling=0.8, beta_phi=1.0, beta_theta=1.0)
+    model, guide = pair(form="gate", coupling=0.8, beta_phi=1.0, beta_theta=1.0)
     analytic, sampled = [], []
     for seed in range(300):
         torch.manual_seed(seed)

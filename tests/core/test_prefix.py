@@ -1,12 +1,13 @@
 """Tokens that are read once: for all rows that begin with them, or for all draws of a row."""
 
 from dataclasses import replace
+from itertools import cycle
 from typing import Any
 
 import pyro
 import pytest
 import torch
-from core_cases import ANSWERS, CONFIGS, bara_pair, lora_pair, make_batch, mean_forward, randomise
+from core_cases import ANSWERS, CONFIGS, bara_pair, lora_pair, make_batch, mean_forward, pairwise, randomise
 from core_cases import backbone as tiny
 from torch import Tensor
 from torch.testing import assert_close
@@ -65,9 +66,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
-@pytest.mark.parametrize("arch", CONFIGS)
-@pytest.mark.parametrize("pair", [lora_pair, bara_pair, blob, ensemble])
-@pytest.mark.parametrize("samples", [0, 4])
+@pytest.mark.parametrize(
+    ("arch", "pair", "samples"), pairwise(CONFIGS, [lora_pair, bara_pair, blob, ensemble], [0, 4])
+)
 def test_a_shared_beginning_changes_nothing(arch: str, pair, samples: int, reads: list[int]) -> None:
     model, guide = pair(arch)
     if pair is bara_pair:
@@ -84,10 +85,10 @@ def test_a_shared_beginning_changes_nothing(arch: str, pair, samples: int, reads
         assert not any(reads)
 
 
-@pytest.mark.parametrize("arch", CONFIGS)
-@pytest.mark.parametrize("pair", [lora_pair, bara_pair, blob, ensemble])
-@pytest.mark.parametrize("samples", [0, 4])
-@pytest.mark.parametrize("upper", [False, True])
+@pytest.mark.parametrize(
+    ("arch", "pair", "samples", "upper"),
+    pairwise(CONFIGS, [lora_pair, bara_pair, blob, ensemble], [0, 4], [False, True]),
+)
 def test_the_last_layer_is_run_for_the_last_tokens(
     arch: str, pair, samples: int, upper: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,8 +186,7 @@ class LastDrawn(Addressed):
         return torch.where(before[:, None], fn.mean, drawn)
 
 
-@pytest.mark.parametrize("last", [1, 2, 4])
-@pytest.mark.parametrize("arch", CONFIGS)
+@pytest.mark.parametrize(("arch", "last"), [*zip(CONFIGS, cycle([1, 2, 4])), ("qwen2", 4)])
 def test_the_last_tokens_are_drawn_and_the_others_at_their_means(arch: str, last: int) -> None:
     """Against one forward of all tokens (theta alone: Phi, too, is at its mean before)."""
     model, guide = bara_pair(arch, seed=2, scale=0.3, move=0.2, form="gate", latent="theta")
@@ -210,9 +210,7 @@ def test_what_cannot_be_is_refused() -> None:
         predict(*bara_pair(), make_batch(), samples=2, last=0)
 
 
-@pytest.mark.parametrize("arch", CONFIGS)
-@pytest.mark.parametrize("pair", [lora_pair, bara_pair])
-@pytest.mark.parametrize("last", [None, 2])
+@pytest.mark.parametrize(("arch", "pair", "last"), pairwise(CONFIGS, [lora_pair, bara_pair], [None, 2]))
 def test_lower_layers_are_not_run_again(arch: str, pair, last: int | None, reads: list[int]) -> None:
     """Neither for what is shared nor for what goes on from it: the same answers as of all layers."""
     upper = r".*\.1\..*(q_proj|v_proj|query_key_value|c_attn)|lm_head|embed_out"

@@ -60,11 +60,10 @@ def test_evidence_and_moments_are_those_of_quadrature(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", STOCHASTIC)
-def test_ranks_lean_to_no_side_and_are_not_too_extreme(name: str) -> None:
+def test_ranks_lean_to_no_side_and_are_not_too_extreme() -> None:
     """Mean and variance of the ranks of the truth, each with the error that N simulations have."""
     model, batch = one_gate(TWO_TOKENS)
-    sampler = svi_sampler(model, fitted(name, model, batch, 100), steps=80, lr=0.1, draws=L)
+    sampler = svi_sampler(model, fitted("weibull", model, batch, 100), steps=80, lr=0.1, draws=L)
     gate, likelihood = sbc(model, batch, sampler, simulations=N).uniformity()
     error = 4 * math.sqrt(1 / (12 * N))
     assert abs(gate.rank - 0.5) < error

@@ -1,7 +1,6 @@
 """BaRA as PEFT's: a run's folder gives, in PEFT, the answers that bara_pyro gives."""
 
 import json
-import re
 import subprocess
 import sys
 import warnings
@@ -10,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from app_cases import ONCE
 from core_cases import backbone, make_lm
 from fit_cases import tiny_run
 from safetensors.torch import load_file
@@ -238,21 +236,6 @@ def test_a_language_model_with_other_weights_is_warned_of(runs: Runs) -> None:
         other.lm_head.weight.add_(0.1)
     with pytest.warns(UserWarning, match="fingerprint"):
         other.load_adapter(folder / "run")
-
-
-@pytest.mark.slow
-def test_the_first_block_of_the_page_runs_as_it_stands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = {"task.name": "micro-wgs", "task.limit": 8, "train.steps": 1, **ONCE}
-    train(
-        build_system(load_config(overrides={"method": "bara-gate", **settings})), tmp_path / "runs" / "first"
-    )
-    page = (Path(__file__).parents[2] / "docs" / "peft.md").read_text()
-    block = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)[0]
-    monkeypatch.chdir(tmp_path)
-    done = subprocess.run([sys.executable, "-c", block], check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow

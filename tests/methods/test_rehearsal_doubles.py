@@ -64,8 +64,9 @@ def says_calibrated(rows: int, classes: int, seed: int) -> tuple[torch.Tensor, t
     return draws, labels
 
 
-@pytest.mark.parametrize(("rows", "repetitions"), [(1, 300), (8, 500), (40, 500), (300, 500)])
-@pytest.mark.parametrize("classes", [2, 4])
+@pytest.mark.parametrize(
+    ("rows", "repetitions", "classes"), [(1, 300, 2), (8, 500, 4), (40, 500, 2), (300, 500, 4)]
+)
 def test_a_calibrated_rehearsal_seldom_asks_for_more(rows: int, repetitions: int, classes: int) -> None:
     """A level of 5 percent, with three standard errors of so many repetitions."""
     asked = sum(too_unsure(*says_calibrated(rows, classes, seed)) for seed in range(repetitions))
