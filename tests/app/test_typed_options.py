@@ -70,7 +70,7 @@ def words_of(key: str, value: Any) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("method", ["bara", "lora", "ivon", "map_decoupled"])
+@pytest.mark.parametrize("method", ["bara", "ivon"])
 @pytest.mark.slow
 def test_every_setting_is_kept_or_refused_by_its_name(method: str, typed: Train) -> None:
     values = other_settings(method)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from core_cases import CONFIGS, make_batch, make_lm, trainer
+from core_cases import CONFIGS, make_batch, make_lm, pairwise, trainer
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
@@ -50,11 +50,11 @@ def gradients(model: AdaptedLM, guide: nn.Module, **loss: int) -> list[Tensor]:
     return [p.grad for p in (*model.parameters(), *guide.parameters()) if p.grad is not None]
 
 
-@pytest.mark.parametrize("arch", CONFIGS)
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("targets", [None, "all-linear", UPPER])
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arch", "method", "dtype", "targets"),
+    pairwise(CONFIGS, METHODS, [torch.float32, torch.bfloat16], [None, "all-linear", UPPER]),
+)
 def test_the_gradient_is_the_same_to_the_last_digit(
     arch: str, method: str, dtype: torch.dtype, targets: str | None
 ) -> None:

@@ -12,35 +12,35 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 IMPORT = """
 import sys
-sys.modules[sys.argv[1]] = None
 from importlib import import_module
 from bara_pyro.errors import BaraError
-try:
-    import_module(sys.argv[2])
-except BaraError as error:
-    print(error)
+for words in sys.argv[1:]:
+    package, module, extra = words.split()
+    sys.modules[package] = None
+    try:
+        import_module(f"bara_pyro.extras.{module}")
+    except BaraError as error:
+        print(error)
+    del sys.modules[package]
 """
+MISSING = (
+    ("fastapi", "serve.http", "serve"),
+    ("uvicorn", "serve.http", "serve"),
+    ("lm_eval", "lmeval.harness", "lm-eval"),
+    ("peft", "hub.peft", "peft"),
+    ("accelerate", "hub.trainer", "trainer"),
+)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("package", "module", "extra"),
-    [
-        ("fastapi", "serve.http", "serve"),
-        ("uvicorn", "serve.http", "serve"),
-        ("lm_eval", "lmeval.harness", "lm-eval"),
-        ("peft", "hub.peft", "peft"),
-        ("accelerate", "hub.trainer", "trainer"),
-    ],
-)
-def test_what_is_missing_is_named_with_its_extra(package: str, module: str, extra: str) -> None:
+def test_what_is_missing_is_named_with_its_extra() -> None:
     """Where a package cannot be imported, in a process of its own."""
-    arguments = [sys.executable, "-c", IMPORT, package, f"bara_pyro.extras.{module}"]
+    arguments = [sys.executable, "-c", IMPORT, *map(" ".join, MISSING)]
     said = subprocess.run(arguments, capture_output=True, text=True, check=True, cwd=ROOT).stdout
-    assert said.endswith(f": pip install 'bara-pyro[{extra}]'.\n"), said
-    assert said.count("\n") == 1
-    named = PROJECT["optional-dependencies"][extra]
-    assert any(re.split(r"[\[>=<]", one)[0] == package.replace("_", "-") for one in named)
+    for line, (package, _, extra) in zip(said.splitlines(), MISSING, strict=True):
+        assert line.endswith(f": pip install 'bara-pyro[{extra}]'."), said
+        named = PROJECT["optional-dependencies"][extra]
+        assert any(re.split(r"[\[>=<]", one)[0] == package.replace("_", "-") for one in named)
 
 
 def test_every_extra_that_is_named_is_there() -> None:
