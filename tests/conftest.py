@@ -4,7 +4,6 @@ import os
 import random
 import signal
 from collections.abc import Iterator
-from functools import cache
 
 import numpy as np
 import pyro
@@ -14,15 +13,14 @@ from app_cases import Bara, Place, make_bara, questions, save_backbone, write_ro
 from core_cases import shared_states
 from once import verify_once
 
-from bara_pyro.cli import catalogue, terminal
+from bara_pyro.cli import terminal
 from bara_pyro.core import program
 from bara_pyro.lm import loading
 
 # Of what tests start, too, as `make test` has it: several processes of two threads are slower than of one.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 loading.verify_once = program.verify_once = verify_once
-# What every command asks the installed packages; and no file of a test has to outlast a power failure.
-catalogue.entry_points = cache(catalogue.entry_points)
+# No file of a test has to outlast a power failure.
 os.fsync = lambda descriptor: None
 
 
