@@ -17,8 +17,8 @@ FloatType = Literal["float32", "bfloat16", "float16"]
 WeightType = Literal[FloatType, "int8", "int4"]
 """Names of the types of a language model's frozen weights; see `bara_pyro.lm.quantized`."""
 
-Law = Literal["joint", "token", "mean", "base"]
-"""How to compute a text's probability under a posterior; see `bara_pyro.extras.lmeval.harness.laws`."""
+PredictiveName = Literal["joint", "token", "mean", "base"]
+"""How posterior draws give a text's probability; see `bara_pyro.extras.lmeval.harness.predictives`."""
 
 SetScore = Literal["lac", "aps"]
 """Nonconformity score of an answer; see `bara_pyro.metrics.conformal`."""

@@ -47,9 +47,10 @@ class Once(TyperCommand):
         for option in chosen:
             option.rich_help_panel = None
         arguments = [param for param in self.params if param.param_type_name == "argument"]
-        short, hidden = copy(self), len(self.params) - len(arguments) - len(chosen)
+        shown = [param for param in self.params if not getattr(param, "hidden", False)]
+        short, others = copy(self), len(shown) - len(arguments) - len(chosen)
         short.params = [*arguments, *chosen]
-        short.epilog = f"`{ctx.command_path} --help-all` shows the other {hidden} options, by section."
+        short.epilog = f"`{ctx.command_path} --help-all` shows the other {others} options, by section."
         super(Once, short).format_help(ctx, formatter)
 
     def make_parser(self, ctx: Any) -> Any:

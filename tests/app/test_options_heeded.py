@@ -132,7 +132,8 @@ CASES = [
     Case("push bara me/it", "offline private", "bara_pyro.extras.hub.upload.push.push"),
     Case(
         "lm-eval words --tasks arc_easy --data-dir data --limit 2",
-        f"law=mean num_fewshot=2 overwrite dtype=bfloat16 out=o.json include_path=none {ELSEWHERE}",
+        f"predictive=mean law=mean num_fewshot=2 overwrite dtype=bfloat16 out=o.json include_path=none "
+        f"{ELSEWHERE}",
     ),
     Case(
         "lm-eval words --tasks arc_easy",
@@ -242,8 +243,8 @@ WITHOUT_EFFECT = [
     "export bara --out out --max-kl 9 --seed 3",
     "push bara me/it --offline --private",
     *(
-        f"lm-eval words --tasks arc_easy --data-dir data --law {law}"
-        for law in ("mean --samples 3", "mean --seed 3")
+        f"lm-eval words --tasks arc_easy --data-dir data --predictive {name}"
+        for name in ("mean --samples 3", "mean --seed 3")
     ),
     "lm-eval words-lora --tasks arc_easy --data-dir data --limit 2 --samples 3",
     "best-of-n scores.jsonl --device cpu",

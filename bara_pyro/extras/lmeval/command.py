@@ -11,7 +11,7 @@ import typer
 from bara_pyro.cli.options import MODEL, DataDir, Limit, Moved, Overwrite, RunDevice, Seed, of_data, path
 from bara_pyro.cli.wrap import STUDY, listed
 from bara_pyro.runs.sections import MOST_DRAWS
-from bara_pyro.types import Json, Law, WeightType
+from bara_pyro.types import Json, PredictiveName, WeightType
 from bara_pyro.untrusted.files import bounded_json, read_text
 
 
@@ -25,22 +25,24 @@ def lm_eval(
         typer.Argument(
             metavar="RUN",
             parser=path,
-            help="Folder of a finished run; with --law base also a language model (folder or hub name).",
+            help="Folder of a finished run; with --predictive base also a language model (folder or hub "
+            "name).",
         ),
     ],
     tasks: Annotated[
         str, of_data(metavar="NAME,NAME", help="Tasks of lm-eval, or your own, separated by commas.")
     ],
-    law: Annotated[
-        Law,
+    predictive: Annotated[
+        PredictiveName,
         typer.Option(
-            help="Distribution over continuations. joint: one posterior draw for the whole continuation; "
+            help="Distribution of a continuation. joint: one posterior draw for the whole continuation; "
             "token: a new draw at each token; mean: every latent at its posterior mean; base: no adapters."
         ),
     ] = "joint",
     samples: Annotated[
-        int, typer.Option(min=1, max=MOST_DRAWS, help="Posterior draws S, for --law joint and token.")
+        int, typer.Option(min=1, max=MOST_DRAWS, help="Posterior draws S, for --predictive joint and token.")
     ] = 10,
+    law: Annotated[PredictiveName | None, typer.Option(hidden=True, help="Old name of --predictive.")] = None,
     seed: Seed = 0,
     batch_size: Annotated[int, typer.Option(min=1, help="Requests per forward pass, each of S rows.")] = 8,
     num_fewshot: Annotated[
@@ -64,20 +66,28 @@ def lm_eval(
         ),
     ] = None,
 ) -> None:
-    """Score a run on tasks of lm-evaluation-harness, before (--law base) and after training."""
+    """Score a run on tasks of lm-evaluation-harness, before (--predictive base) and after training."""
     from bara_pyro.cli.outputs import check_file
+    from bara_pyro.cli.terminal import mode, result, say, say_notes
     from bara_pyro.cli.typed import check_overwrite, note_of_draws, refuse
     from bara_pyro.errors import ConfigError, DataError
     from bara_pyro.runs.manifest import check_run, is_language_model, is_run
 
     check_overwrite(out)
-    if law in ("mean", "base"):
-        refuse(["samples", "seed"], f"needs draws, which --law {law} does not use: give --law joint or token")
-    if law != "base" or is_run(run):
+    if law is not None:
+        refuse(["predictive"], "is the new name of --law: give one of them")
+        say_notes(["--law is now --predictive: the old name goes with the next version"])
+        predictive = law
+    if predictive in ("mean", "base"):
+        reason = (
+            f"needs draws, which --predictive {predictive} does not use: give --predictive joint or token"
+        )
+        refuse(["samples", "seed"], reason)
+    if predictive != "base" or is_run(run):
         if is_language_model(run):
             raise ConfigError(
-                f"{run} is a language model, but --law {law} needs a run: give --law base, or a run's folder "
-                f"with --model {run}."
+                f"{run} is a language model, but --predictive {predictive} needs a run: give --predictive "
+                f"base, or a run's folder with --model {run}."
             )
         check_run(run)
     for folder in (data_dir, include_path):
@@ -87,12 +97,13 @@ def lm_eval(
         read = [folder for folder in (run, data_dir, include_path) if folder is not None]
         check_file(out, overwrite=overwrite, inputs=read, ours=_results_in)
 
-    from bara_pyro.cli.terminal import mode, result, say, say_notes
     from bara_pyro.extras.lmeval.harness import BaraLM, evaluate_tasks
     from bara_pyro.runs.atomic import write_json
 
     names = [name.strip() for name in tasks.split(",") if name.strip()]
-    lm = BaraLM(run, law, samples, seed, batch_size=batch_size, backbone=model, device=device, dtype=dtype)
+    lm = BaraLM(
+        run, predictive, samples, seed, batch_size=batch_size, backbone=model, device=device, dtype=dtype
+    )
     if lm.system is not None:
         note_of_draws(lm.system, samples=samples, seed=seed)
     # lm-eval always writes its progress bars to stderr.
@@ -125,7 +136,8 @@ def _show(report: Json) -> None:
     )
     about = report["model"]
     drawn = f" of {about['samples']} draws" if about["samples"] else ""
-    caption = f"{about['method'] or 'language model'}, law {about['law']}{drawn}; lm-eval {report['lm_eval']}"
+    who = f"{about['method'] or 'language model'}, {about['predictive']}{drawn}"
+    caption = f"{who}; lm-eval {report['lm_eval']}"
     show(Table(columns, _rows(report), caption))
 
 

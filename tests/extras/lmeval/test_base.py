@@ -65,7 +65,7 @@ def test_scores_of_every_task(rows: Path, stock: HFLM, ours: BaraLM) -> None:
     for task, scores in report["results"].items():
         for name, value in scores.items():
             assert found["results"][task][name] == pytest.approx(value, abs=1e-6), (task, name)
-    assert found["model"]["law"] == "base"
+    assert found["model"]["predictive"] == "base"
     assert found["lm_eval"] == lm_eval.__version__
 
 

@@ -21,18 +21,18 @@ def run(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_run_before_and_after_training(run: Path, rows: Path, bara: Bara, tmp_path: Path) -> None:
     reports = {}
-    for law in ("joint", "base"):
-        out = tmp_path / f"{law}.json"
-        draws = ("--samples", 2, "--seed", 3) if law == "joint" else ()
-        options = ["--data-dir", rows, "--law", law, *draws, "--limit", 6, "--out", out]
+    for predictive in ("joint", "base"):
+        out = tmp_path / f"{predictive}.json"
+        draws = ("--samples", 2, "--seed", 3) if predictive == "joint" else ()
+        options = ["--data-dir", rows, "--predictive", predictive, *draws, "--limit", 6, "--out", out]
         result = bara("lm-eval", run, "--tasks", "arc_easy,boolq", *options)
         assert result.code == 0, result.err
         assert "bara_arc_easy" in result.out
         assert "acc_norm" in result.out
-        assert f"law {law}" in result.out
-        reports[law] = json.loads(out.read_text())
+        assert f", {predictive}" in result.out
+        reports[predictive] = json.loads(out.read_text())
     about = reports["joint"]["model"]
-    assert (about["method"], about["law"], about["samples"], about["seed"]) == ("bara", "joint", 2, 3)
+    assert (about["method"], about["predictive"], about["samples"], about["seed"]) == ("bara", "joint", 2, 3)
     assert reports["base"]["model"]["samples"] is None
     for report in reports.values():
         assert report["lm_eval"] == version("lm_eval")
@@ -41,7 +41,7 @@ def test_a_run_before_and_after_training(run: Path, rows: Path, bara: Bara, tmp_
 
 
 def test_a_bare_language_model_as_json(place: Place, rows: Path, bara: Bara) -> None:
-    options = ["--data-dir", rows, "--law", "base", "--limit", 2, "--json", "--quiet"]
+    options = ["--data-dir", rows, "--predictive", "base", "--limit", 2, "--json", "--quiet"]
     result = bara("lm-eval", place.backbone, "--tasks", "bara_winogrande", *options)
     assert result.code == 0, result.err
     report = json.loads(result.out)
@@ -54,12 +54,24 @@ def test_what_is_left_out_is_said(place: Place, rows: Path, bara: Bara) -> None:
     options = ["--data-dir", rows, "--law", "base", "--limit", 2, "--num-fewshot", 11]
     result = bara("lm-eval", place.backbone, "--tasks", "arc_easy", *options)
     assert result.code == 0, result.err
+    assert "--law is now --predictive" in result.err + result.out
     assert "contexts were cut to their last 64 tokens" in result.out
 
 
 def test_only_its_own_files_are_replaced(run: Path, rows: Path, bara: Bara, tmp_path: Path) -> None:
     out = tmp_path / "found.json"
-    arguments = ["lm-eval", run, "--tasks", "arc_easy", "--data-dir", rows, "--law", "mean", "--limit", 1]
+    arguments = [
+        "lm-eval",
+        run,
+        "--tasks",
+        "arc_easy",
+        "--data-dir",
+        rows,
+        "--predictive",
+        "mean",
+        "--limit",
+        1,
+    ]
     out.write_text("{}")
     refused = bara(*arguments, "--out", out, "--overwrite")
     assert_one_sentence(refused, "was not written by bara")
@@ -78,21 +90,27 @@ def test_only_its_own_files_are_replaced(run: Path, rows: Path, bara: Bara, tmp_
         ("{run} --tasks boolq --data-dir {run}", "which bara_boolq needs"),
         ("{run} --tasks boolq --data-dir {rows}/absent", "no folder"),
         ("{run} --tasks boolq --include-path {rows}/absent", "no folder"),
-        ("{run} --tasks boolq --law median", "'--law': 'median' is not one of 'joint', 'token'"),
+        (
+            "{run} --tasks boolq --predictive median",
+            "'--predictive': 'median' is not one of 'joint', 'token'",
+        ),
         ("{run} --tasks boolq --samples 0", "--samples"),
         ("{run} --tasks boolq --data-dir {rows} --dtype bfloat16", "which has its own type"),
         ("{run} --tasks boolq --data-dir {rows} --out {rows}/boolq/x.json", "the input"),
         (
             "{backbone} --tasks boolq --data-dir {rows}",
-            "is a language model, but --law joint needs a run",
+            "is a language model, but --predictive joint needs a run",
         ),
-        ("{backbone} --tasks boolq --data-dir {rows} --law mean", "give --law base, or a run"),
+        ("{backbone} --tasks boolq --data-dir {rows} --predictive mean", "give --predictive base, or a run"),
         (
             "{rows} --tasks boolq --data-dir {rows}",
             "is missing or was not written by bara_pyro): train one with",
         ),
-        ("{backbone} --tasks boolq --data-dir {rows} --law base --model microworld", "leave one of them out"),
-        ("{rows} --tasks boolq --data-dir {rows} --law base", "Cannot load the backbone"),
+        (
+            "{backbone} --tasks boolq --data-dir {rows} --predictive base --model microworld",
+            "leave one of them out",
+        ),
+        ("{rows} --tasks boolq --data-dir {rows} --predictive base", "Cannot load the backbone"),
         ("{run}", "--tasks"),
     ],
 )

@@ -18,7 +18,7 @@ from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.extras.lmeval.harness import BaraLM
 from bara_pyro.extras.replies.generation import Prompt, encode_prompts, generate
 from bara_pyro.runs.system import System
-from bara_pyro.types import Law
+from bara_pyro.types import PredictiveName
 
 METHODS = ("bara-gate", "mc_dropout", "lora", "ensemble")
 HOW = {"until": ["\n"], "max_gen_toks": 6}
@@ -57,9 +57,11 @@ def systems(place: Place) -> dict[str, System]:
     return {method: system_of(place, method) for method in METHODS}
 
 
-@pytest.mark.parametrize(("method", "law"), [*((name, "joint") for name in METHODS), ("bara-gate", "token")])
-def test_a_plain_loop_over_words(systems: dict[str, System], method: str, law: Law) -> None:
-    lm = BaraLM(systems[method], law, 3, 7, batch_size=3)
+@pytest.mark.parametrize(
+    ("method", "predictive"), [*((name, "joint") for name in METHODS), ("bara-gate", "token")]
+)
+def test_a_plain_loop_over_words(systems: dict[str, System], method: str, predictive: PredictiveName) -> None:
+    lm = BaraLM(systems[method], predictive, 3, 7, batch_size=3)
     found = texts(lm, [(context, HOW) for context in CONTEXTS])
     assert found == [likeliest(systems[method], context, 6) for context in CONTEXTS]
 
@@ -123,14 +125,14 @@ def test_what_ends_a_text(systems: dict[str, System]) -> None:
 
 
 def test_a_long_context_loses_its_beginning(systems: dict[str, System]) -> None:
-    """As many tokens stay as the text leaves room for, under every law; how many lost theirs is counted."""
+    """As many tokens stay as the text leaves room for, under every predictive; those cut are counted."""
     system = systems["bara-gate"]
     tokenizer = system.backbone.tokenizer
     long = "is the fox red ? the owl is grey " * 20
     kept = tokenizer.decode(tokenizer(long)["input_ids"][-(64 - 6) :])
-    laws: tuple[Law, ...] = ("joint", "mean")
-    for law in laws:
-        lm = BaraLM(system, law, 3, 7)
+    predictives: tuple[PredictiveName, ...] = ("joint", "mean")
+    for predictive in predictives:
+        lm = BaraLM(system, predictive, 3, 7)
         found = texts(lm, [(long, HOW), (CONTEXTS[0], HOW)])
         assert lm.truncated == 1
         assert found == texts(lm, [(kept, HOW), (CONTEXTS[0], HOW)])
@@ -183,10 +185,10 @@ def test_a_context_without_tokens(systems: dict[str, System]) -> None:
 
 
 def test_no_room_is_said_under_every_law(systems: dict[str, System]) -> None:
-    laws: tuple[Law, ...] = ("base", "mean")
-    for law in laws:
+    predictives: tuple[PredictiveName, ...] = ("base", "mean")
+    for predictive in predictives:
         with pytest.raises(ConfigError, match="max_gen_toks is 256"):
-            texts(BaraLM(systems["lora"], law), [(CONTEXTS[0], {"until": ["\n"]})])
+            texts(BaraLM(systems["lora"], predictive), [(CONTEXTS[0], {"until": ["\n"]})])
 
 
 def test_the_language_model_is_what_it_was(systems: dict[str, System]) -> None:

@@ -3,8 +3,8 @@
 import lm_eval
 from bara_pyro.extras.lmeval.harness import BaraLM
 
-lm_eval.simple_evaluate(model=BaraLM(RUN, law="joint", samples=10), tasks=["arc_easy"])
-lm_eval.simple_evaluate(model="bara", model_args={"run": RUN, "law": "mean"}, tasks=["arc_easy"])
+lm_eval.simple_evaluate(model=BaraLM(RUN, predictive="joint", samples=10), tasks=["arc_easy"])
+lm_eval.simple_evaluate(model="bara", model_args={"run": RUN, "predictive": "mean"}, tasks=["arc_easy"])
 """
 
 from bara_pyro.errors import ConfigError

@@ -3,6 +3,7 @@
 import copy
 import hashlib
 import logging
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -19,7 +20,7 @@ from bara_pyro.core.attached import attached
 from bara_pyro.data import templates
 from bara_pyro.data.replies import EncodedReply
 from bara_pyro.errors import ConfigError, DataError, check_choice
-from bara_pyro.extras.lmeval.harness.laws import DRAWN, check_law, log_likelihoods
+from bara_pyro.extras.lmeval.harness.predictives import DRAWN, check_predictive, log_likelihoods
 from bara_pyro.extras.lmeval.harness.writing import (
     Request,
     WritingSettings,
@@ -33,7 +34,7 @@ from bara_pyro.lm.loading import load_backbone
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.manifest import is_run
 from bara_pyro.runs.system import System, find_device
-from bara_pyro.types import Json, Law
+from bara_pyro.types import Json, PredictiveName
 
 Encoded = tuple[tuple[str, str] | None, list[int], list[int]]
 """An encoded request of lm-eval: texts (None for a window of a long text), context, continuation."""
@@ -41,7 +42,7 @@ Encoded = tuple[tuple[str, str] | None, list[int], list[int]]
 
 @register_model("bara")
 class BaraLM(HFLM):
-    """Evaluate a run under one of the laws in `bara_pyro.extras.lmeval.harness.laws`.
+    """Evaluate a run with a predictive distribution of `bara_pyro.extras.lmeval.harness.predictives`.
 
     Log-likelihoods are in nats, from a softmax in float32; for "base" and "mean" `HFLM` computes them. Draws
     are a function of the seed and the context's tokens, so they do not depend on the batch. All continuations
@@ -53,9 +54,9 @@ class BaraLM(HFLM):
     and reply n if the task repeats a request.
 
     Args:
-        run: folder of a finished run, or a `System`; with law "base" also a language model: 'microworld', a
+        run: folder of a finished run, or a `System`; with "base" also a language model: 'microworld', a
             Hugging Face folder or a hub name.
-        law: "joint", "token", "mean" or "base".
+        predictive: "joint", "token", "mean" or "base".
         samples: number S of draws for "joint" and "token"; an ensemble uses its members instead.
         seed: seed of the draws.
         batch_size: requests per forward pass, each of S rows.
@@ -65,9 +66,10 @@ class BaraLM(HFLM):
         device: device to run on; by default the run's own, or the CPU for a language model.
         backbone: current location of the run's language model, if it has moved.
         dtype: type of the weights of a language model without a run, by default float32.
+        law: old name of `predictive`.
 
     Raises:
-        ConfigError: the run does not support the law, or a setting is out of range.
+        ConfigError: the run does not support `predictive`, or a setting is out of range.
         CheckpointError: the run cannot be read.
         BackboneError: the language model cannot be read, or has no tokenizer.
     """
@@ -75,7 +77,7 @@ class BaraLM(HFLM):
     def __init__(
         self,
         run: str | Path | System,
-        law: Law = "joint",
+        predictive: PredictiveName = "joint",
         samples: int = 10,
         seed: int = 0,
         *,
@@ -85,16 +87,21 @@ class BaraLM(HFLM):
         device: str | None = None,
         backbone: str | None = None,
         dtype: str | None = None,
+        law: PredictiveName | None = None,
     ) -> None:
-        check_choice("law", law, Law)
+        if law is not None:
+            sentence = "law is now predictive: the old name goes with the next version."
+            warnings.warn(sentence, DeprecationWarning, stacklevel=2)
+            predictive = law
+        check_choice("predictive", predictive, PredictiveName)
         size = _checked_size(batch_size)
-        system, held = _loaded(run, law, device=device, backbone=backbone, dtype=dtype)
-        check_law(system, law, samples)
+        system, held = _loaded(run, predictive, device=device, backbone=backbone, dtype=dtype)
+        check_predictive(system, predictive, samples)
         if max_length is not None:
             held.check_room(max_length, "max_length", "lower it")
         if held.tokenizer is None:
             raise ConfigError(f"The language model of {run} has no tokenizer: give a model with a tokenizer.")
-        self.system, self.law, self.samples, self.seed = system, law, samples, seed
+        self.system, self.predictive, self.samples, self.seed = system, predictive, samples, seed
         self.run = str(held.name if isinstance(run, System) else run)
         self.truncated = 0  # requests so far whose context lost its beginning
         with _unwarned():  # HFLM warns when it gets a loaded model
@@ -112,9 +119,9 @@ class BaraLM(HFLM):
             "bara_pyro": __version__,
             "run": self.run,
             "method": None if self.system is None else self.system.config.method.name,
-            "law": self.law,
-            "samples": self.samples if self.law in DRAWN else None,
-            "seed": self.seed if self.law in DRAWN else None,
+            "predictive": self.predictive,
+            "samples": self.samples if self.predictive in DRAWN else None,
+            "seed": self.seed if self.predictive in DRAWN else None,
             "model_num_parameters": self._model.num_parameters(),
             "model_dtype": str(self._model.dtype),
         }
@@ -124,7 +131,7 @@ class BaraLM(HFLM):
     ) -> list[tuple[float, bool]]:
         for request in requests:
             self._check(request)
-        if self.law in DRAWN:
+        if self.predictive in DRAWN:
             return self._drawn(requests, override_bs or self.batch_size, quiet=disable_tqdm)
         with self._adapted():
             return super()._loglikelihood_tokens(requests, disable_tqdm, override_bs)
@@ -160,7 +167,7 @@ class BaraLM(HFLM):
         return found.whole.removesuffix(found.tail)
 
     def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Return texts that continue the contexts; see the class for each law.
+        """Return texts that continue the contexts; see the class for `predictive`.
 
         Raises:
             ConfigError: a request wants more tokens than the language model supports, or, under "joint" and
@@ -169,7 +176,7 @@ class BaraLM(HFLM):
         """
         for request in requests:
             most_tokens(request.args[1], self.max_gen_toks, self.max_length)
-        if self.law in DRAWN:
+        if self.predictive in DRAWN:
             return self._written(requests, quiet=disable_tqdm)
         with self._adapted():
             return super().generate_until(requests, disable_tqdm)
@@ -189,7 +196,7 @@ class BaraLM(HFLM):
             asked.append(Request(known[which][0], numbers[which], known[which][1]))
             numbers[which] += 1
         found: dict[int, str] = {}
-        with tqdm(total=len(requests), disable=quiet, desc=f"{self.law}, text of a draw") as bar:
+        with tqdm(total=len(requests), disable=quiet, desc=f"{self.predictive}, text of a draw") as bar:
             for place, text in generated_texts(system, asked, seed=self.seed, size=self.batch_size):
                 found[place] = text
                 self.cache_hook.add_partial("generate_until", requests[place].args, text)
@@ -206,13 +213,13 @@ class BaraLM(HFLM):
 
     def _adapted(self) -> AbstractContextManager[object]:
         """Attach the adapters to the language model, at their posterior mean."""
-        if self.law == "base" or self.system is None:
+        if self.predictive == "base" or self.system is None:
             return nullcontext()
         return attached(self.system)
 
     def _drawn_from(self) -> System:
         if self.system is None:
-            raise ConfigError(f"law={self.law!r} needs a run: choose law base.")
+            raise ConfigError(f"predictive={self.predictive!r} needs a run: choose base.")
         return self.system
 
     def _check(self, request: Encoded) -> None:
@@ -231,11 +238,13 @@ class BaraLM(HFLM):
         texts = [context + continuation for _, context, continuation in requests]
         order = sorted(range(len(requests)), key=lambda i: (-len(texts[i]), texts[i]))
         found: dict[int, tuple[float, bool]] = {}
-        with tqdm(total=len(requests), disable=quiet, desc=f"{self.law}, {self.samples} draws") as bar:
+        with tqdm(total=len(requests), disable=quiet, desc=f"{self.predictive}, {self.samples} draws") as bar:
             for start in range(0, len(order), size):
                 chunk = order[start : start + size]
                 replies = [_reply(requests[i], self.max_length) for i in chunk]
-                scores = log_likelihoods(system, replies, self.law, samples=self.samples, seed=self.seed)
+                scores = log_likelihoods(
+                    system, replies, self.predictive, samples=self.samples, seed=self.seed
+                )
                 for i, score in zip(chunk, scores, strict=True):
                     found[i] = score
                     if requests[i][0] is not None:
@@ -253,10 +262,10 @@ def _reply(request: Encoded, max_length: int) -> EncodedReply:
 
 
 def _loaded(
-    run: str | Path | System, law: str, *, device: str | None, backbone: str | None, dtype: str | None
+    run: str | Path | System, predictive: str, *, device: str | None, backbone: str | None, dtype: str | None
 ) -> tuple[System | None, Backbone]:
     """Return a run and its language model, or None and a language model."""
-    bare = not isinstance(run, System) and law == "base" and not is_run(Path(run))
+    bare = not isinstance(run, System) and predictive == "base" and not is_run(Path(run))
     if dtype is not None and not bare:
         raise ConfigError(f"dtype={dtype!r} does not apply to a run, which has its own type: leave it out.")
     if bare:

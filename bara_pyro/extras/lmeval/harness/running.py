@@ -90,8 +90,8 @@ def evaluate_tasks(
         num_fewshot: examples before each question; by default each task's own setting.
 
     Returns:
-        `model` (with its law), `lm_eval` (the version), `limit`, and for each task its results, version and
-        numbers of examples and rows. Scores are fractions, as in lm-eval, not percentages.
+        `model` with its settings, `lm_eval` (the version), `limit`, and for each task its results, version
+        and numbers of examples and rows. Scores are fractions, as in lm-eval, not percentages.
 
     Raises:
         ConfigError: a task is unknown, or needs something that the model cannot do.

@@ -77,7 +77,7 @@ def settings_of(gen_kwargs: Json, default: int, eos: str) -> WritingSettings:
         if name not in HONOURED or (name == "num_beams" and value != 1):
             raise ConfigError(
                 f"The task's generation_kwargs have {name}={value!r}, which is not supported with posterior "
-                f"draws: give only {', '.join(HONOURED)}, or choose law mean or base."
+                f"draws: give only {', '.join(HONOURED)}, or choose mean or base."
             )
     temperature = float(given.get("temperature", 0.0))
     if given["do_sample"] and temperature == 0:

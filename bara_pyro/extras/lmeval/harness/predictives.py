@@ -1,4 +1,4 @@
-r"""Compute a continuation's log-probability under a posterior, with one of four laws.
+r"""Compute a continuation's log-probability under a posterior, in one of four predictive distributions.
 
 joint   log 1/S sum_s prod_t p(y_t | x, y_<t, draw s)      one draw for the whole continuation
 token   sum_t log 1/S sum_s p(y_t | x, y_<t, draw s)       a new draw at each token
@@ -27,34 +27,36 @@ from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, DataError, check_choice
 from bara_pyro.guides.ensemble import EnsembleGuide
 from bara_pyro.runs.system import System
-from bara_pyro.types import Law
+from bara_pyro.types import PredictiveName
 
 DRAWN = ("joint", "token")
-"""The laws that average over draws of the posterior."""
+"""Those that average over draws of the posterior."""
 
 
-def check_law(system: System | None, law: str, samples: int) -> None:
-    """Raise an error if a run does not support a law.
+def check_predictive(system: System | None, predictive: str, samples: int) -> None:
+    """Raise an error if a run does not support a predictive distribution.
 
     Args:
         system: the run, or None for a language model without a run.
-        law: "joint", "token", "mean" or "base".
+        predictive: "joint", "token", "mean" or "base".
         samples: number S of draws.
 
     Raises:
-        ConfigError: the law is unknown, it needs a run or draws, or the method's posterior covers only
+        ConfigError: the name is unknown, it needs a run or draws, or the method's posterior covers only
             answers (Laplace, a temperature).
     """
-    check_choice("law", law, Law)
-    if law == "base":
+    check_choice("predictive", predictive, PredictiveName)
+    if predictive == "base":
         return
     if system is None:
-        raise ConfigError(f"law={law!r} needs a run, but a language model was given: choose law base.")
-    if law == "mean":
+        raise ConfigError(
+            f"predictive={predictive!r} needs a run, but a language model was given: choose base."
+        )
+    if predictive == "mean":
         with attached(system):  # raises its own errors
             return
     if samples < 1:
-        raise ConfigError(f"samples={samples} gives no draws to average: give 1 or more, or choose law mean.")
+        raise ConfigError(f"samples={samples} gives no draws to average: give 1 or more, or choose mean.")
     _check_draws(system.model, system.guide)
 
 
@@ -63,7 +65,7 @@ def _check_draws(model: AdaptedLM, guide: SiteGuide) -> None:
     if changes_logits(model):
         raise ConfigError(
             f"{type(model).__name__} changes only the logits of answers, not those of continuations: choose "
-            "law base."
+            "base."
         )
     if isinstance(guide, EnsembleGuide):
         if guide.average != "probabilities":
@@ -74,12 +76,12 @@ def _check_draws(model: AdaptedLM, guide: SiteGuide) -> None:
     elif type(guide).predictive is not SiteGuide.predictive:
         raise ConfigError(
             f"The posterior of {type(guide).__name__} covers only the answers it was fitted to, not "
-            "continuations: choose law mean or base."
+            "continuations: choose mean or base."
         )
 
 
 def log_likelihoods(
-    system: System, replies: Sequence[EncodedReply], law: str, *, samples: int, seed: int
+    system: System, replies: Sequence[EncodedReply], predictive: str, *, samples: int, seed: int
 ) -> list[tuple[float, bool]]:
     """Return log-likelihoods of continuations, averaged over draws, in one forward pass.
 
@@ -88,7 +90,7 @@ def log_likelihoods(
     Args:
         system: the run.
         replies: contexts with their continuations; the noise is a function of the seed and their `id`.
-        law: "joint" or "token".
+        predictive: "joint" or "token".
         samples: number S of draws; an ensemble uses its members instead.
         seed: seed of the draws.
 
@@ -101,7 +103,7 @@ def log_likelihoods(
     device = system.backbone.device
     batch = reply_batch([[replies[row[0]]] for row in rows]).to(device)
     ends = [[replies[i].reply[-1] for i in (row * most)[:most]] for row in rows]
-    with observing(system.model, ContinuationLikelihood(law, torch.tensor(ends, device=device))):
+    with observing(system.model, ContinuationLikelihood(predictive, torch.tensor(ends, device=device))):
         # A mixture needs all draws of a row at once, so the batch is not split: the caller limits the rows.
         [found, *_] = predict(
             system.model, system.guide, batch, samples=samples, seed=seed, memory_budget=sys.maxsize
@@ -122,14 +124,14 @@ class ContinuationLikelihood(Likelihood):
     """Score the tokens of a continuation under the mixture of all draws; for prediction only.
 
     Args:
-        law: "joint" or "token".
+        predictive: "joint" or "token".
         ends: long, `B x K`: K alternatives for the last token of each row's continuation.
     """
 
     looks_at_asked = True
 
-    def __init__(self, law: str, ends: Tensor) -> None:
-        self.joint = law == "joint"
+    def __init__(self, predictive: str, ends: Tensor) -> None:
+        self.joint = predictive == "joint"
         self.ends = ends
 
     def observe(self, hidden: Tensor, batch: Batch, head: Head) -> Tensor:
@@ -158,7 +160,7 @@ class ContinuationLikelihood(Likelihood):
 class _Mixture:
     """The mixture of S draws over B rows, computed from left to right in pieces.
 
-    Under the joint law, a draw's weight at a token is the probability that it gave to the previous tokens.
+    In `joint`, a draw's weight at a token is the probability that it gave to the previous tokens.
     This is the mixture's conditional distribution of the next token, and its log-probabilities add up to that
     of the whole continuation.
     """

@@ -17,10 +17,10 @@ from bara_pyro.core.likelihood import CompletionLikelihood
 from bara_pyro.core.prediction import predict
 from bara_pyro.data.replies import EncodedReply, reply_batch
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.extras.lmeval.harness import BaraLM, laws
+from bara_pyro.extras.lmeval.harness import BaraLM, predictives
 from bara_pyro.extras.lmeval.harness.lm import _reply
 from bara_pyro.runs.system import System, build_system
-from bara_pyro.types import Law
+from bara_pyro.types import PredictiveName
 
 S = 3
 # Local latents and global ones, global ones alone, masks a token, members; the answer's head adapted or not.
@@ -43,7 +43,7 @@ def next_words(system: System, prompt: Sequence[int], name: str, samples: int = 
         system.model.likelihood = before
 
 
-def plainly(system: System, lm: BaraLM, pair: tuple[str, str], law: str) -> tuple[float, bool]:
+def plainly(system: System, lm: BaraLM, pair: tuple[str, str], predictive: str) -> tuple[float, bool]:
     """A pair's log-likelihood and greediness by loops."""
     context, continuation = lm._encode_pair(*pair)
     name = _reply((pair, context, continuation), lm.max_length).id
@@ -51,7 +51,7 @@ def plainly(system: System, lm: BaraLM, pair: tuple[str, str], law: str) -> tupl
     total, greedy = 0.0, True
     for t, word in enumerate(continuation):
         draws = next_words(system, [*context, *continuation[:t]], name).exp()
-        weights = [1 / len(draws)] * len(draws) if weights is None or law == "token" else weights
+        weights = [1 / len(draws)] * len(draws) if weights is None or predictive == "token" else weights
         mixed = sum(w * p for w, p in zip(weights, draws, strict=True))
         greedy = greedy and int(torch.as_tensor(mixed).argmax()) == word
         total += math.log(float(mixed[word]))  # type: ignore[index]
@@ -67,15 +67,15 @@ def systems(place: Place) -> dict[str, System]:
     return {"plain": plain, **{method: system_of(place, method, **HEAD) for method in METHODS}}
 
 
-@pytest.mark.parametrize("law", ["joint", "token"])
+@pytest.mark.parametrize("predictive", ["joint", "token"])
 @pytest.mark.parametrize("method", METHODS)
 def test_a_plain_loop_over_draws_tokens_and_words(
-    systems: dict[str, System], method: str, law: Law, monkeypatch: pytest.MonkeyPatch
+    systems: dict[str, System], method: str, predictive: PredictiveName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     system = systems[method]
-    lm = BaraLM(system, law, S, 7, batch_size=5)
+    lm = BaraLM(system, predictive, S, 7, batch_size=5)
     pairs = PAIRS[3:12:2] + PAIRS[-1:]
-    expected = [plainly(system, lm, pair, law) for pair in pairs]
+    expected = [plainly(system, lm, pair, predictive) for pair in pairs]
     for budget in (next_token.BUDGET, 1):  # all positions at once, and one at a time
         monkeypatch.setattr(next_token, "BUDGET", budget)
         found = scores(lm, pairs)
@@ -98,17 +98,17 @@ def test_the_words_behind_a_context_share_one_unit_of_probability(
     assert sum(math.exp(value) for value, _ in two) == pytest.approx(math.exp(one[5][0]), abs=1e-5)
 
 
-@pytest.mark.parametrize("law", ["joint", "token"])
+@pytest.mark.parametrize("predictive", ["joint", "token"])
 def test_continuations_that_end_otherwise_are_one_row(
-    systems: dict[str, System], law: Law, monkeypatch: pytest.MonkeyPatch
+    systems: dict[str, System], predictive: PredictiveName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pairs = [(context, f" is the {end}") for context in CONTEXTS for end in ("fox", "cat", "owl", "fox")]
     pairs.append((CONTEXTS[0], " fox"))
-    alone = scores(BaraLM(systems["bara-gate"], law, S, 7, batch_size=1), pairs)
-    lm = BaraLM(systems["bara-gate"], law, S, 7, batch_size=len(pairs))
+    alone = scores(BaraLM(systems["bara-gate"], predictive, S, 7, batch_size=1), pairs)
+    lm = BaraLM(systems["bara-gate"], predictive, S, 7, batch_size=len(pairs))
     sizes = []
     run = predict
-    monkeypatch.setattr(laws, "predict", lambda *a, **k: sizes.append(len(a[2])) or run(*a, **k))
+    monkeypatch.setattr(predictives, "predict", lambda *a, **k: sizes.append(len(a[2])) or run(*a, **k))
     found = scores(lm, pairs)
     assert sizes == [len(CONTEXTS) + 1]
     assert [value for value, _ in found] == pytest.approx([value for value, _ in alone], abs=1e-5)
@@ -127,10 +127,12 @@ def test_neither_batch_nor_order_nor_company_matters(systems: dict[str, System],
     assert [v for v, _ in other] != pytest.approx([v for v, _ in alone], abs=1e-3)
 
 
-@pytest.mark.parametrize("law", ["joint", "token"])
-def test_one_draw_is_the_language_model_with_that_draw_attached(systems: dict[str, System], law: Law) -> None:
+@pytest.mark.parametrize("predictive", ["joint", "token"])
+def test_one_draw_is_the_language_model_with_that_draw_attached(
+    systems: dict[str, System], predictive: PredictiveName
+) -> None:
     """BLoB without flipout, whose latents know no row."""
-    found = scores(BaraLM(systems["plain"], law, 1, 7))
+    found = scores(BaraLM(systems["plain"], predictive, 1, 7))
     stock = BaraLM(systems["plain"], "base")
     with attached(systems["plain"], 7):
         expected = HFLM.loglikelihood(stock, asked(PAIRS), disable_tqdm=True)
@@ -139,7 +141,9 @@ def test_one_draw_is_the_language_model_with_that_draw_attached(systems: dict[st
 
 
 def test_joint_and_token_differ_and_agree_on_one_word(systems: dict[str, System]) -> None:
-    joint, token = (scores(BaraLM(systems["bara-gate"], law, S, 7)) for law in ("joint", "token"))
+    joint, token = (
+        scores(BaraLM(systems["bara-gate"], predictive, S, 7)) for predictive in ("joint", "token")
+    )
     for (_, continuation), (one, _), (other, _) in zip(PAIRS, joint, token, strict=True):
         if len(continuation.split()) == 1:
             assert one == pytest.approx(other, abs=1e-6)
@@ -149,7 +153,7 @@ def test_joint_and_token_differ_and_agree_on_one_word(systems: dict[str, System]
 
 def test_of_a_point_all_laws_are_one(place: Place) -> None:
     system = system_of(place, "lora", **HEAD)
-    mean, joint, token = (scores(BaraLM(system, law, S)) for law in ("mean", "joint", "token"))
+    mean, joint, token = (scores(BaraLM(system, predictive, S)) for predictive in ("mean", "joint", "token"))
     base = scores(BaraLM(system, "base"))
     for other in (joint, token):
         assert [value for value, _ in other] == pytest.approx([value for value, _ in mean], abs=1e-4)
@@ -197,8 +201,10 @@ def test_noise_of_foreign_rows_is_of_answers_alone(place: Place, systems: dict[s
         for one in (system, systems["bara-gate"])
     ]
     assert (drawn[0] - drawn[1]).abs().max() > 0.1
-    for law in ("joint", "token"):
-        assert scores(BaraLM(system, law, S, 7)) == scores(BaraLM(systems["bara-gate"], law, S, 7))
+    for predictive in ("joint", "token"):
+        assert scores(BaraLM(system, predictive, S, 7)) == scores(
+            BaraLM(systems["bara-gate"], predictive, S, 7)
+        )
 
 
 def test_a_long_context_loses_its_beginning(systems: dict[str, System]) -> None:
@@ -212,16 +218,18 @@ def test_a_long_context_loses_its_beginning(systems: dict[str, System]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "law", "said"),
+    ("method", "predictive", "said"),
     [
         ("laplace", "token", "covers only the answers it was fitted to"),
         ("ensemble", "mean", "supports only adapters"),
-        ("lora", "median", "law 'median'"),
+        ("lora", "median", "predictive 'median'"),
     ],
 )
-def test_laws_that_a_method_does_not_have_are_refused(place: Place, method: str, law: Law, said: str) -> None:
+def test_laws_that_a_method_does_not_have_are_refused(
+    place: Place, method: str, predictive: PredictiveName, said: str
+) -> None:
     with pytest.raises(ConfigError, match=said):
-        BaraLM(build_system(place.config(method__name=method)), law)
+        BaraLM(build_system(place.config(method__name=method)), predictive)
 
 
 def test_what_else_is_refused(place: Place, systems: dict[str, System]) -> None:
@@ -252,3 +260,8 @@ def test_a_length_beyond_the_language_model_is_refused(place: Place) -> None:
     assert BaraLM(system, max_length=20).max_length == 20
     with pytest.raises(ConfigError, match="max_length takes 65 tokens, more than the 64"):
         BaraLM(system, max_length=65)
+
+
+def test_the_old_name_of_predictive_still_works(systems: dict[str, System]) -> None:
+    with pytest.warns(DeprecationWarning, match="law is now predictive"):
+        assert BaraLM(systems["plain"], law="mean").predictive == "mean"
