@@ -25,8 +25,8 @@ ORDER = (
 # fmt: on
 """Pages as they are listed; others come behind them."""
 CAPTION = (
-    "NLL of BaRA's gate form minus that of LoRA, with 95 % intervals; left of 0 BaRA is better. Filled "
-    "points: the interval does not contain 0."
+    "NLL of BaRA's gate form minus that of LoRA, with 95 % intervals; left of 0 BaRA is better. Each label "
+    "says how the two were trained. Filled points: the interval does not contain 0."
 )
 # Results, the path to the comparison there, and 1, or -1 if it is LoRA minus the gate form.
 Place = tuple[str, tuple[str, ...], int]

@@ -57,7 +57,7 @@ def parts(study: Study) -> list[Part]:
     curves = Picture(
         lambda: curve_figure(study, task),
         f"{study.name}-nll",
-        f"NLL on {task} against training rows, largest S; bars: one standard deviation over seeds.",
+        f"NLL on {task} against training rows, with ten draws; bars: one standard deviation over seeds.",
     )
     return [curves, *(gains(study) or [arms_table(study)])]
 
