@@ -5,7 +5,7 @@ because the hub's AlpacaEval is a program, which is never run: DATA/ultrafeedbac
 alpaca_eval/eval.jsonl, humaneval/test.jsonl and the folders of the OpenLLM tasks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -50,14 +50,14 @@ OPEN = (
     "win rates are against the outputs in DATA/alpaca_eval; the paper compares with GPT-4's",
     "MMLU stands for two of its subjects, and `bara` tasks of lm-evaluation-harness for the leaderboard's",
 )
-COLUMNS = {
-    "win_1": (Column("win_1", "wins, n = 1", "%", ".1f"), lambda r: r["chat"]["best"][0]),
-    "win_n": (Column("win_n", "wins, best of all", "%", ".1f"), lambda r: r["chat"]["best"][-1]),
-    "diversity": (Column("diversity", "100 - Self-BLEU", format=".1f"), lambda r: r["chat"]["diversity"]),
-    "pass_1": (Column("pass_1", "pass@1", "%", ".1f"), lambda r: r["programs"]["best"][0]),
-    "pass_n": (Column("pass_n", "pass@all", "%", ".1f"), lambda r: r["programs"]["best"][-1]),
-    "entropy": (Column("entropy", "entropy of programs", "nats"), lambda r: r["programs"]["entropy"]),
-    "tax": (Column("tax", "tax", "points", "+.1f"), lambda r: tax_of(r["tax"])),
+COLUMNS: dict[Column, Callable[[Any], float]] = {
+    Column("win_1", "wins, n = 1", "%", ".1f"): lambda r: r["chat"]["best"][0],
+    Column("win_n", "wins, best of all", "%", ".1f"): lambda r: r["chat"]["best"][-1],
+    Column("diversity", "100 - Self-BLEU", format=".1f"): lambda r: r["chat"]["diversity"],
+    Column("pass_1", "pass@1", "%", ".1f"): lambda r: r["programs"]["best"][0],
+    Column("pass_n", "pass@all", "%", ".1f"): lambda r: r["programs"]["best"][-1],
+    Column("entropy", "entropy of programs", "nats"): lambda r: r["programs"]["entropy"],
+    Column("tax", "tax", "points", "+.1f"): lambda r: tax_of(r["tax"]),
 }
 CAPTION = "AlpacaEval (wins), HumanEval (pass), OpenLLM tasks (tax: accuracy minus the base model's)"
 

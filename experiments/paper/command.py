@@ -20,11 +20,13 @@ from typing import Any
 from bara_pyro.cli.terminal import say
 from bara_pyro.errors import ConfigError, Stopped, unknown
 from bara_pyro.report import markdown
+from bara_pyro.report.style import save
 from bara_pyro.runs.assignments import assigned
 from bara_pyro.runs.atomic import write_json, write_jsonl, write_text
 from bara_pyro.untrusted.files import read_json, read_jsonl
 from experiments.engine.launchers import LAUNCHERS, Lost
 from experiments.paper import alignment
+from experiments.paper.figures import figure_of
 from experiments.paper.plan import show_plan
 from experiments.paper.prompts import PROMPTS
 from experiments.paper.protocol import ARMS, OPEN, PROTOCOL, SAMPLES, Run, differences
@@ -138,10 +140,10 @@ def opened(setup: Setup, *, resume: bool) -> dict[str, Record]:
     if not resume:
         raise ConfigError(f"{setup.out} holds results: continue with --resume, or give another --out.")
     before = read_json(path)
-    for key, value in said.items():
-        if before.get(key) != value:
+    for key, value in before.items():
+        if said[key] != value:
             raise ConfigError(
-                f"{setup.out} holds results with {key}={before.get(key)}, not {value}: repeat the options as "
+                f"{setup.out} holds results with {key}={value}, not {said[key]}: repeat the options as "
                 "they were, or give another --out."
             )
     records = setup.out / "records.jsonl"
@@ -186,7 +188,11 @@ def page(name: str, setup: Setup, records: dict[str, Record], arms: Sequence[str
     table = TABLES[name]
     arms = [arm for arm in table.arms if arm in arms]
     parts = [f"# {table.title}\n", f'{setup.model}. Rows marked "paper": {PUBLISHED["source"]}.\n']
-    parts += [markdown(one) for one in table.render(records, arms)]
+    parts += [markdown(part.table(records, arms)) for part in table.parts]
+    done = [(run, records[run.name]) for run in table.runs(arms, seeds) if run.name in records]
+    if figure := figure_of(name, [record for _, record in done]):
+        save(figure, setup.out / f"{name}.png")
+        parts.append(f"![{table.title}]({name}.png)\n")
     given = differences(setup.typed) | setup.limits()
     rest = {key: value for key, value in PROTOCOL.items() if key not in given}
     parts.append(f"## Settings\n\nPublished: {_listed(rest)}.\n")
@@ -195,7 +201,6 @@ def page(name: str, setup: Setup, records: dict[str, Record], arms: Sequence[str
     said = [f"- {point}\n" for point in (alignment.OPEN if name == "alignment" else OPEN)]
     said += [f"- {ARMS[arm].name}: {'; '.join(ARMS[arm].open)}\n" for arm in arms if ARMS[arm].open]
     parts.append(f"## What the paper leaves open, and how it is read here\n\n{''.join(said)}")
-    done = [(run, records[run.name]) for run in table.runs(arms, seeds) if run.name in records]
     failed = [f"- {run.label}: {record['failed']}\n" for run, record in done if "failed" in record]
     if failed:
         parts.append(f"## Failed runs\n\n{''.join(failed)}")

@@ -199,9 +199,10 @@ def _scores(report: Mapping[str, Any]) -> Record:
     return {s: {key: found[key] for key in SCORES if key in found} for s, found in metrics}
 
 
-def _gates(system: System) -> dict[str, float]:
+def _gates(system: System) -> dict[str, Any]:
     """Return the share (percent) of gates below 0.1, one draw, in the value projections at the last token."""
     modules = [t.path for t in system.model.targets if t.path.endswith("v_proj")]
     rows = first_rows(system.split("test"), SPARSITY_ROWS)
-    overall = gate_sparsity(system_gates(system, rows, 1, modules=modules), 0.1).overall
-    return {gate: float(share) for gate, share in overall.items()}
+    found = gate_sparsity(system_gates(system, rows, 1, modules=modules), 0.1)
+    layers = {gate: shares.tolist() for gate, shares in found.by_module.items()}
+    return {**{gate: float(share) for gate, share in found.overall.items()}, "layers": layers}

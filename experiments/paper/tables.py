@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -16,10 +15,8 @@ from experiments.paper.runs import Record
 PUBLISHED = json.loads((Path(__file__).parent / "published.json").read_text(encoding="utf-8"))
 METRICS = {"acc": "ACC (%, higher is better)", "ece": "ECE (%, lower is better)", "nll": "NLL (nats, lower)"}
 BARA = ("bara-paper", "bara")
-RANKS = (8, 16, 32, 64)
-PRIORS = ((0.5, 1.0), (1.0, 1.0), (2.0, 1.0), (1.0, 0.5), (1.0, 2.0))
-LATENTS = ("phi", "theta", "phi*theta")
 GATES = {"phi": "Φ", "theta": "θ", "psi": "Ψ"}
+MILLIONS = Column("params", "params (M)", format=".3f")
 
 Records = Mapping[str, Record]
 Read = Callable[[Record], float | None]
@@ -32,16 +29,40 @@ class Group:
     """Rows of a table that one row of the paper's belongs to.
 
     Attributes:
-        lines: (arm, variant) of the rows.
-        paper: the method's name in the paper.
-        published: the figures of its row, in the order of the columns.
+        name: the method's name in the paper.
+        lines: (arm, variant) of the rows here.
+        published: the figures of the paper's row, in the order of the columns.
         about: further cells of all these rows.
     """
 
+    name: str
     lines: Sequence[tuple[str, str]]
-    paper: str
     published: Sequence[Any]
     about: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A table of numbers: its rows, and how its columns are read."""
+
+    caption: str
+    groups: Sequence[Group]
+    columns: Mapping[Column, Cell]
+
+    def table(self, records: Records, arms: Sequence[str]) -> Table:
+        """Return a row a line of these arms, and below each group the paper's own."""
+        rows: list[dict[str, Any]] = []
+        for group in self.groups:
+            lines = [(arm, variant) for arm, variant in group.lines if arm in arms]
+            for arm, variant in lines:
+                cells = {column.key: cell(records, arm, variant) for column, cell in self.columns.items()}
+                rows.append({**group.about, "method": ARMS[arm].name, "from": "here", **cells})
+            if lines:
+                keys = (column.key for column in self.columns)
+                theirs = dict(zip(keys, group.published, strict=True))
+                rows.append({**group.about, "method": group.name, "from": "paper", **theirs})
+        lead = (*self.groups[0].about, "method", "from")
+        return Table([*(Column(key, key) for key in lead), *self.columns], rows, self.caption)
 
 
 @dataclass(frozen=True)
@@ -52,8 +73,9 @@ class PaperTable:
         title: what it shows.
         arms: the arms that it has.
         tasks: data sets to train on.
-        render: makes the tables from the records and the arms asked for.
-        variants: arm -> the settings of what the table varies, by name; an empty name is the arm itself.
+        parts: its numbers.
+        variants: the settings of what it varies, by name; an empty name is the arm itself.
+        varied: the arms that it varies; the others are as they are.
         shifted: data sets that the runs are also tested on.
         gates: whether it shows the sparsity of gates.
     """
@@ -61,20 +83,23 @@ class PaperTable:
     title: str
     arms: tuple[str, ...]
     tasks: tuple[str, ...]
-    render: Callable[[Records, Sequence[str]], list[Table]]
-    variants: Callable[[str], Mapping[str, Settings]] = lambda arm: {"": {}}
+    parts: Sequence[Part]
+    variants: Mapping[str, Settings] | None = None
+    varied: tuple[str, ...] = tuple(ARMS)
     shifted: tuple[str, ...] = ()
     gates: bool = False
 
     def runs(self, arms: Iterable[str], seeds: int) -> list[Run]:
         """Return the runs of these arms, seed by seed: an interrupted table is one of fewer seeds."""
+        own: dict[str, Mapping[str, Settings]] = {arm: {"": {}} for arm in self.arms}
+        own |= {arm: self.variants for arm in self.varied if self.variants and arm in own}
         return [
             Run(arm, task, seed, name, settings, self.shifted, self.gates)
             for seed in range(seeds)
             for task in self.tasks
             for arm in self.arms
             if arm in arms
-            for name, settings in self.variants(arm).items()
+            for name, settings in own[arm].items()
         ]
 
 
@@ -88,7 +113,7 @@ def runs_of(tables: Iterable[str], arms: Sequence[str], seeds: int) -> list[Run]
     return list(found.values())
 
 
-# Reading the records -----------------------------------------------------------------------------------
+# Cells -------------------------------------------------------------------------------------------------
 
 
 def score(metric: str, shifted: str | None = None) -> Read:
@@ -122,14 +147,14 @@ def over_seeds(read: Read, task: str) -> Cell:
 
 
 def average(cells: Iterable[Cell]) -> Cell:
-    """Return the mean of what other cells have; None while one has no score, or a run failed."""
+    """Return the mean of other cells; None while one has no score, or a run of it failed."""
+    cells = list(cells)
 
     def cell(records: Records, arm: str, variant: str) -> float | None:
         found = (one(records, arm, variant) for one in cells)
         numbers = [value[0] if isinstance(value, tuple) else value for value in found]
         return mean(numbers) if all(isinstance(number, float) for number in numbers) else None
 
-    cells = list(cells)
     return cell
 
 
@@ -139,209 +164,174 @@ def parameters(records: Records, arm: str, variant: str) -> float | None:
     return next((record["parameters"] / 1e6 for record in own if "failed" not in record), None)
 
 
-def over_tasks() -> dict[str, Cell]:
-    """Return the three scores averaged over the six data sets."""
-    return {m: average(over_seeds(score(m), task) for task in TRAINED_ON) for m in METRICS}
+def three(cell: Callable[[Read], Cell]) -> dict[Column, Cell]:
+    """Return a column for each score."""
+    return {Column(m, m.upper(), "nats" if m == "nll" else "%"): cell(score(m)) for m in METRICS}
+
+
+def on_wgs(read: Read) -> Cell:
+    """Return a score on WG-S."""
+    return over_seeds(read, "winogrande_s")
+
+
+OVER_TASKS = three(lambda read: average(over_seeds(read, task) for task in TRAINED_ON))
 
 
 # The tables --------------------------------------------------------------------------------------------
 
 
-def table_of(
-    records: Records,
-    arms: Sequence[str],
-    groups: Iterable[Group],
-    cells: Mapping[str, Cell],
-    caption: str,
-    columns: Sequence[Column],
-) -> Table:
-    """Return a row a line, and below each group the paper's own."""
-    rows = []
-    for group in groups:
-        lines = [(arm, variant) for arm, variant in group.lines if arm in arms]
-        for arm, variant in lines:
-            shown = {key: cell(records, arm, variant) for key, cell in cells.items()}
-            rows.append({"name": ARMS[arm].name, "from": "here", **group.about, **shown})
-        if lines:
-            theirs = dict(zip(cells, group.published, strict=True))
-            rows.append({"name": group.paper, "from": "paper", **group.about, **theirs})
-    lead = [Column(key, key) for key in dict.fromkeys(key for row in rows[:1] for key in row)]
-    named = [column for column in lead if column.key not in {*cells, "name", "from"}]
-    return Table([*named, Column("name", "method"), Column("from", "from"), *columns], rows, caption)
-
-
-def by_method(
-    table: Mapping[str, Sequence[Any]], variant: Callable[[str], str] = lambda arm: ""
-) -> list[Group]:
-    """Return a group for each method of one of the paper's tables."""
+def by_method(published: Mapping[str, Sequence[Any]], *rivals: str, variant: str = "") -> list[Group]:
+    """Return a group for each method of the paper; `variant` is that of the arms of these rivals."""
     return [
-        Group([(arm, variant(arm)) for arm, own in ARMS.items() if own.paper == name], name, published, {})
-        for name, published in table.items()
+        Group(name, [(a, variant if a in rivals else "") for a in ARMS if ARMS[a].paper == name], figures, {})
+        for name, figures in published.items()
     ]
 
 
-SHORT = [Column(m, m.upper(), "nats" if m == "nll" else "%") for m in METRICS]
-MILLIONS = Column("params", "params (M)", format=".3f")
+def bara_by(heading: str, table: str, variants: Iterable[str]) -> list[Group]:
+    """Return a group for each variation of BaRA."""
+    found = zip(variants, PUBLISHED[table].items(), strict=True)
+    return [
+        Group("BaRA", [(arm, variant) for arm in BARA], figures, {heading: name})
+        for variant, (name, figures) in found
+    ]
 
 
-def scores_tables(
-    records: Records, arms: Sequence[str], *, name: str, tested: Sequence[str], averaged: Sequence[str]
-) -> list[Table]:
+def scores(table: str, tested: Sequence[str], averaged: Sequence[str]) -> list[Part]:
     """Return a table a metric, a row a method and a column a data set."""
-    tables = []
+    parts = []
     for metric, caption in METRICS.items():
-        own = name == "in_distribution"
         cells = {
-            task: over_seeds(score(metric), task)
-            if own or task == SHIFTED_FROM
-            else over_seeds(score(metric, task), SHIFTED_FROM)
+            task: over_seeds(score(metric, task), SHIFTED_FROM)
+            if table == "out_of_distribution" and task in SHIFTED
+            else over_seeds(score(metric), task)
             for task in tested
         }
-        whole = {"params": parameters, **cells, "average": average(cells[task] for task in averaged)}
-        columns = [MILLIONS, *(Column(task, DATASETS[task].name) for task in tested)]
-        groups = by_method(PUBLISHED[name][metric])
-        tables.append(
-            table_of(records, arms, groups, whole, caption, [*columns, Column("average", "average")])
-        )
-    return tables
+        columns: dict[Column, Cell] = {MILLIONS: parameters}
+        columns |= {Column(task, DATASETS[task].name): cell for task, cell in cells.items()}
+        columns[Column("average", "average")] = average(cells[task] for task in averaged)
+        parts.append(Part(caption, by_method(PUBLISHED[table][metric]), columns))
+    return parts
 
 
-def efficiency_table(records: Records, arms: Sequence[str]) -> list[Table]:
-    """Return memory and times on WG-S."""
-    reads: dict[str, tuple[Column, Read]] = {
-        "memory": (Column("memory", "peak GPU memory", "GiB"), lambda r: r["peak_gib"]),
-        "train": (Column("train", "training", "s", ".0f"), lambda r: r["seconds"]["train"]),
-        "evaluate": (Column("evaluate", "inference", "s", ".0f"), lambda r: r["seconds"]["evaluate"]),
-    }
-    cells = {key: over_seeds(read, "winogrande_s") for key, (_, read) in reads.items()}
-    caption = "WG-S. Inference here: S = 0 and the most draws. The paper's GPU is an RTX PRO 6000"
-    columns = [column for column, _ in reads.values()]
-    return [table_of(records, arms, by_method(PUBLISHED["efficiency"]), cells, caption, columns)]
+def _prior(concentration: float, rate: float) -> Settings:
+    gamma = {"name": "gamma", "concentration": concentration, "rate": rate}
+    return {"method.phi_prior": gamma, "method.theta_prior": gamma}
 
 
-def prior_table(records: Records, arms: Sequence[str]) -> list[Table]:
-    """Return BaRA on WG-S under five priors."""
-    reads = {"sparsity": lambda r: r["sparsity"].get("psi"), **{m: score(m) for m in METRICS}}
-    cells = {key: over_seeds(read, "winogrande_s") for key, read in reads.items()}
-    names = zip(prior_variants(), PUBLISHED["prior"].items(), strict=True)
-    groups = [
-        Group([(arm, variant) for arm in BARA], "BaRA", published, {"prior": name})
-        for variant, (name, published) in names
-    ]
-    columns = [Column("sparsity", "sparsity", "%"), *SHORT]
-    caption = "WG-S. Sparsity here: share of products Φθ below 0.1"
-    return [table_of(records, arms, groups, cells, caption, columns)]
+def _rank(r: int) -> Settings:
+    return {"adapter.r": r, "adapter.lora_alpha": 2.0 * r}
 
 
-def prior_variants() -> dict[str, Settings]:
-    """Return the priors of both gates; Gamma(1, 1) is the arm itself."""
-    found: dict[str, Settings] = {}
-    for concentration, rate in PRIORS:
-        gamma = {"name": "gamma", "concentration": concentration, "rate": rate}
-        own = concentration == rate == 1.0
-        both = {} if own else {"method.phi_prior": gamma, "method.theta_prior": gamma}
-        found["" if own else f"gamma{concentration}_{rate}"] = both
-    return found
+PRIORS: dict[str, Settings] = {
+    "gamma0.5-1": _prior(0.5, 1.0),
+    "": {},
+    "gamma2-1": _prior(2.0, 1.0),
+    "gamma1-0.5": _prior(1.0, 0.5),
+    "gamma1-2": _prior(1.0, 2.0),
+}
+LATENTS: dict[str, Settings] = {"phi": {"method.latent": "phi"}, "theta": {"method.latent": "theta"}, "": {}}
+RANKS: dict[str, Settings] = {"": {}, "r16": _rank(16), "r32": _rank(32), "r64": _rank(64)}
 
 
-def hierarchy_table(records: Records, arms: Sequence[str]) -> list[Table]:
-    """Return BaRA with global gates, local gates or both."""
-    groups = [
-        Group(
-            [(arm, "" if name == LATENTS[-1] else name) for arm in BARA], "BaRA", published, {"gates": name}
-        )
-        for name, published in PUBLISHED["hierarchy"].items()
-    ]
-    return [table_of(records, arms, groups, over_tasks(), "Averages over the six data sets", SHORT)]
-
-
-def rank_table(records: Records, arms: Sequence[str]) -> list[Table]:
-    """Return BaRA at rank 8 beside two rivals at rank 16."""
-    groups = by_method(PUBLISHED["rank"], lambda arm: "" if arm in BARA else "r16")
-    cells = {"params": parameters, **over_tasks()}
-    caption = "Averages over the six data sets; ScalaBL and BLoB have rank 16"
-    return [table_of(records, arms, groups, cells, caption, [MILLIONS, *SHORT])]
-
-
-def rank_variants(ranks: Sequence[int]) -> dict[str, Settings]:
-    """Return ranks with the scale alpha / r of the protocol; rank 8 is the arm itself."""
-    names = ("" if r == 8 else f"r{r}" for r in ranks)
-    return {
-        name: {"adapter.r": r, "adapter.lora_alpha": 2.0 * r} if name else {}
-        for name, r in zip(names, ranks, strict=True)
-    }
-
-
-def sparsity_table(records: Records, arms: Sequence[str]) -> list[Table]:
-    """Return the sparsity of the gates by rank, on ARC-C."""
-
-    def at(gate: str, rank: str) -> Cell:
-        cell = over_seeds(lambda record: record.get("gates", {}).get(gate), "arc_challenge")
-        return lambda records, arm, _: cell(records, arm, rank)
-
-    tables = []
-    for gate, symbol in GATES.items():
-        cells = {f"r{r}": at(gate, name) for r, name in zip(RANKS, rank_variants(RANKS), strict=True)}
-        columns = [Column(f"r{r}", f"r = {r}", "%") for r in RANKS]
-        caption = f"{symbol}, ARC-C: value projections, last token, entries below 0.1, one draw"
-        groups = by_method(PUBLISHED["sparsity"][gate])
-        tables.append(table_of(records, arms, groups, cells, caption, columns))
-    return tables
-
-
-def alignment_table(records: Records, arms: Sequence[str]) -> list[Table]:
-    """Return win rates, pass rates, diversity and tax of models that learnt to reply."""
-    cells = {key: over_seeds(read, alignment.TASK) for key, (_, read) in alignment.COLUMNS.items()}
-    columns = [column for column, _ in alignment.COLUMNS.values()]
-    groups = by_method(PUBLISHED["alignment"])
-    return [table_of(records, arms, groups, cells, alignment.CAPTION, columns)]
+def _at_rank(gate: str, rank: str) -> Cell:
+    cell = over_seeds(lambda record: record.get("gates", {}).get(gate), "arc_challenge")
+    return lambda records, arm, _: cell(records, arm, rank)
 
 
 TABLES = {
     "in_distribution": PaperTable(
-        "In-distribution scores",
-        tuple(ARMS),
-        TRAINED_ON,
-        partial(scores_tables, name="in_distribution", tested=TRAINED_ON, averaged=TRAINED_ON),
+        "In-distribution scores", tuple(ARMS), TRAINED_ON, scores("in_distribution", TRAINED_ON, TRAINED_ON)
     ),
     "out_of_distribution": PaperTable(
         "Out-of-distribution scores of runs trained on OBQA",
         tuple(ARMS),
         (SHIFTED_FROM,),
-        partial(scores_tables, name="out_of_distribution", tested=(SHIFTED_FROM, *SHIFTED), averaged=SHIFTED),
+        scores("out_of_distribution", (SHIFTED_FROM, *SHIFTED), SHIFTED),
         shifted=SHIFTED,
     ),
     "efficiency": PaperTable(
-        "Memory and time", ("scalabl", "blob", *BARA), ("winogrande_s",), efficiency_table
+        "Memory and time",
+        ("scalabl", "blob", *BARA),
+        ("winogrande_s",),
+        [
+            Part(
+                "WG-S. Inference here: S = 0 and the most draws. The paper's GPU is an RTX PRO 6000",
+                by_method(PUBLISHED["efficiency"]),
+                {
+                    Column("memory", "peak GPU memory", "GiB"): on_wgs(lambda r: r["peak_gib"]),
+                    Column("train", "training", "s", ".0f"): on_wgs(lambda r: r["seconds"]["train"]),
+                    Column("test", "inference", "s", ".0f"): on_wgs(lambda r: r["seconds"]["evaluate"]),
+                },
+            )
+        ],
     ),
-    "prior": PaperTable("Priors", BARA, ("winogrande_s",), prior_table, lambda arm: prior_variants()),
+    "prior": PaperTable(
+        "Priors",
+        BARA,
+        ("winogrande_s",),
+        [
+            Part(
+                "WG-S. Sparsity here: share of products Φθ below 0.1",
+                bara_by("prior", "prior", PRIORS),
+                {
+                    Column("sparsity", "sparsity", "%"): on_wgs(lambda r: r["sparsity"].get("psi")),
+                    **three(on_wgs),
+                },
+            )
+        ],
+        PRIORS,
+    ),
     "hierarchy": PaperTable(
         "Global and local gates",
         BARA,
         TRAINED_ON,
-        hierarchy_table,
-        lambda arm: {"phi": {"method.latent": "phi"}, "theta": {"method.latent": "theta"}, "": {}},
+        [Part("Averages over the six data sets", bara_by("gates", "hierarchy", LATENTS), OVER_TASKS)],
+        LATENTS,
     ),
     "rank": PaperTable(
         "Parameter budgets",
         ("scalabl", "blob", *BARA),
         TRAINED_ON,
-        rank_table,
-        lambda arm: {"": {}} if arm in BARA else rank_variants((16,)),
+        [
+            Part(
+                "Averages over the six data sets; ScalaBL and BLoB have rank 16",
+                by_method(PUBLISHED["rank"], "scalabl", "blob", variant="r16"),
+                {MILLIONS: parameters, **OVER_TASKS},
+            )
+        ],
+        {"r16": RANKS["r16"]},
+        ("scalabl", "blob"),
     ),
     "sparsity": PaperTable(
         "Sparsity of the gates",
         ("lora", *BARA),
         ("arc_challenge",),
-        sparsity_table,
-        lambda arm: rank_variants(RANKS),
+        [
+            Part(
+                f"{symbol}, ARC-C: value projections, last token, entries below 0.1, one draw",
+                by_method(PUBLISHED["sparsity"][gate]),
+                {
+                    Column(name or "r8", f"r = {(name or 'r8')[1:]}", "%"): _at_rank(gate, name)
+                    for name in RANKS
+                },
+            )
+            for gate, symbol in GATES.items()
+        ],
+        RANKS,
         gates=True,
     ),
     "alignment": PaperTable(
         "Replies: best of n, programs, and the alignment tax",
         ("lora", "blob", "scalabl", *BARA),
         (alignment.TASK,),
-        alignment_table,
-        lambda arm: {"": alignment.SETTINGS},
+        [
+            Part(
+                alignment.CAPTION,
+                by_method(PUBLISHED["alignment"]),
+                {column: over_seeds(read, alignment.TASK) for column, read in alignment.COLUMNS.items()},
+            )
+        ],
+        {"": alignment.SETTINGS},
     ),
 }

@@ -232,6 +232,7 @@ def test_every_table(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not [record for record in records(folder).values() if "failed" in record]
     pages = {path.stem: path.read_text() for path in folder.glob("*.md")}
     assert set(pages) == set(TABLES)
+    assert {path.stem for path in folder.glob("*.png")} == {"sparsity", "alignment"}
     for name, page in pages.items():
         assert (name == "prior") == ("Gamma(0.5, 1.0)" in page)
         first = {"hierarchy": "phi", "prior": "Gamma(1.0, 1.0)"}.get(name)
