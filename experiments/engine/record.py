@@ -1,8 +1,7 @@
 """What is kept of one finished run: some kilobytes of JSON, small enough to be committed.
 
-Scores, bins of the reliability diagram and the risk-coverage curve per number of draws S; per shifted task
-the same scores and how well the shift is detected; settings, versions and times. Predictions row by row stay
-in the folder of the run (`load_predictions`).
+Scores per number of draws S; per shifted task the same scores and how well the shift is detected; settings,
+versions and times. Predictions row by row stay in the folder of the run (`load_predictions`).
 """
 
 import math
@@ -17,7 +16,7 @@ from torch import Tensor
 from bara_pyro.data import answer_token_ids, encode_labels
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.extras.hub.upload.scrub import scrubbed
-from bara_pyro.metrics import ood_auroc, reliability_bins, risk_coverage
+from bara_pyro.metrics import ood_auroc
 from bara_pyro.runs.config import WITHOUT_EFFECT, RunConfig, parse_config
 from bara_pyro.runs.evaluate import evaluate_system
 from bara_pyro.runs.fingerprint import fingerprint
@@ -31,30 +30,22 @@ from experiments.engine.provenance import code_state
 SCHEMA, KIND = 1, "bara_pyro record"
 # What every record has; one of a run that failed has `failed` (the message) and none of the scores.
 IDENTITY = ("config_hash", "settings", "config", "method", "task", "split", "seed", "steps")
-SCORES = ("metrics", "reliability", "risk_coverage", "parameters", "sparsity", "environment", "shifted")
-# Coverages (percent) at which the risk is kept.
-COVERAGES = tuple(range(2, 101, 2))
+SCORES = ("metrics", "parameters", "sparsity", "environment", "shifted")
 # Mutual information (nats) below this is rounding: the draws are all the same.
 NO_SPREAD = 1e-9
 
 Record = dict[str, Any]
-StoredBins = dict[str, list[float | None]]
-"""Of each bin of a reliability diagram `counts`, `accuracy` and `confidence`, null where it has no row."""
 
 
 def make_record(system: System, out: Path, settings: Mapping[str, Any]) -> Record:
     """Evaluate a fitted system on its own task, into the folder of its run, and return its record."""
     report = evaluate_system(system, out, wall_clock_train_s=train_seconds(out))
-    reliability, coverage = ({}, {}) if system.conversations else _of_answers(out)
     return {
         **identity(system.config, settings),
         "backbone_fingerprint": fingerprint(system.backbone),
         "code": code_state(),
         "task": report["task"],
         "metrics": report["metrics"],
-        "reliability": reliability,
-        "risk_coverage": coverage,
-        "classes": len(system.task.labels),
         "shifted": {},
         **{key: report[key] for key in ("parameters", "sparsity", "environment", "notes")},
         **{key: report[key] for key in ("wall_clock_train_s", "wall_clock_evaluate_s")},
@@ -65,14 +56,6 @@ def make_record(system: System, out: Path, settings: Mapping[str, Any]) -> Recor
 def _fitted(out: Path) -> dict[str, float]:
     """Return what was fitted when training was over; how long that took is in the run's wall-clock time."""
     return {key: value for key, value in read_json(out / FITTED).items() if not key.endswith("seconds")}
-
-
-def _of_answers(out: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the bins of the reliability diagrams and the risk-coverage curves, which replies have not."""
-    labels, predicted = load_predictions(out)
-    bins = {str(s): reliability_numbers(p, labels) for s, p in predicted.items()}
-    risks = {str(s): _risk(p, labels) for s, p in predicted.items()}
-    return bins, {"coverage": list(COVERAGES), **risks}
 
 
 def identity(config: RunConfig, settings: Mapping[str, Any]) -> Record:
@@ -115,8 +98,7 @@ def shifted_scores(system: System, out: Path, name: str) -> dict[str, Any]:
 
     Returns:
         `metrics` (per S), `auroc` (percent, per S: of telling shifted rows by predictive `entropy` and, where
-        the draws differ, by `mutual_information` at the largest S), `classes` (if it differs from the run's
-        own, so do the entropies) and `wall_clock_evaluate_s`.
+        the draws differ, by `mutual_information` at the largest S) and `wall_clock_evaluate_s`.
 
     Raises:
         ConfigError: the run itself was not evaluated on test rows.
@@ -138,7 +120,6 @@ def shifted_scores(system: System, out: Path, name: str) -> dict[str, Any]:
     return {
         "metrics": report["metrics"],
         "auroc": auroc,
-        "classes": len(other.task.labels),
         "wall_clock_evaluate_s": report["wall_clock_evaluate_s"],
     }
 
@@ -163,24 +144,6 @@ def mutual_information(folder: Path, samples: int) -> Tensor:
 def entropy(log_probs: Tensor) -> Tensor:
     """Return the entropy in nats of each row of class log-probabilities (..., classes)."""
     return torch.special.entr(log_probs.exp()).sum(dim=-1)
-
-
-def reliability_numbers(log_probs: Tensor, labels: Tensor) -> StoredBins:
-    """Return the reliability diagram's numbers; bins are of equal width, those without rows hold null."""
-    bins = reliability_bins(log_probs, labels)
-    means = {"accuracy": bins.accuracy, "confidence": bins.confidence}
-    return {"counts": bins.counts.tolist()} | {k: _rounded(v) for k, v in means.items()}
-
-
-def _risk(log_probs: Tensor, labels: Tensor) -> list[float | None]:
-    """Return the risk (percent) at `COVERAGES`, each at the least number of rows that covers as much."""
-    risk = risk_coverage(log_probs, labels)[1]
-    rows = [-(-coverage * len(risk) // 100) for coverage in COVERAGES]
-    return _rounded(risk[[count - 1 for count in rows]])
-
-
-def _rounded(values: Tensor) -> list[float | None]:
-    return [None if math.isnan(value) else round(value, 5) for value in values.tolist()]
 
 
 def number(value: float | None) -> float:

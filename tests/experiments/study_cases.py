@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,9 @@ from zlib import crc32
 import torch
 from torch import Tensor
 
-from bara_pyro.metrics import evaluate, reliability_bins, risk_coverage
+from bara_pyro.metrics import evaluate
 from bara_pyro.runs.atomic import write_jsonl
-from experiments.engine.record import COVERAGES, KIND, Record, read_record
+from experiments.engine.record import KIND, Record, read_record
 from experiments.engine.results import Results, results_path, write_study
 from experiments.engine.rows import RunRows
 from experiments.page.report import page
@@ -85,9 +84,6 @@ def make_record(
     """Return a record as `experiments.engine.record.make_record` makes it, without a run."""
     method = arm.split(", ", maxsplit=1)[0]
     settings = {"method": method, "task.name": task, "seed": seed}
-    bins = {s: reliability_bins(p, labels) for s, p in predicted.items()}
-    risks = {s: risk_coverage(p, labels)[1] for s, p in predicted.items()}
-    rows = [-(-coverage * len(labels) // 100) - 1 for coverage in COVERAGES]
     return {
         "schema": 1,
         "kind": KIND,
@@ -100,17 +96,6 @@ def make_record(
         "seed": seed,
         "steps": 1000,
         "metrics": {str(s): finite(evaluate(p, labels)) for s, p in predicted.items()},
-        "reliability": {
-            str(s): {
-                "counts": b.counts.tolist(),
-                "accuracy": [None if math.isnan(v) else round(v, 5) for v in b.accuracy.tolist()],
-                "confidence": [None if math.isnan(v) else round(v, 5) for v in b.confidence.tolist()],
-            }
-            for s, b in bins.items()
-        },
-        "risk_coverage": {"coverage": list(COVERAGES)}
-        | {str(s): [round(v, 5) for v in risk[rows].tolist()] for s, risk in risks.items()},
-        "classes": predicted[0].shape[1],
         "shifted": {},
         "parameters": {"model": 1000, "guide": 23, "trainable": 23576 + 10 * len(method), "frozen": 10**6},
         "sparsity": {"phi": 5.0 + seed, "theta": 20.0, "psi": 30.5} if method == "bara" else {},
@@ -130,7 +115,7 @@ def shifted_scores(arm: str, name: str, seed: int, own: dict[int, Tensor]) -> di
     if METHODS[arm.split(", ", maxsplit=1)[0]][2]:
         auroc["10"]["mutual_information"] = 60.0 + seed
     scores = {str(s): finite(evaluate(p, labels)) for s, p in predicted.items()}
-    return {"metrics": scores, "auroc": auroc, "classes": own[0].shape[1], "wall_clock_evaluate_s": 1.0}
+    return {"metrics": scores, "auroc": auroc, "wall_clock_evaluate_s": 1.0}
 
 
 def write_run(folder: Path, labels: Tensor, predicted: dict[int, Tensor]) -> None:

@@ -3,27 +3,31 @@
 python -m experiments demo --run runs/demo
 """
 
+import math
 from pathlib import Path
 
 import torch
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from bara_pyro.cli.demo_page import METHODS, TRUTH
 from bara_pyro.cli.scores import score_table
 from bara_pyro.cli.terminal import say
-from bara_pyro.metrics import ReliabilityBins
+from bara_pyro.metrics import ReliabilityBins, reliability_bins
 from bara_pyro.metrics.reliability import bin_edges
 from bara_pyro.report import reliability_diagram
 from bara_pyro.runs.evaluate import truth_predictions
 from bara_pyro.runs.folder import load_system
 from bara_pyro.untrusted.files import read_json
 from experiments.engine.arguments import command_line
-from experiments.engine.record import StoredBins, load_predictions, reliability_numbers
+from experiments.engine.record import load_predictions
 from experiments.engine.results import Results, results_option
 from experiments.page.parts import Part, Picture
 from experiments.page.spec import StudySpec
 
 SAMPLES = 10
+StoredBins = dict[str, list[float | None]]
+"""Of each bin of a reliability diagram `counts`, `accuracy` and `confidence`, null if it has no row."""
 SHOWN = {f"LoRA {SAMPLES}": "LoRA", f"BaRA gate {SAMPLES}": "BaRA"}  # key of the results -> title
 
 
@@ -53,6 +57,16 @@ def stored_bins(stored: StoredBins) -> ReliabilityBins:
         for key in ("counts", "accuracy", "confidence")
     )
     return ReliabilityBins(bin_edges(len(counts)), counts, accuracy, confidence)
+
+
+def reliability_numbers(log_probs: Tensor, labels: Tensor) -> StoredBins:
+    """Return the reliability diagram's numbers; bins are of equal width."""
+    bins = reliability_bins(log_probs, labels)
+    means = {"accuracy": bins.accuracy.tolist(), "confidence": bins.confidence.tolist()}
+    return {"counts": bins.counts.tolist()} | {
+        key: [None if math.isnan(value) else round(value, 5) for value in values]
+        for key, values in means.items()
+    }
 
 
 def bins_of(run: Path) -> dict[str, StoredBins]:
