@@ -3,11 +3,12 @@
 Each function returns a matplotlib figure; `save` writes it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -31,8 +32,6 @@ from experiments.page.values import display, largest_draws, over_tasks, score
 
 PAGE = 5.0
 """Inches: of a figure whose letters can be read on a phone, where it is as wide as the screen."""
-
-FILL = PALETTE[0]
 
 
 def save(figure: Figure, path: Path, alt: str) -> Path:
@@ -78,12 +77,26 @@ def score_figure(study: Study) -> Figure:
     axes = figure.add_subplot()
     for place, (arm, (middle, spread)) in enumerate(found.items()):
         ours = arm.partition(", ")[0] in tagged("ours")
-        axes.errorbar(middle, place, xerr=spread, fmt="D" if ours else "o", color=FILL if ours else INK,
+        axes.errorbar(middle, place, xerr=spread, fmt="D" if ours else "o", color=PALETTE[0] if ours else INK,
                       ecolor=GREY, capsize=2, label=display(arm))  # fmt: skip
-    dress(axes, "NLL (nats)")
-    axes.set_yticks(range(len(found)), [display(arm) for arm in found], fontsize=NORMAL, color=INK)
-    axes.set_ylim(len(found) - 0.5, -0.5)
+    name_rows(axes, map(display, found), "NLL (nats)")
     return figure
+
+
+def draw_difference(axes: Axes, place: int, found: Mapping[str, float], label: str | None = None) -> None:
+    """Draw a difference with its interval; the mark is filled if the interval does not cover zero."""
+    sides = [[found["difference"] - found["low"]], [found["high"] - found["difference"]]]
+    face = "white" if found["low"] <= 0 <= found["high"] else INK
+    axes.errorbar(found["difference"], place, xerr=np.maximum(sides, 0), fmt="o", color=INK,
+                  markerfacecolor=face, markersize=6, capsize=3, elinewidth=1.4, label=label)  # fmt: skip
+
+
+def name_rows(axes: Axes, names: Iterable[str], heading: str) -> None:
+    """Name the rows of a figure, the first on top, and what is drawn in them."""
+    labels = [*names]
+    dress(axes, heading)
+    axes.set_yticks(range(len(labels)), labels, fontsize=NORMAL, color=INK)
+    axes.set_ylim(len(labels) - 0.5, -0.5)
 
 
 def difference_figure(entries: Sequence[Mapping[str, Any]], reference: str, metric: str = "nll") -> Figure:
@@ -105,15 +118,10 @@ def difference_figure(entries: Sequence[Mapping[str, Any]], reference: str, metr
             if e["task"] != main:
                 axes.plot(value["difference"], place, "|", color=GREY, markersize=9, label=e["task"])
                 continue
-            sides = [[value["difference"] - value["low"]], [value["high"] - value["difference"]]]
-            face = "white" if value["low"] <= 0 <= value["high"] else INK
-            axes.errorbar(value["difference"], place, xerr=np.maximum(sides, 0), fmt="o", color=INK,
-                          markerfacecolor=face, markersize=6, capsize=3, elinewidth=1.4)  # fmt: skip
+            draw_difference(axes, place, value)
     axes.axvline(0, color=INK, linewidth=0.9, linestyle="--")
     unit = {"nll": " (nats)", "acc": " (points)", "ece": " (points)"}.get(metric, "")
-    dress(axes, f"{metric.upper()} minus that of {display(reference)}{unit}")
-    axes.set_yticks(range(len(arms)), [display(arm) for arm in arms], fontsize=NORMAL, color=INK)
-    axes.set_ylim(len(arms) - 0.5, -0.5)
+    name_rows(axes, map(display, arms), f"{metric.upper()} minus that of {display(reference)}{unit}")
     _legend_of_differences(figure, found[0]["level"], main)
     return figure
 

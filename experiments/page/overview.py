@@ -9,8 +9,8 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from bara_pyro.errors import DataError
-from bara_pyro.report.style import INK, NORMAL, dress, new_figure
-from experiments.page.figures import PAGE, save
+from bara_pyro.report.style import INK, new_figure
+from experiments.page.figures import PAGE, draw_difference, name_rows, save
 from experiments.page.template import Renderer
 
 TEXT = Path(__file__).with_suffix(".md")
@@ -112,13 +112,7 @@ def contrast_figure(found: Mapping[str, Mapping[str, Any]]) -> Figure:
     figure = new_figure(PAGE, 0.42 * len(found) + 1.0)
     axes = figure.add_subplot()
     for place, (label, entry) in enumerate(found.items()):
-        middle = entry["difference"]
-        sides = [[middle - entry["low"]], [entry["high"] - middle]]
-        face = "white" if entry["low"] <= 0 <= entry["high"] else INK
-        axes.errorbar(middle, place, xerr=sides, fmt="o", color=INK, markerfacecolor=face, capsize=3,
-                      label=label.replace("\n", " "))  # fmt: skip
+        draw_difference(axes, place, entry, label.replace("\n", " "))
     axes.axvline(0, color=INK, linewidth=0.9, linestyle="--")
-    dress(axes, "NLL minus LoRA's (nats)")
-    axes.set_yticks(range(len(found)), [*found], fontsize=NORMAL, color=INK)
-    axes.set_ylim(len(found) - 0.5, -0.5)
+    name_rows(axes, found, "NLL minus LoRA's (nats)")
     return figure

@@ -20,13 +20,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from bara_pyro.report import Column, Table
-from bara_pyro.report.style import INK, NORMAL, PALETTE, dress, legend_of, new_figure
+from bara_pyro.report.style import INK, PALETTE, legend_of, new_figure
 from experiments.engine.arguments import option
 from experiments.engine.methods import rehearsed_or_not
 from experiments.engine.record import number
 from experiments.engine.results import Study
 from experiments.engine.run import Arms
-from experiments.page.figures import PAGE
+from experiments.page.figures import PAGE, name_rows
 from experiments.page.parts import Folded, Part, Picture
 from experiments.page.spec import arm_study
 from experiments.page.values import display, largest_draws, score
@@ -150,9 +150,7 @@ def regret_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
             axes.plot(x[key], place, mark, color=colour, markersize=6)
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter("{x:g}")
-    dress(axes, "NLL above the best (nats)")
-    axes.set_yticks(range(len(rows)), [row["name"] for row in rows], fontsize=NORMAL, color=INK)
-    axes.set_ylim(len(rows) - 0.5, -0.5)
+    name_rows(axes, (row["name"] for row in rows), "NLL above the best (nats)")
     handles = [
         Line2D([], [], marker=mark, color=INK, linestyle="none", label=what) for mark, what in MARKS.values()
     ]
