@@ -21,7 +21,7 @@ from bara_pyro.extras.replies.sandbox.humaneval import STOP_SEQUENCES
 from bara_pyro.metrics import pass_at_k_per_problem, self_bleu_diversity, win_rate_per_prompt
 from bara_pyro.report import Column
 from bara_pyro.runs.system import System
-from bara_pyro.types import Law
+from bara_pyro.types import PredictiveName
 from bara_pyro.untrusted.files import read_jsonl
 from experiments.paper.protocol import Settings
 
@@ -155,9 +155,9 @@ def taxed(system: System, data: Path, rows: int | None) -> dict[str, dict[str, f
     drawn = system.guide.stochastic and bool(system.model.latents)
     samples = max(system.config.predict.samples)
     found: dict[str, dict[str, float]] = {}
-    laws: dict[str, Law] = {"before": "base", "after": "joint" if drawn else "mean"}
-    for when, law in laws.items():
-        lm = BaraLM(system, law=law, samples=samples, batch_size=8)
+    predictives: dict[str, PredictiveName] = {"before": "base", "after": "joint" if drawn else "mean"}
+    for when, predictive in predictives.items():
+        lm = BaraLM(system, predictive, samples, batch_size=8)
         for task, scores in evaluate_tasks(lm, TAXED, data_dir=data, limit=rows)["results"].items():
             right = next(scores[key] for key in ACCURACY if key in scores)
             found.setdefault(task.removeprefix("bara_"), {})[when] = 100 * float(right)
