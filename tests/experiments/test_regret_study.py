@@ -59,7 +59,7 @@ def test_regret_is_taken_from_the_best_with_the_same_task_and_rows() -> None:
     found = regret.losses(study).groupby("method")["regret"].apply(sorted)
     assert found["lora"] == pytest.approx([0.0, 0.0, 0.2, math.inf])
     assert found["bara-gate"] == pytest.approx([0.0, 0.0, 0.1, 0.5])
-    picture, table = regret.parts(study)
+    picture, table, _ = regret.parts(study)
     rows = {row["name"]: row for row in table.rows}
     assert rows["BaRA gate"]["median"] == pytest.approx(0.05)
     assert rows["BaRA gate"]["near"] == 50
