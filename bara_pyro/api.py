@@ -96,11 +96,11 @@ def train(
     if isinstance(model, Backbone):
         own = {f"backbone.{key}": value for key, value in model.settings.items()}
         for key, has in own.items():
-            if (asked := given.get(key, has)) != has:
+            if (requested := given.get(key, has)) != has:
                 name = key.partition(".")[2]
                 raise ConfigError(
-                    f"{name}={asked!r}, but the given language model has {name} {has}: leave {name} out, or "
-                    "load the model with it."
+                    f"{name}={requested!r}, but the given language model has {name} {has}: leave {name} out, "
+                    "or load the model with it."
                 )
         given |= own
     elif isinstance(model, str | Path):
@@ -195,8 +195,8 @@ def evaluate(
     run = fitted(run, with_rows=data is None)
     if data is not None:
         run = replace(run, task=rows_asked(run, data))
-    asked = [samples] if isinstance(samples, int) else samples
-    given = {"predict.samples": asked and [*asked], "task.evaluate_on": split}
-    changes = {key: value for key, value in given.items() if value is not None}
+    numbers = [samples] if isinstance(samples, int) else samples
+    settings = {"predict.samples": numbers and [*numbers], "task.evaluate_on": split}
+    changes = {key: value for key, value in settings.items() if value is not None}
     config = load_config(overrides=changes, base=run.config)
     return evaluate_system(run.with_config(config), None if out is None else Path(out))

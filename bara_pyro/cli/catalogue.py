@@ -70,12 +70,12 @@ def registered() -> Catalogue:
     }
 
 
-def _entries(registry: Registry[Item], made: Callable[[Item], Entry]) -> list[Entry]:
+def _entries(registry: Registry[Item], entry_of: Callable[[Item], Entry]) -> list[Entry]:
     """Return a line for each name; if its package cannot be imported, the line says why."""
     lines = []
     for name in registry:
         try:
-            lines.append(made(registry.find(name)))
+            lines.append(entry_of(registry.find(name)))
         except ConfigError as error:
             lines.append(Entry(name=name, summary=str(error), source=""))
     return lines

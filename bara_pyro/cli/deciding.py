@@ -100,8 +100,8 @@ class DecisionCommand:
         from bara_pyro.runs.folder import load_system
         from bara_pyro.runs.system import require_answers
 
-        own = self.input_file is None or self.calibration is None
-        system = load_system(self.run, backbone=self.model, device=self.device, with_rows=own)
+        run_rows = self.input_file is None or self.calibration is None
+        system = load_system(self.run, backbone=self.model, device=self.device, with_rows=run_rows)
         require_answers(system.config)
         note_of_draws(system, samples=self.samples, seed=self.seed)
         rows = known_rows(system, self.calibration, given=self.columns, answers=answers)

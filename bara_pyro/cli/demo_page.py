@@ -49,7 +49,7 @@ def write_page(out: Path, system: System, rows: list[Json], quick: bool) -> None
         truth = truth_predictions(system)
         predictions = {samples: _predicted(out, samples, truth) for samples in (10, 0)}
         bins = {
-            samples: {name: reliability_bins(*found) for name, found in systems.items()}
+            samples: {name: reliability_bins(*predicted) for name, predicted in systems.items()}
             for samples, systems in predictions.items()
         }
         curves = _histories(out, system.model.num_data)
@@ -75,8 +75,8 @@ def write_page(out: Path, system: System, rows: list[Json], quick: bool) -> None
 
 
 def _predicted(out: Path, samples: int, truth: Predictions | None) -> dict[str, Predictions]:
-    found = {name: _predictions(out / method, samples) for method, name in METHODS.items()}
-    return found if truth is None else {**found, TRUTH: truth}
+    systems = {name: _predictions(out / method, samples) for method, name in METHODS.items()}
+    return systems if truth is None else {**systems, TRUTH: truth}
 
 
 def _predictions(folder: Path, samples: int) -> Predictions:
@@ -142,11 +142,11 @@ def abstention_table(systems: Mapping[str, Predictions]) -> Table:
     columns = [Column("method", "answers, most confident first")]
     columns += [Column(str(share), f"{share} %", "", ".0f") for share in ANSWERED]
     rows: list[Json] = []
-    for name, found in systems.items():
-        confidence, correct = correctness(*found)
+    for name, predictions in systems.items():
+        confidence, correct = correctness(*predictions)
         ranked = correct[confidence.argsort(descending=True, stable=True)]
-        kept = {share: ranked[: max(1, len(ranked) * share // 100)] for share in ANSWERED}
-        rows.append({"method": name, **{str(share): _percent(1 - part) for share, part in kept.items()}})
+        answered = {share: ranked[: max(1, len(ranked) * share // 100)] for share in ANSWERED}
+        rows.append({"method": name, **{str(share): _percent(1 - part) for share, part in answered.items()}})
     return Table(columns, rows, "wrong answers in %, by the share of questions that is answered")
 
 

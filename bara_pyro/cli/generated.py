@@ -82,28 +82,28 @@ class Setting:
 def option_settings() -> list[Setting]:
     """Return every setting of a run except those of its method, in the order of the help."""
     fields = setting_fields()
-    found = [Setting(key, name, fields[key]) for name, key in setting_names().items()]
+    settings = [Setting(key, name, fields[key]) for name, key in setting_names().items()]
     order = [*COMMON, *(key for key in fields if key not in COMMON)]
     panels = [None, *PANELS.values()]
     rank = {panel: place for place, panel in enumerate(panels)}
-    return sorted(found, key=lambda s: (rank.get(s.panel, len(panels)), order.index(s.key)))
+    return sorted(settings, key=lambda s: (rank.get(s.panel, len(panels)), order.index(s.key)))
 
 
 def takes_settings(command: Command) -> Command:
     """Give a command an option for each setting; `given` receives those typed, dotted key to value."""
     known = {setting.name: setting for setting in option_settings()}
-    own = inspect.signature(command, eval_str=True).parameters
+    parameters = inspect.signature(command, eval_str=True).parameters
 
     @wraps(command)
     def wrapped(**arguments: object) -> None:
         read = {name: arguments.pop(name) for name in known}
-        given = {known[k].key: known[k].value(v) for k, v in read.items() if v is not None and v != []}
-        command(**arguments, given=given)
+        values = {known[k].key: known[k].value(v) for k, v in read.items() if v is not None and v != []}
+        command(**arguments, given=values)
 
     return with_parameters(
         wrapped,
         [
-            *(parameter for name, parameter in own.items() if name != "given"),
+            *(parameter for name, parameter in parameters.items() if name != "given"),
             *(setting.parameter() for setting in known.values()),
         ],
     )

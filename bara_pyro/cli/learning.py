@@ -90,15 +90,15 @@ def warning(scores: HeldOut, steps: int | None = None) -> str:
     longer = f"Train longer ({f'--steps {2 * steps}' if steps else '--epochs'}) or with"
     near = f"within {100 * NEAR:.0f} % of" if scores.nll <= (1 + NEAR) * scores.guess else "worse than"
     guess = f"guessing by class frequency ({scores.guess:.3f})"
-    found = finding(scores)
-    if found == "underconfident":
+    problem = finding(scores)
+    if problem == "underconfident":
         return (
             f"Warning: the run is underconfident: {100 * scores.accuracy:.0f} % of its answers are right, at "
             f"a mean confidence of {100 * scores.confidence:.0f} %. {longer} a higher --lr."
         )
-    if found is None:
+    if problem is None:
         return ""
-    lr = "a higher --lr" if found == "guessing" else "another --lr"
+    lr = "a higher --lr" if problem == "guessing" else "another --lr"
     return (
         f"Warning: the run has not learnt: its held-out NLL of {scores.nll:.3f} nats is {near} {guess}. "
         f"{longer} {lr}, and check the label column."

@@ -96,11 +96,11 @@ def _flag(option: Any) -> Any:
 
 
 def _store(option: Any, store: Any, ctx: Any, value: Any, state: Any) -> None:
-    given = state.opts.get(option.dest)
+    earlier = state.opts.get(option.dest)
     store(value, state)
     taken = state.opts[option.dest]
-    if given is not None and taken != given:
-        ctx.fail(f"{_typed(option.obj, given)} and {_typed(option.obj, taken)} contradict each other")
+    if earlier is not None and taken != earlier:
+        ctx.fail(f"{_typed(option.obj, earlier)} and {_typed(option.obj, taken)} contradict each other")
 
 
 def _typed(option: Any, value: Any) -> str:

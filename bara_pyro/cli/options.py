@@ -131,8 +131,8 @@ def takes_columns(*kinds: str) -> Callable[[Command], Command]:
             command(**arguments, columns=column_names(named))
 
         parameters: list[Parameter] = []
-        for name, own in inspect.signature(command, eval_str=True).parameters.items():
-            parameters += options.values() if name == "columns" else [own]
+        for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
+            parameters += options.values() if name == "columns" else [parameter]
         return with_parameters(wrapped, parameters)
 
     return taking

@@ -74,8 +74,8 @@ def warn_unlearnt(system: System, out: Path, report: Json) -> None:
     rows = [row for row in read_predictions(out) if row["label"] >= 0]
     if rows:
         scores = held_out(*log_probs_and_labels(rows, samples))
-        if found := warning(scores, system.config.train.steps):
-            remark(found)
+        if sentence := warning(scores, system.config.train.steps):
+            remark(sentence)
 
 
 def _say_next(system: System, out: Path) -> None:
@@ -96,8 +96,8 @@ def _stopped(stop: KeyboardInterrupt, out: Path) -> Stopped:
     number = stop.code - 128 if isinstance(stop, Stopped) else 2
     if not is_run(out):
         return Stopped("Stopped before anything was written.", number)
-    kept = f"{out} keeps the training up to its last checkpoint"
-    return Stopped(f"Stopped: {kept}. Resume with {how_to_resume(out)}.", number)
+    outcome = f"{out} keeps the training up to its last checkpoint"
+    return Stopped(f"Stopped: {outcome}. Resume with {how_to_resume(out)}.", number)
 
 
 class Stages:
@@ -142,8 +142,8 @@ def run(
     steps = steps_wanted(system, out)
     before = 0
     if config.adapter.calibrated:
-        learnt, asked = map(len, halves_of(system))
-        before = rehearsal_steps(steps, learnt, learnt + asked)
+        learnt, scored = map(len, halves_of(system))
+        before = rehearsal_steps(steps, learnt, learnt + scored)
     with progress(f"train {label}", before + steps) as advance:
         stages = Stages(before, steps, advance)
         fit(system, out, resume=resume, on_rehearsal=stages.rehearsal, on_step=stages.run)

@@ -70,5 +70,5 @@ def _is_point(system: "System") -> bool:
     from bara_pyro.core.guide import SiteGuide
 
     model, guide = system.model, system.guide
-    own = type(guide).predictive is not SiteGuide.predictive
-    return not (own or system.corrections.distance is not None or (model.latents and guide.stochastic))
+    overridden = type(guide).predictive is not SiteGuide.predictive
+    return not (overridden or system.corrections.distance is not None or (model.latents and guide.stochastic))

@@ -62,8 +62,8 @@ def group_of(command: Command) -> str:
     return str(vars(command).get("help_group", PLUG_INS))
 
 
-def _show_all(context: typer.Context, wanted: bool) -> None:
-    if wanted and not context.resilient_parsing:
+def _show_all(context: typer.Context, typed: bool) -> None:
+    if typed and not context.resilient_parsing:
         context.meta[HELP_ALL_ASKED] = True
         typer.echo(context.get_help())
         raise typer.Exit
@@ -74,7 +74,7 @@ HELP_ALL = typer.Option("--help-all", help="Show every option and exit.", is_eag
 
 def wrap(command: Command) -> Command:
     """Return a command with the options that all commands share, which prints one line if it is stopped."""
-    own = inspect.signature(command, eval_str=True)
+    signature = inspect.signature(command, eval_str=True)
     shared = [
         Parameter(name, Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, option])
         for name, option in SHARED.items()
@@ -107,7 +107,7 @@ def wrap(command: Command) -> Command:
             code = stop.code if isinstance(stop, Stopped) else Stopped.code
             raise typer.Exit(code) from stop
 
-    return with_parameters(wrapped, [*own.parameters.values(), *shared])
+    return with_parameters(wrapped, [*signature.parameters.values(), *shared])
 
 
 def add_command(

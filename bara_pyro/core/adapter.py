@@ -129,12 +129,12 @@ def tapped(adapters: Iterable[Adapter]) -> Iterator[dict[str, tuple[Tensor, Tens
         Module path -> input and output of the last forward. Inputs are float32, `[draws x] B x T x
         in_features` (T = 1 at the answer head), without gradient.
     """
-    seen: dict[str, tuple[Tensor, Tensor]] = {}
+    recorded: dict[str, tuple[Tensor, Tensor]] = {}
     adapters = tuple(adapters)
     try:
         for adapter in adapters:
-            adapter.tap = seen
-        yield seen
+            adapter.tap = recorded
+        yield recorded
     finally:
         for adapter in adapters:
             adapter.tap = None

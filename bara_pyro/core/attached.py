@@ -82,8 +82,8 @@ def check_attachable(model: AdaptedLM, guide: SiteGuide, *, drawn: bool) -> None
             f"`attached` supports only adapters in one language model, and {type(model).__name__} does more: "
             "use bara_pyro.core.prediction.predict."
         )
-    own = type(guide).predictive is not SiteGuide.predictive
-    if drawn and own and not guide.stochastic:
+    overridden = type(guide).predictive is not SiteGuide.predictive
+    if drawn and overridden and not guide.stochastic:
         raise ConfigError(
             f"A {type(guide).__name__} draws answers, not adapters, so a draw cannot be attached: attach "
             "without a seed, or use bara_pyro.core.prediction.predict."
@@ -266,8 +266,8 @@ def going_on(positions: Tensor, arguments: Mapping[str, Any]) -> Tensor:
     state = arguments.get("cache_params")
     if state is None:
         return positions
-    told = any(arguments.get(name) is not None for name in ("position_ids", "attention_mask"))
-    if not told and (last := _READ.get(state)) is not None and len(last) == len(positions):
+    has_positions = any(arguments.get(name) is not None for name in ("position_ids", "attention_mask"))
+    if not has_positions and (last := _READ.get(state)) is not None and len(last) == len(positions):
         positions = last + 1 + positions
     _READ[state] = positions[:, -1:]
     return positions
@@ -289,10 +289,10 @@ def positions_of(
     Raises:
         ConfigError: neither `input_ids` nor `inputs_embeds` is given.
     """
-    given = inputs_embeds if input_ids is None else input_ids
-    if given is None:
+    inputs = inputs_embeds if input_ids is None else input_ids
+    if inputs is None:
         raise ConfigError("The language model received neither input_ids nor inputs_embeds: pass one.")
-    rows, width = given.shape[:2]
+    rows, width = inputs.shape[:2]
     if position_ids is not None:
         # Models for images have several planes of positions, the first of which counts tokens.
         return position_ids.reshape(-1, *position_ids.shape[-2:])[0].expand(rows, width)
@@ -300,4 +300,4 @@ def positions_of(
         return (attention_mask.long().cumsum(-1) - 1)[:, -width:]
     cache = given_cache(others)
     start = 0 if cache is None else int(cache.get_seq_length())
-    return torch.arange(start, start + width, device=given.device).expand(rows, width)
+    return torch.arange(start, start + width, device=inputs.device).expand(rows, width)

@@ -89,9 +89,9 @@ class MeanFieldELBO(TraceMeanField_ELBO):
         return self._terms(model_trace, guide_trace)
 
     def _get_trace(self, model: Callable, guide: Callable, args: tuple, kwargs: dict) -> tuple[Trace, Trace]:
-        own = unwrap(guide)
-        if isinstance(own, SiteGuide):
-            return own.beside(model, guide, args, kwargs)
+        site_guide = unwrap(guide)
+        if isinstance(site_guide, SiteGuide):
+            return site_guide.beside(model, guide, args, kwargs)
         return super()._get_trace(model, guide, args, kwargs)
 
     def _differentiable_loss_particle(self, model_trace: Trace, guide_trace: Trace) -> tuple[float, Tensor]:

@@ -75,20 +75,20 @@ class OwnRows(Messenger):
         if data is None or data.dim is None or msg["is_observed"]:
             return
         rows = value_of(msg).shape[data.dim - len(distribution_of(msg).event_shape) :]
-        whole = torch.Size((data.full_size or data.size, *rows[1:]))
+        full_shape = torch.Size((data.full_size or data.size, *rows[1:]))
         for node in self.nodes.values():
             if node["type"] != "param":
                 continue
             shape = value_of(node).shape  # before a plate subsamples it
-            by_place = shape == rows or (shape == whole and node["kwargs"].get("event_dim") is not None)
-            if by_place and not (rows == whole and self._met(_parameter(node))):
+            by_place = shape == rows or (shape == full_shape and node["kwargs"].get("event_dim") is not None)
+            if by_place and not (rows == full_shape and self._met(_parameter(node))):
                 raise _by_place(str(msg["name"]))
 
     def _met(self, parameter: Tensor) -> bool:
         """Return whether the rows are the first that this parameter was used for."""
-        first, own = ROWS.setdefault(parameter, self.batch), self.batch
-        same = torch.equal(first.input_ids, own.input_ids)
-        return same and torch.equal(first.attention_mask, own.attention_mask)
+        first, current = ROWS.setdefault(parameter, self.batch), self.batch
+        same = torch.equal(first.input_ids, current.input_ids)
+        return same and torch.equal(first.attention_mask, current.attention_mask)
 
 
 def _by_place(name: str) -> ConfigError:
@@ -152,11 +152,11 @@ class SharedWeights(OwnRows):
         outside = any(isinstance(handler, ScaleMessenger | MaskMessenger) for handler in around)
         weights = {float(torch.as_tensor(weight)) for weight in (plain, msg["scale"])}
         scaled = not any(isclose(float(torch.as_tensor(node["scale"])), weight) for weight in weights)
-        mask, own = node["mask"], msg["mask"]
-        if isinstance(mask, Tensor) and isinstance(own, Tensor):
-            masked = not torch.equal(mask, own)
+        mask, program_mask = node["mask"], msg["mask"]
+        if isinstance(mask, Tensor) and isinstance(program_mask, Tensor):
+            masked = not torch.equal(mask, program_mask)
         else:
-            masked = mask is not None and mask is not own
+            masked = mask is not None and mask is not program_mask
         if (scaled or masked) and not outside:
             raise ConfigError(
                 f"The guide gives {name!r} its own weight or mask, but the KL uses those of the program: "

@@ -146,20 +146,20 @@ def _(fn: Gamma, numbers: Uniform) -> Tensor:
     shape = fn.concentration + (fn.concentration < 1).to(fn.concentration.dtype)
     third = shape - 1 / 3
     scale = (9 * third).rsqrt()
-    found, waiting = torch.ones_like(shape), torch.ones_like(shape, dtype=torch.bool)
+    sample, waiting = torch.ones_like(shape), torch.ones_like(shape, dtype=torch.bool)
     for attempt in range(ATTEMPTS):
         normal, level = _normal(numbers(2 * attempt + 1)), numbers(2 * attempt + 2)
         cube = (1 + scale * normal).pow(3)
         bound = 0.5 * normal.square() + third * (1 - cube + cube.clamp_min(1e-30).log())
         accepted = (cube > 0) & (level.log() < bound)
-        found = torch.where(waiting & accepted, third * cube, found)
+        sample = torch.where(waiting & accepted, third * cube, sample)
         waiting = waiting & ~accepted
         if not waiting.any():
             break
     # For a concentration below 1: a draw with concentration + 1, times a power of a uniform number.
     lifted = numbers(0).log() / fn.concentration * (fn.concentration < 1)
     tiny = torch.finfo(fn.rate.dtype).tiny
-    return (found.clamp_min(tiny) * lifted.exp() / fn.rate).clamp_min(tiny)
+    return (sample.clamp_min(tiny) * lifted.exp() / fn.rate).clamp_min(tiny)
 
 
 @from_uniform.register

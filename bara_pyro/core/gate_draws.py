@@ -48,8 +48,8 @@ class GateDraws:
 
     def by_kind(self) -> dict[str, Tensor]:
         """Return those of `phi`, `theta` and `psi` that the program has, each `S x n x M x r`."""
-        found = {"phi": None if self.phi is None else self.phi.unsqueeze(1), "theta": self.theta}
-        return {name: value for name, value in found.items() if value is not None} | {"psi": self.psi}
+        kinds = {"phi": None if self.phi is None else self.phi.unsqueeze(1), "theta": self.theta}
+        return {name: value for name, value in kinds.items() if value is not None} | {"psi": self.psi}
 
 
 def product(phi: Tensor | None, theta: Tensor | None, centre: float = 0.0) -> Tensor:
@@ -183,10 +183,10 @@ def at(values: Tensor, places: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _activations(model: AdaptedLM, guide: SiteGuide, batch: Batch, paths: tuple[str, ...]) -> GateDraws:
-    with PROGRAM, tapped(model.adapters.values()) as seen:
+    with PROGRAM, tapped(model.adapters.values()) as taps:
         log_probs = point_log_probs(model, guide, batch)
     down = [model.get_parameter(f"adapters.{module_key(path)}.lora_A") for path in paths]
     last = -torch.tensor(batch.asked)
-    rows = [F.linear(at(seen[path][0], last), weight) for path, weight in zip(paths, down, strict=True)]
+    rows = [F.linear(at(taps[path][0], last), weight) for path, weight in zip(paths, down, strict=True)]
     rows = [F.pad(row, (0, model.r - row.shape[-1])) for row in rows]  # zeros for pruned units
     return GateDraws(paths, batch.ids, None, torch.stack(rows, dim=-2)[None].cpu(), log_probs[None])

@@ -83,18 +83,18 @@ class SiteGuide(Module, AutoMessenger):  # type: ignore[metaclass]  # Pyro compu
                 f"{msg['name']!r} is not a latent of the {type(self.model).__name__}, so its guide has no "
                 "posterior for it: sample it in a function that calls the model, or remove it (poutine.lift)."
             )
-        given = infer.pop(INPUT, None), infer.pop(SHARED, None)
-        self._inputs.append(cast(tuple[Tensor | None, Tensor | None], given))
-        asked = cast(TorchDistribution, msg["fn"]).event_shape
+        inputs = infer.pop(INPUT, None), infer.pop(SHARED, None)
+        self._inputs.append(cast(tuple[Tensor | None, Tensor | None], inputs))
+        expected = cast(TorchDistribution, msg["fn"]).event_shape
         try:
             super()._pyro_sample(msg)
         finally:
             self._inputs.pop()
         # A posterior of another size would broadcast, and the KL would silently be wrong.
-        if (got := cast(TorchDistribution, msg["fn"]).event_shape) != asked:
+        if (got := cast(TorchDistribution, msg["fn"]).event_shape) != expected:
             raise ConfigError(
                 f"{type(self).__name__}.get_posterior gave {msg['name']!r} the event shape {tuple(got)}, but "
-                f"its prior has {tuple(asked)}: use `.to_event`."
+                f"its prior has {tuple(expected)}: use `.to_event`."
             )
 
     def _pyro_post_sample(self, msg: Message) -> None:
@@ -190,12 +190,12 @@ class SiteGuide(Module, AutoMessenger):  # type: ignore[metaclass]  # Pyro compu
         Raises:
             ConfigError: the ELBO was given another model, or an unsupported handler.
         """
-        asked = given_to_elbo(self)
-        if asked is None:
+        passed = given_to_elbo(self)
+        if passed is None:
             with LatentsAlone():
                 self._interleave((), args, kwargs)
         else:
-            self._interleave(self._handlers(*asked), args, kwargs)
+            self._interleave(self._handlers(*passed), args, kwargs)
         nodes = self.trace.nodes
         return {name: value_of(node) for name, node in nodes.items() if node["type"] == "sample"}
 

@@ -30,8 +30,8 @@ def given_to_elbo(guide: Messenger) -> tuple[Callable, Callable] | None:
         frame = frame.f_back
     if frame.f_code is not get_importance_trace.__code__:
         return None
-    model, given = frame.f_locals["model"], frame.f_locals["guide"]
-    return (model, given) if unwrap(given) is guide else None
+    model, passed = frame.f_locals["model"], frame.f_locals["guide"]
+    return (model, passed) if unwrap(passed) is guide else None
 
 
 def around_guide(fn: Callable, guide: Messenger) -> Sequence[plate]:
@@ -61,7 +61,7 @@ def around_model(fn: Callable, model: object, plates: Sequence[plate]) -> Sequen
     Raises:
         ConfigError: a handler is `poutine.replay`, which conflicts with the guide's draws.
     """
-    names = {own.name for own in plates}
+    names = {each.name for each in plates}
     handlers = _around(fn, model)
     for handler in handlers or ():
         if isinstance(handler, ReplayMessenger):
@@ -74,15 +74,15 @@ def around_model(fn: Callable, model: object, plates: Sequence[plate]) -> Sequen
 
 def _around(fn: Callable, inner: object) -> list[Any] | None:
     """Return the handlers between a callable and the object that it wraps; None if it wraps another."""
-    found = []
+    handlers = []
     while fn is not inner:
         # Calling a handler returns partial(_context_wrap, handler, fn) inside a wrapper of Pyro.
         args: tuple[Any, ...] = getattr(getattr(fn, "func", None), "args", ())
         if len(args) != 2 or not isinstance(args[0], Messenger):
             return None
         handler, fn = args
-        found.append(handler)
-    return found
+        handlers.append(handler)
+    return handlers
 
 
 def check_not_split(msg: Message) -> None:
@@ -106,16 +106,16 @@ def check_conditions() -> None:
     Raises:
         ConfigError: two handlers set the same site.
     """
-    found: dict[str, object] = {}
+    values: dict[str, object] = {}
     for handler in _PYRO_STACK:
         data = handler.data if isinstance(handler, ConditionMessenger) else None
         for name, value in data.items() if isinstance(data, dict) else ():
-            if name in found and found[name] is not value:
+            if name in values and values[name] is not value:
                 raise ConfigError(
                     f"Two poutine.condition handlers set {name!r} (Predictive uses one for the guide's "
                     "draws): remove one of them."
                 )
-            found[name] = value
+            values[name] = value
 
 
 class LatentsAlone(Messenger):

@@ -104,10 +104,10 @@ class Gates:
             path: path of the module.
         """
         phi = self.global_gates(values)
-        own = None if phi is None else phi[:, self.modules.index(path), None, None]
+        global_gate = None if phi is None else phi[:, self.modules.index(path), None, None]
         if path not in self.theta:
-            return torch.as_tensor(own)
+            return torch.as_tensor(global_gate)
         theta = values[self.theta[path]]
         theta = theta.reshape(-1, *theta.shape[-3:])
         theta = theta - self.centre if self.centre else theta
-        return theta if own is None else own * theta
+        return theta if global_gate is None else global_gate * theta

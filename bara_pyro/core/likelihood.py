@@ -226,9 +226,9 @@ class TextLikelihood(ClosedSet):
         """
         if not isinstance(batch, TextBatch):
             raise DataError("The batch has no texts to score: encode its rows with classes=....")
-        asked = torch.tensor(batch.asked, device=hidden.device)
+        lengths = torch.tensor(batch.asked, device=hidden.device)
         width = max(batch.asked)
-        counted = torch.arange(width, device=hidden.device) >= width - asked.unsqueeze(-1)
+        counted = torch.arange(width, device=hidden.device) >= width - lengths.unsqueeze(-1)
         with pyro.plate("positions", width, dim=-1), poutine.mask(mask=cast(BoolTensor, counted)):
             logits = head(hidden[..., -width:, :])
         places = (width - 1 - batch.places).expand(*logits.shape[:-2], -1)

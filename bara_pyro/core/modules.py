@@ -57,8 +57,8 @@ def value_of(site: Message) -> Tensor:
 @cache
 def seen_by_pyro(kind: type[Kind]) -> type[Kind]:
     """Return a subclass of a torch module class that shows its trainable parameters to Pyro."""
-    seen = type(PyroModule).__getitem__(PyroModule, kind)
-    return cast(type[Kind], new_class(seen.__name__, (Module, seen)))
+    subclass = type(PyroModule).__getitem__(PyroModule, kind)
+    return cast(type[Kind], new_class(subclass.__name__, (Module, subclass)))
 
 
 def module_key(name: str) -> str:

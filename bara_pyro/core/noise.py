@@ -69,8 +69,8 @@ def uniform(keys: Tensor, units: int) -> Tensor:
     """
     steps = torch.arange(1, math.ceil(units / 2) + 1, device=keys.device) * GOLDEN
     halves = mix(keys.unsqueeze(-1) + steps).view(torch.int32)[..., :units]
-    whole = halves.bitwise_right_shift(32 - BITS).bitwise_and_(2**BITS - 1)
-    return whole.to(torch.float32).add_(0.5).mul_(2.0**-BITS)
+    integers = halves.bitwise_right_shift(32 - BITS).bitwise_and_(2**BITS - 1)
+    return integers.to(torch.float32).add_(0.5).mul_(2.0**-BITS)
 
 
 class CounterNoise:
@@ -156,8 +156,8 @@ class CounterNoise:
                 return self._local([f"{site}/{stream}"], shape)[0]
             if (site, shape) not in self._ahead:
                 names = self._followers(site, shape)
-                made = self._local([f"{name}/0" for name in names], shape)
-                self._ahead = {(name, shape): own for name, own in zip(names, made, strict=True)}
+                values = self._local([f"{name}/0" for name in names], shape)
+                self._ahead = {(name, shape): value for name, value in zip(names, values, strict=True)}
             return self._ahead.pop((site, shape))
 
         return from_uniform(fn, numbers).expand(shape)

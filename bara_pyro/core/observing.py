@@ -14,13 +14,13 @@ from bara_pyro.data.types import Batch
 @contextmanager
 def observing(model: AdaptedLM, likelihood: Likelihood) -> Iterator[None]:
     """Replace a program's likelihood while the block runs; other threads wait."""
-    own = model.likelihood
+    original = model.likelihood
     with PROGRAM:
         model.likelihood = likelihood
         try:
             yield
         finally:
-            model.likelihood = own
+            model.likelihood = original
 
 
 @contextmanager
@@ -39,8 +39,8 @@ def last_states(model: AdaptedLM) -> Iterator[list[Tensor]]:
 class _Noting(AnswerLikelihood):
     """Wraps a likelihood and records its hidden states."""
 
-    def __init__(self, own: Likelihood) -> None:
-        self.own = own
+    def __init__(self, likelihood: Likelihood) -> None:
+        self.own = likelihood
         self.seen: list[Tensor] = []
 
     def observe(self, hidden: Tensor, batch: Batch, head: Head) -> Tensor:

@@ -23,8 +23,8 @@ def check_holds_guide(guide: SiteGuide, optim: Optimizer) -> None:
         ConfigError: the guide has trainable parameters and the optimiser holds none of them.
     """
     held = {id(p) for group in optim.param_groups for p in group["params"]}
-    own = [value for value in guide.parameters() if value.requires_grad]
-    if own and not any(id(value) in held for value in own):
+    trainable = [value for value in guide.parameters() if value.requires_grad]
+    if trainable and not any(id(value) in held for value in trainable):
         raise ConfigError(
             f"The optimiser has no parameters of the {type(guide).__name__}: pass "
             "bara_pyro.core.optimizers.parameters(model, guide), or freeze the guide with "

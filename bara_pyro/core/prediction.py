@@ -82,9 +82,9 @@ def predict(
         raise ConfigError(
             f"samples={samples} must be a multiple of repeats={repeats}, which must be at least 1."
         )
-    own = _own(guide, batch, samples, seed, room)
-    if own is not None:
-        return own
+    predicted = _own(guide, batch, samples, seed, room)
+    if predicted is not None:
+        return predicted
     if samples and not (model.latents and guide.stochastic):
         # No latents (LoRA) or a point posterior: one forward pass gives all draws.
         point = predict(model, guide, batch, samples=0, memory_budget=memory_budget)
@@ -241,18 +241,18 @@ def _forward(
         if samples == 0:
             with PosteriorMean(guide):
                 # With `every_token`, each row is run from its beginning, so that taps see all tokens.
-                given = batch if every_token else narrowed(model, shared(model, batch))
-                return model.likelihood.predicted(model.forward(given)).unsqueeze(0).cpu()
-        given = batch if last is None else drawn_last(model, guide, batch, last)
+                rows = batch if every_token else narrowed(model, shared(model, batch))
+                return model.likelihood.predicted(model.forward(rows)).unsqueeze(0).cpu()
+        rows = batch if last is None else drawn_last(model, guide, batch, last)
         with (
             pyro.plate("draws", chunk.stop - chunk.start, dim=-3),
             Addressed(guide, addresses_of(batch, seed, chunk, repeats, model.latents.local_shapes), common),
         ):
             # A shared prefix needs equal keys and values, which local latents would make differ by row.
             if not (model.latents.local_sites or last is not None or every_token):
-                given = shared(model, given)
-            given = given if every_token else narrowed(model, given)
-            return model.likelihood.predicted(model.forward(given)).cpu()
+                rows = shared(model, rows)
+            rows = rows if every_token else narrowed(model, rows)
+            return model.likelihood.predicted(model.forward(rows)).cpu()
 
 
 def _chunks(total: int, step: int) -> list[slice]:
@@ -268,6 +268,6 @@ def _bytes_per_row(model: AdaptedLM, batch: Batch, width: int) -> int:
     size = torch.empty((), dtype=model.backbone.dtype).element_size()
     per_token = 8 * hidden + 3 * inner + heads * width
     gates = 6 * model.r * len(model.targets)
-    asked = max(batch.asked)
-    logits = 8 * asked * getattr(config, "vocab_size", 1) if asked > 1 else 0
+    scored = max(batch.asked)
+    logits = 8 * scored * getattr(config, "vocab_size", 1) if scored > 1 else 0
     return width * (per_token * size + 4 * gates) + logits

@@ -97,9 +97,9 @@ def make_prior(name: str, *, device: torch.device | str | None = None, **hyper: 
         held = getattr(prior, key, None)
         if isinstance(held, Tensor) and not held.is_meta and not constraint.check(held).all():
             needed = "a positive" if constraint is constraints.positive else f"a {constraint}"
-            said = values.get(key, held.tolist())
+            shown = values.get(key, held.tolist())
             owner = "" if key in values else f"'s {type(prior).__name__}"
-            raise ConfigError(f"Prior {name!r}{owner} needs {needed} {key}, not {said!r}.")
+            raise ConfigError(f"Prior {name!r}{owner} needs {needed} {key}, not {shown!r}.")
     check_gate_prior(prior, repr(name), device)
     prior._validate_args = False  # checked once here instead of in every expand and log_prob
     return prior
@@ -172,10 +172,12 @@ def given_prior(prior: Prior, device: torch.device) -> TorchDistribution | Calla
 
 def current_prior(prior: TorchDistribution | Callable[[], TorchDistribution]) -> TorchDistribution:
     """Return the distribution that a prior is in this run."""
-    found = prior if isinstance(prior, TorchDistributionMixin) else prior()
-    if not isinstance(found, TorchDistributionMixin):
-        raise ConfigError(f"The function of a prior returned {found!r}: return a distribution of Pyro.")
-    return found
+    distribution = prior if isinstance(prior, TorchDistributionMixin) else prior()
+    if not isinstance(distribution, TorchDistributionMixin):
+        raise ConfigError(
+            f"The function of a prior returned {distribution!r}: return a distribution of Pyro."
+        )
+    return distribution
 
 
 @register_prior("gamma")

@@ -204,12 +204,13 @@ class AdaptedLM(Module):
             hidden: last hidden states, `[draws x] B x P x d`.
             rows: token ids of the wanted logits, long, `C`; None for the whole vocabulary.
         """
-        wanted = None if self.full_vocab else rows
-        if wanted is None:  # for a view, torch would run one product per row, each with a copy of the weight
+        selected = None if self.full_vocab else rows
+        if selected is None:
+            # For a view, torch would run one product per row, each with a copy of the weight.
             hidden = hidden.contiguous()
-        out = self.backbone.logits(hidden, wanted).float()
+        out = self.backbone.logits(hidden, selected).float()
         for adapter in self._heads:
-            out = out + adapter.change(hidden, latents[adapter.target.index], wanted)
+            out = out + adapter.change(hidden, latents[adapter.target.index], selected)
         out = self.finished(out)
         return out[..., rows] if self.full_vocab and rows is not None else out
 
@@ -220,12 +221,12 @@ class AdaptedLM(Module):
         """
         hidden = hidden.contiguous()
         heads = [(a, latents[a.target.index]) for a in self._heads]
-        made = [(adapter, given, adapter.units(hidden, given)) for adapter, given in heads]
+        parts = [(adapter, latent, adapter.units(hidden, latent)) for adapter, latent in heads]
 
         def logits(places: slice) -> Tensor:
             out = self.backbone.logits(hidden[..., places, :].contiguous()).float()
-            for adapter, given, units in made:
-                out = out + adapter.output(units if units.shape[-2] == 1 else units[..., places, :], given)
+            for adapter, latent, units in parts:
+                out = out + adapter.output(units if units.shape[-2] == 1 else units[..., places, :], latent)
             return self.finished(out)
 
         return NextToken(logits, hidden.shape[:-1], self.backbone.vocabulary)

@@ -49,8 +49,8 @@ def local_sample(site: str, prior: TorchDistribution, x: Tensor, shared: Tensor 
         >>> theta.shape  # rows x tokens x r
         torch.Size([2, 5, 8])
     """
-    given = {INPUT: x, SHARED: shared}
-    return pyro.sample(site, prior, infer=cast(InferDict, given))  # Pyro passes our own keys on
+    infer = {INPUT: x, SHARED: shared}
+    return pyro.sample(site, prior, infer=cast(InferDict, infer))  # Pyro passes our own keys on
 
 
 def tempered(beta: float) -> AbstractContextManager:
@@ -98,15 +98,15 @@ def by_draw(site: str, value: Tensor, prior: TorchDistribution) -> Tensor:
     Raises:
         ConfigError: the value has another number of draws than the program runs.
     """
-    own = prior.shape()
-    left, draws = value.shape[: value.dim() - len(own)], draw_plate_shape()
+    shape = prior.shape()
+    left, draws = value.shape[: value.dim() - len(shape)], draw_plate_shape()
     between = (1,) * (2 - len(prior.batch_shape))  # plates of rows and tokens
     if not left or (draws and len(left) == len(draws) + len(between)):
         return value
     if left.numel() == 1:
-        return value.reshape(own)
+        return value.reshape(shape)
     if left.numel() == torch.Size(draws).numel():
-        return value.reshape(*draws, *between, *own)
+        return value.reshape(*draws, *between, *shape)
     raise ConfigError(
         f"{site!r} has {left.numel()} values, but the program runs {torch.Size(draws).numel()} draws: give "
         "one value per draw, or use Predictive with parallel=False."

@@ -150,11 +150,11 @@ class SVI(Generic[M, G]):
         for batch in batches:
             share = len(batch) / rows
             terms = self.terms(batch)
-            own = per_example(self.model, terms, len(batch))
+            values = per_example(self.model, terms, len(batch))
             if self.ranks is None:
-                check_finite(own["loss"], terms)
+                check_finite(values["loss"], terms)
             self.backward(terms, share)
-            for key, value in own.items():
+            for key, value in values.items():
                 parts[key] = parts.get(key, 0.0) + share * value
         if self.ranks is not None:
             parts = self.ranks.average(self.accumulated(), parts)

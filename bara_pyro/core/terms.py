@@ -75,11 +75,11 @@ class Part(NamedTuple):
 def parts_of(model: AdaptedLM, terms: ElboTerms, rows: int) -> list[Part]:
     """Return the parts of a bound as tensors on its device; see `per_example`."""
     n, latents = model.num_data, model.latents
-    found = [Part("loss", n, terms.loss.detach()), Part("nll", n, terms.nll.detach())]
+    parts = [Part("loss", n, terms.loss.detach()), Part("nll", n, terms.nll.detach())]
     sites = [("kl_", latents.sites[name], kl) for name, kl in terms.kl.items()]
     # A site that the program does not declare counts as a global factor.
     sites += [("", latents.auxiliary.get(name, Site(name)), v) for name, v in terms.extra.items()]
-    return found + [
+    return parts + [
         Part(prefix + site.family, rows if site.local else 1, v.detach()) for prefix, site, v in sites
     ]
 

@@ -38,16 +38,16 @@ def answer_token_ids(tokenizer: Tokenizer, labels: Sequence[str]) -> Tensor:
         >>> tokenizer.convert_ids_to_tokens(tokens.tolist())
         ['A', 'B']
     """
-    found: dict[int, str] = {}
+    label_of: dict[int, str] = {}
     for label in labels:
         token = _single(tokenizer, label, label_tokens(tokenizer, label))
-        if token in found:
+        if token in label_of:
             raise DataError(
-                f"The labels {found[token]!r} and {label!r} are the same token ({token}): rename one, or "
+                f"The labels {label_of[token]!r} and {label!r} are the same token ({token}): rename one, or "
                 "use labels='letters' (--labels letters)."
             )
-        found[token] = label
-    return torch.tensor(list(found), dtype=torch.long)
+        label_of[token] = label
+    return torch.tensor(list(label_of), dtype=torch.long)
 
 
 def label_tokens(tokenizer: Tokenizer, label: str) -> list[int]:

@@ -44,11 +44,11 @@ def batches(
 
 def first_batches(all_batches: Iterable[Batch], rows: int) -> Iterator[Batch]:
     """Yield batches until they hold this many rows together."""
-    seen = 0
+    count = 0
     for batch in all_batches:
         yield batch
-        seen += len(batch)
-        if seen >= rows:
+        count += len(batch)
+        if count >= rows:
             return
 
 

@@ -116,9 +116,9 @@ def unique_keys(pairs: Sequence[tuple[str, Any]]) -> Json:
     Raises:
         DataError: a key occurs twice, so that only its last value would be read.
     """
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
         names = [name for name, _ in pairs]
         double = next(name for name in names if names.count(name) > 1)
         raise DataError(f"it has two values for {double!r} in one object: leave one out.")
-    return found
+    return mapping

@@ -28,8 +28,8 @@ def prompt_tokens(
     if isinstance(prompt, str):
         return front_ids(tokenizer) + ids_of(tokenizer, [prompt])[0]
     _check_template(tokenizer)
-    found = written(prompt, tokenizer, what or f"the messages {str([*prompt])[:80]}", options)
-    return ids_of(tokenizer, [found.given])[0]
+    texts = written(prompt, tokenizer, what or f"the messages {str([*prompt])[:80]}", options)
+    return ids_of(tokenizer, [texts.given])[0]
 
 
 def in_chat(prompt: str | Sequence[Message], tokenizer: Tokenizer) -> tuple[Message, ...]:
@@ -70,25 +70,25 @@ def answered(
         DataError: see `prompt_tokens`; or the template does not write the reply last.
     """
     _check_template(tokenizer)
-    found = written(prompt, tokenizer, what, options, reply)
-    if not found.whole.startswith(found.given):
+    texts = written(prompt, tokenizer, what, options, reply)
+    if not texts.whole.startswith(texts.given):
         raise DataError(
             f"The chat template does not write the reply of {what} after the opening of the assistant's "
             "turn: give prompt and completion as texts."
         )
-    return ids_of(tokenizer, [found.given])[0], _learnt(found, tokenizer)
+    return ids_of(tokenizer, [texts.given])[0], _learnt(texts, tokenizer)
 
 
-def _learnt(found: Written, tokenizer: Tokenizer) -> list[int]:
+def _learnt(texts: Written, tokenizer: Tokenizer) -> list[int]:
     """Return the tokens of a reply as the template writes it, up to the token that ends it.
 
     Text after that token is never generated. The reply itself may contain such tokens, so the end is the
     first one after the reply's last text.
     """
-    reply = found.whole[len(found.given) :]
-    tokens = continuation(tokenizer, found.given, reply)
+    reply = texts.whole[len(texts.given) :]
+    tokens = continuation(tokenizer, texts.given, reply)
     closing = {tokenizer.eos_token_id, turn_end(tokenizer)} - {None}
-    behind = ids_of(tokenizer, [found.tail[-len(reply) :]])[0] if reply else []
+    behind = ids_of(tokenizer, [texts.tail[-len(reply) :]])[0] if reply else []
     ends = [place for place, token in enumerate(tokens) if token in closing]
     if count := sum(token in closing for token in behind):
         return tokens[: ends[-count] + 1]

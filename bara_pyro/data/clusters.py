@@ -84,14 +84,14 @@ def _unlike(texts: list[str]) -> list[str]:
 
 
 def _named(rows: Sequence[Example], firsts: Sequence[int], clusters: bool) -> list[str]:
-    given = {row.cluster for row in rows if clusters and row.cluster}
+    cluster_names = {row.cluster for row in rows if clusters and row.cluster}
     names: dict[int, str] = {}
     for row, group in zip(rows, firsts, strict=True):
-        if row.cluster in given:
+        if row.cluster in cluster_names:
             names[group] = min(names.get(group, row.cluster), row.cluster)
     for group, count in Counter(firsts).items():
         name = f"like {rows[group].id}"
-        while name in given:  # a cluster in the data may have this name
+        while name in cluster_names:  # a cluster in the data may have this name
             name += "'"
         names.setdefault(group, name if count > 1 else "")
     return [names[group] for group in firsts]
@@ -125,13 +125,13 @@ def folds(names: Sequence[str], count: int) -> list[int]:
     groups = places_by_group(names)
     if len(groups) == 1:
         groups = [[row] for row in range(len(names))]
-    sizes, found = [0] * min(count, len(groups)), [0] * len(names)
+    sizes, fold_of = [0] * min(count, len(groups)), [0] * len(names)
     for group in groups:
         fold = sizes.index(min(sizes))
         sizes[fold] += len(group)
         for row in group:
-            found[row] = fold
-    return found
+            fold_of[row] = fold
+    return fold_of
 
 
 def set_aside(
@@ -216,8 +216,10 @@ def one_of_each(rows: Sequence[Example], *, clusters: bool = True) -> list[Examp
         >>> [row.cluster for row in one_of_each(rows)]
         ['a', 'b', '', '']
     """
-    kept = {min((_order(row.id), row.id) for row in group)[1] for group in _groups(rows, clusters=clusters)}
-    return [row for row in rows if row.id in kept]
+    representatives = {
+        min((_order(row.id), row.id) for row in group)[1] for group in _groups(rows, clusters=clusters)
+    }
+    return [row for row in rows if row.id in representatives]
 
 
 def _groups(rows: Sequence[Example], *, clusters: bool = True) -> list[list[Example]]:

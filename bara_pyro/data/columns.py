@@ -65,11 +65,11 @@ def find_columns(
     return Columns(**found)
 
 
-def _read_already(found: dict[str, str]) -> str:
+def _read_already(columns: dict[str, str]) -> str:
     """Return a remark on columns whose name is also usual for another kind."""
     remarks = [
         f"{name!r} is read as {KINDS[kind].holds}"
-        for kind, name in found.items()
+        for kind, name in columns.items()
         if any(_usual(other, [name], ()) for other in KINDS if other != kind)
     ]
     return f" ({', '.join(remarks)})" if remarks else ""
@@ -89,28 +89,30 @@ def columns_note(columns: Columns) -> str:
 def _usual(kind: str, there: Sequence[str], taken: Sequence[str], place: str = "") -> str | None:
     """Return the column with the first usual name; refuse two spellings of the same name."""
     for usual in KINDS[kind].usual:
-        found = [name for name in there if name not in taken and _bare(name) == _bare(usual)]
-        if len(found) > 1:
+        matches = [name for name in there if name not in taken and _bare(name) == _bare(usual)]
+        if len(matches) > 1:
             raise DataError(
-                f"{place} has two columns that may hold {KINDS[kind].holds}, {found[0]!r} and {found[1]!r}: "
-                f"name one with {option_of(kind)}."
+                f"{place} has two columns that may hold {KINDS[kind].holds}, {matches[0]!r} and "
+                f"{matches[1]!r}: name one with {option_of(kind)}."
             )
-        if found:
-            return found[0]
+        if matches:
+            return matches[0]
     return None
 
 
 def _named_for(kind: str, there: Sequence[str], taken: Sequence[str], place: str) -> str | None:
     """Return the only column whose last word is a usual name, like "Customer Message"; refuse several."""
     usual = {_bare(name) for name in KINDS[kind].usual}
-    found = [name for name in there if name not in taken and _words(name)[-1:] and _words(name)[-1] in usual]
-    if len(found) > 1:
-        listed, option = ", ".join(map(repr, found)), f"--{kind}-column"
+    matches = [
+        name for name in there if name not in taken and _words(name)[-1:] and _words(name)[-1] in usual
+    ]
+    if len(matches) > 1:
+        listed, option = ", ".join(map(repr, matches)), f"--{kind}-column"
         raise DataError(
-            f"{place} has {len(found)} columns that may hold {KINDS[kind].holds}, {listed}: name one with "
-            f'{option_of(kind)}, for example {option} "{found[0]}".'
+            f"{place} has {len(matches)} columns that may hold {KINDS[kind].holds}, {listed}: name one with "
+            f'{option_of(kind)}, for example {option} "{matches[0]}".'
         )
-    return found[0] if found else None
+    return matches[0] if matches else None
 
 
 def id_column(parts: Sequence[Sequence[Fields]], taken: Collection[str | None]) -> str | None:

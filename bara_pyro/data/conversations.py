@@ -87,18 +87,22 @@ def load_conversations(data: Data, split: str = "row") -> list[Conversation]:
 
 def conversations_in(table: DataTable, split: str) -> list[Conversation]:
     """Return the conversations of a table; see `load_conversations`."""
-    found = list(each_conversation(table.rows, table.place, split))
-    check_ids([row.id for row in found], table.place)
-    return found
+    conversations = list(each_conversation(table.rows, table.place, split))
+    check_ids([row.id for row in conversations], table.place)
+    return conversations
 
 
 def each_conversation(rows: Iterable[Fields], place: str, split: str) -> Iterator[Conversation]:
     """Yield the conversations of rows one at a time, without checking that their ids differ."""
     for number, row in enumerate(rows, 1):
         where = f"row {number} of {place}"
-        found = _conversation(row, where, own_id(row) or f"{split}-{number}")
-        check_unicode(texts_of([found.prompt, found.reply, found.options, found.id]), row, where)
-        yield found
+        conversation = _conversation(row, where, own_id(row) or f"{split}-{number}")
+        check_unicode(
+            texts_of([conversation.prompt, conversation.reply, conversation.options, conversation.id]),
+            row,
+            where,
+        )
+        yield conversation
 
 
 def _conversation(row: Fields, where: str, row_id: str) -> Conversation:
@@ -110,17 +114,19 @@ def _conversation(row: Fields, where: str, row_id: str) -> Conversation:
             raise no_reply(1, "assistant", where)
         return _whole(after_system(before, row, where), reply, row, row_id, where)
     column = column_in(row, REPLIES)
-    asked = column_in(row, (name for name in PROMPTS if name != column))
-    if asked is None or column is None:
+    prompt_column = column_in(row, (name for name in PROMPTS if name != column))
+    if prompt_column is None or column is None:
         raise DataError(
             f"There is no reply to learn in {where}, which has {', '.join(map(str, row)) or 'no columns'}: "
             f"give 'messages', or 'prompt' with one of {', '.join(map(repr, REPLIES))}."
         )
-    found, given = row[column], asked_in(row, asked, where)
-    if isinstance(found, str):
-        return _whole(given, found, row, row_id, where)
-    turns, reply = parted(messages_of(found, where, column), where)
-    return _whole(joined_turns(said_by_user(given), turns, asked, where), reply, row, row_id, where)
+    value, prompt_value = row[column], asked_in(row, prompt_column, where)
+    if isinstance(value, str):
+        return _whole(prompt_value, value, row, row_id, where)
+    turns, reply = parted(messages_of(value, where, column), where)
+    return _whole(
+        joined_turns(said_by_user(prompt_value), turns, prompt_column, where), reply, row, row_id, where
+    )
 
 
 def _whole(
@@ -224,15 +230,15 @@ class ReplyEncoder:
 
 def tokens_of(conversation: Conversation, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     """Return the tokens of a prompt and of its reply; see `encode_replies`."""
-    prompt, said = conversation.prompt, conversation.reply
+    prompt, reply_value = conversation.prompt, conversation.reply
     what = f"row {conversation.id!r}"
     if isinstance(prompt, str):
-        if conversation.options or not isinstance(said, str):
+        if conversation.options or not isinstance(reply_value, str):
             raise DataError(
                 f"The prompt of {what} is a text, but tools and parts of a reply need a chat template: give "
                 "messages, or set chat=True (--chat)."
             )
-        reply = continuation(tokenizer, prompt, said) if said else []
+        reply = continuation(tokenizer, prompt, reply_value) if reply_value else []
         end = [tokenizer.eos_token_id] if reply and tokenizer.eos_token_id is not None else []
         return prompt_tokens(prompt, tokenizer), reply + end
-    return answered(prompt, said_by_assistant(said), tokenizer, what, conversation.options)
+    return answered(prompt, said_by_assistant(reply_value), tokenizer, what, conversation.options)

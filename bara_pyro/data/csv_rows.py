@@ -114,12 +114,12 @@ def _check_quotes(place: str, row: list[str], separator: str) -> None:
             )
 
 
-def _ragged(place: str, row: list[str], wanted: int, separator: str) -> DataError:
+def _ragged(place: str, row: list[str], expected: int, separator: str) -> DataError:
     sign, hint = SEPARATORS.get(separator, repr(separator)), ""
     if len(row) == 1 and (others := [name for other, name in SEPARATORS.items() if other in row[0]]):
         hint = f", but this row by {others[0]}?"  # it could also be a text that has one
     return DataError(
-        f"{place} has {len(row)} cells and the header has {wanted} (separated by {sign}{hint}): use {sign} "
+        f"{place} has {len(row)} cells and the header has {expected} (separated by {sign}{hint}): use {sign} "
         f"throughout, and quote texts that contain {sign}, a quotation mark or a line break."
     )
 

@@ -93,7 +93,7 @@ def encode(
     if classes is not None:
         examples = [unlisted(example) for example in examples]
     fitting = _Fitting(tokenizer, max_length, context, tuple(answers), classes)
-    kept: list[_EncodedRow] = []
+    encoded: list[_EncodedRow] = []
     shortened, dropped = [], []
     for example, row in zip(examples, fitting.rows(examples), strict=True):
         if row is None and too_long == "error":
@@ -101,19 +101,19 @@ def encode(
         if row is None:
             dropped.append(example.id)
             continue
-        kept.append(row)
+        encoded.append(row)
         if row.cut:
             shortened.append(example.id)
-    listed = tuple(len(row.example.options) for row in kept)
+    listed = tuple(len(row.example.options) for row in encoded)
     return EncodedSplit(
-        token_ids=tuple(row.tokens for row in kept),
-        labels=tuple(row.example.label for row in kept),
-        ids=tuple(row.example.id for row in kept),
+        token_ids=tuple(row.tokens for row in encoded),
+        labels=tuple(row.example.label for row in encoded),
+        ids=tuple(row.example.id for row in encoded),
         pad_id=pad_id(tokenizer),
         shortened=tuple(shortened),
         dropped=tuple(dropped),
-        unknown=unknown_share([row.tokens for row in kept], tokenizer),
-        texts=() if classes is None else tuple(row.texts for row in kept),
+        unknown=unknown_share([row.tokens for row in encoded], tokenizer),
+        texts=() if classes is None else tuple(row.texts for row in encoded),
         offered=listed if any(listed) else (),
     )
 
@@ -179,15 +179,15 @@ class _Fitting:
 
     def _answered(self, row: _EncodedRow, start: Leading) -> _EncodedRow | None:
         """Return a row with the tokens of its C answers; an answer that the row does not offer is empty."""
-        own = row.example.texts or tuple(self.answers)
-        if not own:
+        answers = row.example.texts or tuple(self.answers)
+        if not answers:
             raise DataError(
                 f"Row {row.example.id!r} has no texts of its answers: use labels='letters' (--labels "
                 "letters)."
             )
-        if not all(map(self._readable, own)):
+        if not all(map(self._readable, answers)):
             return None
-        texts = (*map(self._read, own), *([],) * ((self.classes or 0) - len(own)))
+        texts = (*map(self._read, answers), *([],) * ((self.classes or 0) - len(answers)))
         behind = max(map(len, texts)) - 1  # the last token of a text is never an input
         if self.context is not None and len(row.tokens) + behind > self.context:
             shorter = self._within(row.example, start, self.context - behind - len(self.front))

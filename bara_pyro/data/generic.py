@@ -105,22 +105,22 @@ def own_context(row: Row, columns: Columns) -> str:
 
 def _choice(answer: object, options: Sequence[str], called: Sequence[str] = ()) -> int:
     """Return the option that an answer names by label, letter, text or index; refuse an ambiguous answer."""
-    said = label_text(answer, "its answer")
-    if said in called:
-        return list(called).index(said)
-    whole = isinstance(answer, int) and not isinstance(answer, bool)
+    text = label_text(answer, "its answer")
+    if text in called:
+        return list(called).index(text)
+    is_index = isinstance(answer, int) and not isinstance(answer, bool)
     letters = LETTERS[: len(options)]
-    meant = {place for place, names in enumerate(zip(letters, options, strict=True)) if said in names}
-    if said.isdecimal() and (whole or not called):
-        meant |= {int(said)} & set(range(len(options)))
-    if (times := list(options).count(said)) > 1:
-        raise DataError(f"the option {said!r} is listed {times} times: list each option once.")
+    meant = {place for place, names in enumerate(zip(letters, options, strict=True)) if text in names}
+    if text.isdecimal() and (is_index or not called):
+        meant |= {int(text)} & set(range(len(options)))
+    if (times := list(options).count(text)) > 1:
+        raise DataError(f"the option {text!r} is listed {times} times: list each option once.")
     if len(meant) > 1:
-        give = "letter" if said.isdecimal() else "index from 0"
+        give = "letter" if text.isdecimal() else "index from 0"
         raise DataError(f"its answer {answer!r} fits several options: give the option's {give}.")
     if not meant:  # compare without invisible characters
         names = zip(letters, options, called or letters, strict=True)
-        meant = {place for place, known in enumerate(names) if as_read(said) in map(as_read, known)}
+        meant = {place for place, known in enumerate(names) if as_read(text) in map(as_read, known)}
     if len(meant) != 1:
         last = LETTERS[len(options) - 1]
         raise DataError(
@@ -132,12 +132,12 @@ def _choice(answer: object, options: Sequence[str], called: Sequence[str] = ()) 
 
 def _label(answer: object, names: Sequence[str], indices: bool) -> int:
     """Return the class that an answer gives by name, or by index if `indices`."""
-    said = label_text(answer, "its answer")
-    if said in names:
-        return list(names).index(said)
+    text = label_text(answer, "its answer")
+    if text in names:
+        return list(names).index(text)
     if indices and isinstance(answer, int) and not isinstance(answer, bool) and 0 <= answer < len(names):
         return answer
-    same = [place for place, name in enumerate(names) if _meant(name) == _meant(said)]
+    same = [place for place, name in enumerate(names) if _meant(name) == _meant(text)]
     if len(same) == 1:
         return same[0]
     raise DataError(f"its answer {answer!r} is not one of the labels {', '.join(names)}.")

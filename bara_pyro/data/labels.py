@@ -55,16 +55,16 @@ def encode_labels(task: Task, tokenizer: Tokenizer, style: str = "auto") -> Task
 
 def _usable_codes(tokenizer: Tokenizer, count: int) -> tuple[str, ...]:
     """Return the first of `CODES` that are single, different tokens."""
-    found: dict[int, str] = {}
+    label_of: dict[int, str] = {}
     for code in CODES:
         tokens = label_tokens(tokenizer, code)
         if len(tokens) == 1 and tokens[0] != tokenizer.unk_token_id:
-            found.setdefault(tokens[0], code)
-        if len(found) == count:
-            return tuple(found.values())
+            label_of.setdefault(tokens[0], code)
+        if len(label_of) == count:
+            return tuple(label_of.values())
     raise DataError(
-        f"There are {count} classes, and the tokenizer has single tokens for only {len(found)} letters and "
-        "digits: score whole texts with labels='texts' (--labels texts), or merge classes."
+        f"There are {count} classes, and the tokenizer has single tokens for only {len(label_of)} letters "
+        "and digits: score whole texts with labels='texts' (--labels texts), or merge classes."
     )
 
 

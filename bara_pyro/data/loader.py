@@ -99,8 +99,8 @@ def load_task(
             **columns,
         )
     elif name in TASKS:
-        made = TASKS.find(name)
-        task = made.in_world(seed, world) if made.in_world and world else made.load(seed)
+        generated = TASKS.find(name)
+        task = generated.in_world(seed, world) if generated.in_world and world else generated.load(seed)
         task = replace(task, validation=first_validation(task.validation, validation_rows, name))
     else:
         task = _load_known(task_key(name), data_dir, revision)
@@ -137,13 +137,13 @@ def check_effect(
     Raises:
         ConfigError: names the first option without effect.
     """
-    own, divided = is_file_name(name), test_fraction != TEST_FRACTION
-    if (test_file or of_files) and not own:
+    is_file, divided = is_file_name(name), test_fraction != TEST_FRACTION
+    if (test_file or of_files) and not is_file:
         raise ConfigError(
             f"test_file, classes and columns only apply to your own file, and {name!r} is not a file: leave "
             "them out."
         )
-    if divided and not own:
+    if divided and not is_file:
         raise ConfigError(
             f"test_fraction={test_fraction:g} only applies to your own file, and {name!r} is not a file: "
             "leave it out."
@@ -152,7 +152,7 @@ def check_effect(
         raise ConfigError(
             f"test_fraction={test_fraction:g} has no effect with test_file={str(test_file)!r}: leave one out."
         )
-    if data_dir and own:
+    if data_dir and is_file:
         raise ConfigError(
             f"data_dir={str(data_dir)!r} only applies to known tasks, and {name!r} is a file: give its whole "
             "path and no data_dir."
@@ -161,7 +161,7 @@ def check_effect(
         raise ConfigError(
             f"data_dir={str(data_dir)!r} has no effect, because {name!r} is generated: leave it out."
         )
-    if revision and (own or made):
+    if revision and (is_file or made):
         raise ConfigError(
             f"revision={revision!r} only applies to datasets on the hub, and {name!r} is not one: leave it "
             "out."

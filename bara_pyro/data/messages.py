@@ -74,17 +74,17 @@ def after_system(prompt: str | tuple[Message, ...], row: Fields, where: str) -> 
     column = next((name for name in SYSTEM_COLUMNS if row.get(name) not in (None, "")), None)
     if column is None:
         return prompt
-    said = row[column]
-    if not isinstance(said, str):
-        raise DataError(f"{column!r} of {where} is {_shown(said)}: give a text, or leave it out.")
-    first, messages = {"role": "system", "content": said}, said_by_user(prompt)
-    own, _ = _opening(messages)
-    if not own:
+    system = row[column]
+    if not isinstance(system, str):
+        raise DataError(f"{column!r} of {where} is {_shown(system)}: give a text, or leave it out.")
+    first, messages = {"role": "system", "content": system}, said_by_user(prompt)
+    opening, _ = _opening(messages)
+    if not opening:
         return (first, *messages)
-    if not _same(own, [{**first, "role": own[0]["role"]}]):
+    if not _same(opening, [{**first, "role": opening[0]["role"]}]):
         raise DataError(
-            f"The messages of {where} begin with the {own[0]['role']}'s {own[0]['content'][:60]!r}, but "
-            f"{column!r} is {said[:60]!r}: keep only one."
+            f"The messages of {where} begin with the {opening[0]['role']}'s {opening[0]['content'][:60]!r}, "
+            f"but {column!r} is {system[:60]!r}: keep only one."
         )
     return messages
 
@@ -99,7 +99,7 @@ def parted(messages: Sequence[Message], where: str) -> tuple[tuple[Message, ...]
     """
     if messages[-1]["role"] != "assistant":
         raise no_reply(len(messages), messages[-1]["role"], where)
-    answers = [n for n, said in enumerate(messages) if said["role"] == "assistant"]
+    answers = [n for n, message in enumerate(messages) if message["role"] == "assistant"]
     learnt = [n for n in answers if _weight(messages[n], where) != 0]
     if not learnt:
         raise DataError(f"Every answer of {where} has the 'weight' 0, so none is learnt: leave it out.")
@@ -113,7 +113,7 @@ def given_only(messages: Sequence[Message], where: str) -> tuple[Message, ...]:
     Raises:
         DataError: a message has a `weight` other than 0, but only the reply is learnt.
     """
-    if any(_weight(said, where) for said in messages):
+    if any(_weight(message, where) for message in messages):
         raise DataError(
             f"A message of {where} before the reply has the 'weight' 1, but each row learns one reply: set "
             "its weight to 0, or move it to another row."
@@ -123,7 +123,7 @@ def given_only(messages: Sequence[Message], where: str) -> tuple[Message, ...]:
 
 def unweighted(messages: Sequence[Message]) -> tuple[Message, ...]:
     """Return messages without their weights."""
-    return tuple({key: part for key, part in said.items() if key != "weight"} for said in messages)
+    return tuple({key: part for key, part in message.items() if key != "weight"} for message in messages)
 
 
 def _weight(message: Message, where: str) -> object:

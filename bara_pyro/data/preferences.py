@@ -118,9 +118,9 @@ def _side(table: DataTable, side: str) -> DataTable:
 
 
 def _row(row: Fields, side: str) -> dict[str, object]:
-    kept = {name: row[name] for name in KEPT if row.get(name) is not None}
-    whole = is_list(row[side]) and not any(name in kept for name in PROMPTS)
-    return {**kept, "messages" if whole else "completion": row[side]}
+    columns = {name: row[name] for name in KEPT if row.get(name) is not None}
+    whole = is_list(row[side]) and not any(name in columns for name in PROMPTS)
+    return {**columns, "messages" if whole else "completion": row[side]}
 
 
 def load_preferences(
@@ -180,23 +180,23 @@ def load_preferences(
         check_kind(name)
         known = unknown("task of preference pairs", name, PREFERENCES)[:-1]
         raise DataError(f"{known}, or a file that ends in {', '.join(SUFFIXES)}.")
-    kept, tested = _different(train), _different(test)
-    if same := len(train) + len(test) - len(kept) - len(tested):
+    training, tested = _different(train), _different(test)
+    if same := len(train) + len(test) - len(training) - len(tested):
         notes.append(f"{same} pairs with two equal replies left out")
-    kept = kept[:rows]
-    for kind, pairs in (("train", kept), ("test", tested)):
+    training = training[:rows]
+    for kind, pairs in (("train", training), ("test", tested)):
         if not pairs:
             raise DataError(f"{name} has no {kind} pair whose replies differ: give at least one.")
-    check_disjoint(kept, tested, name)
-    if both := len({prompt_key(pair) for pair in tested} & {prompt_key(pair) for pair in kept}):
+    check_disjoint(training, tested, name)
+    if both := len({prompt_key(pair) for pair in tested} & {prompt_key(pair) for pair in training}):
         notes.append(f"{both} prompts of test pairs are also in train")
-    return PreferenceTask(Path(name).stem, kept, tested, tuple(notes))
+    return PreferenceTask(Path(name).stem, training, tested, tuple(notes))
 
 
 def prompt_key(pair: PreferencePair) -> str:
     """Return a text that is the same for two pairs exactly if their prompts are."""
-    whole = [pair.prompt, pair.options] if pair.options else pair.prompt
-    return json.dumps(whole, ensure_ascii=False)
+    content = [pair.prompt, pair.options] if pair.options else pair.prompt
+    return json.dumps(content, ensure_ascii=False)
 
 
 def _of_file(

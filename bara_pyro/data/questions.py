@@ -81,14 +81,14 @@ def _columns(table: DataTable, task: Task, given: ColumnNames, answers: bool) ->
     trained = task.columns or Columns("")
     known = {kind: name for kind, name in asdict(trained).items() if name in there}
     named = {kind: name or known.get(kind) for kind, name in asdict(given).items()}
-    found = find_columns(there, ColumnNames(**named), table.place, answers=answers)
-    if trained.context and not found.context:
+    columns = find_columns(there, ColumnNames(**named), table.place, answers=answers)
+    if trained.context and not columns.context:
         raise DataError(
             f"{table.place} has no column {trained.context!r}, the context that the run was trained with: "
             f"name it with {option_of('context')}, or add it, with empty cells if needed."
         )
-    ids = id_column([table.rows], vars(found).values())
-    return replace(found, id=ids, indices=trained.indices)
+    ids = id_column([table.rows], vars(columns).values())
+    return replace(columns, id=ids, indices=trained.indices)
 
 
 def _own_row(columns: Columns, task: Task, row: Row, row_id: str) -> Example:

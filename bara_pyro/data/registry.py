@@ -171,11 +171,11 @@ def task_key(name: str) -> str:
     Raises:
         DataError: the name is unknown, or a hub name with several configs.
     """
-    wanted = name.lower()
+    lowered = name.lower()
     for key, source in SOURCES.items():
-        if wanted in (key, source.paper.lower(), f"{source.hub}:{source.config}".lower()):
+        if lowered in (key, source.paper.lower(), f"{source.hub}:{source.config}".lower()):
             return key
-    same_hub = [key for key, source in SOURCES.items() if wanted == source.hub.lower()]
+    same_hub = [key for key, source in SOURCES.items() if lowered == source.hub.lower()]
     if len(same_hub) > 1:
         raise DataError(f"{name} has several datasets: choose one of {', '.join(sorted(same_hub))}.")
     if not same_hub:

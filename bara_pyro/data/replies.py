@@ -103,7 +103,7 @@ def reply_batch(rows: Sequence[Sequence[EncodedReply]], pad_id: int = 0) -> Repl
     segments = [[number for number, r in enumerate(row, 1) for _ in range(len(r))] for row in rows]
     targets = [[t for r in row for t in (*[0] * (len(r.prompt) - 1), *r.reply)] for row in rows]
     scored = [[s for r in row for s in (*[0] * (len(r.prompt) - 1), *[1] * len(r.reply))] for row in rows]
-    counts = tuple(len(own) - own.index(1) for own in scored)
+    counts = tuple(len(mask) - mask.index(1) for mask in scored)
     width = max(counts)
     packed = any(len(row) > 1 for row in rows)
     return ReplyBatch(

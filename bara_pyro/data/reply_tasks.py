@@ -147,11 +147,11 @@ def load_replies(
         if test_file is not None:
             check_other_file(name, test_file)
         load = stored_file if streaming else load_conversations
-        given = load(Path(name)), None if test_file is None else load(Path(test_file), "test")
-        return _divided(Path(name).stem, *given, test_fraction, validation_rows, seed)
+        parts = load(Path(name)), None if test_file is None else load(Path(test_file), "test")
+        return _divided(Path(name).stem, *parts, test_fraction, validation_rows, seed)
     if name in REPLY_TASKS:
-        made = REPLY_TASKS.find(name).load(seed)
-        return replace(made, validation=first_validation(made.validation, validation_rows, name))
+        generated = REPLY_TASKS.find(name).load(seed)
+        return replace(generated, validation=first_validation(generated.validation, validation_rows, name))
     if name not in REPLY_SOURCES:
         check_kind(name)
         known = unknown("task of replies", name, [*REPLY_SOURCES, *REPLY_TASKS])[:-1]
@@ -180,8 +180,8 @@ def _split(
         if streaming:
             return stored_dataset(dataset, place, kind, spoken=source.spoken)
         table = DataTable(place, list(dataset_rows(dataset)))
-    found = conversations_in(table, kind)
-    return tuple(row.spoken() for row in found) if source.spoken else tuple(found)
+    conversations = conversations_in(table, kind)
+    return tuple(row.spoken() for row in conversations) if source.spoken else tuple(conversations)
 
 
 def replies_from_rows(
@@ -219,8 +219,8 @@ def replies_from_rows(
         (16, 4)
     """
     name = name or (Path(data).stem if isinstance(data, str | Path) else "replies")
-    given = load_conversations(data), None if test is None else load_conversations(test, "test")
-    return _divided(name, *given, test_fraction, validation_rows, seed)
+    parts = load_conversations(data), None if test is None else load_conversations(test, "test")
+    return _divided(name, *parts, test_fraction, validation_rows, seed)
 
 
 def _divided(
@@ -246,11 +246,11 @@ def _divided(
     trained = set(map(_prompt_key, train))
     if shared := sum(_prompt_key(row) in trained for row in tested):
         notes.append(f"{shared} test rows have a prompt that is also in train")
-    kept, validation = carve(train, validation_rows, seed)
-    return ReplyTask(name, kept, validation, tested, tuple(notes))
+    training, validation = carve(train, validation_rows, seed)
+    return ReplyTask(name, training, validation, tested, tuple(notes))
 
 
 def _prompt_key(row: Conversation) -> str:
     """Return a hash of a prompt in the form in which texts are compared; hashes save memory."""
-    said = row.prompt if isinstance(row.prompt, str) else json.dumps([*map(dict, row.prompt)])
-    return digest(as_compared(said))
+    prompt = row.prompt if isinstance(row.prompt, str) else json.dumps([*map(dict, row.prompt)])
+    return digest(as_compared(prompt))

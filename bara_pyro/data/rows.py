@@ -55,8 +55,8 @@ def to_examples(
     examples: list[Example] = []
     for number, row in enumerate(rows, start=1):
         try:
-            found = own_id(row) if ids is None else label_text(row[ids], "its id")
-            examples.append(schema(row, found or f"{split}-{number}"))
+            row_id = own_id(row) if ids is None else label_text(row[ids], "its id")
+            examples.append(schema(row, row_id or f"{split}-{number}"))
             check_unicode(_texts(examples[-1]), row)
         except DataError as error:
             raise DataError(f"{place}, row {number}: {error}") from None
@@ -69,8 +69,8 @@ def to_examples(
 
 
 def _texts(example: Example) -> tuple[str, ...]:
-    asked = (example.id, example.context, example.question, example.cluster)
-    return (*asked, *example.options, *example.texts)
+    texts = (example.id, example.context, example.question, example.cluster)
+    return (*texts, *example.options, *example.texts)
 
 
 def check_ids(ids: Sequence[str], place: str, numbers: Sequence[int] | None = None) -> None:
@@ -95,10 +95,10 @@ def own_id(row: Fields) -> str:
     Raises:
         DataError: the identifier is neither text nor number, or the row has two.
     """
-    found = [name for name in ("id", "ID", "Id") if row.get(name) is not None]
-    if len(found) > 1:
-        raise DataError(f"it has ids in {found[0]!r} and in {found[1]!r}: leave one of the columns out.")
-    return label_text(row[found[0]], "its id") if found else ""
+    columns = [name for name in ("id", "ID", "Id") if row.get(name) is not None]
+    if len(columns) > 1:
+        raise DataError(f"it has ids in {columns[0]!r} and in {columns[1]!r}: leave one of the columns out.")
+    return label_text(row[columns[0]], "its id") if columns else ""
 
 
 def check_disjoint(train: Sequence[Identified], test: Sequence[Identified], name: str) -> None:
@@ -238,11 +238,11 @@ def divide(rows: Sequence[Example], test_fraction: float) -> tuple[list[Example]
     room = {label: len(members) - 1 for label, members in by_class.items()}
     shares = {label: test_fraction * len(members) for label, members in by_class.items()}
     counts = {label: min(int(share), room[label]) for label, share in shares.items()}
-    wanted = round(test_fraction * len(rows)) - sum(counts.values())
+    missing = round(test_fraction * len(rows)) - sum(counts.values())
     for label in sorted(shares, key=lambda label: (int(shares[label]) - shares[label], label)):
-        if wanted > 0 and counts[label] < room[label]:
+        if missing > 0 and counts[label] < room[label]:
             counts[label] += 1
-            wanted -= 1
+            missing -= 1
     return set_shares_aside(rows, counts)
 
 

@@ -103,14 +103,14 @@ def named_options(choices: object, key: str) -> tuple[list[str], tuple[str, ...]
 
 def _of_objects(options: Sequence[object], key: str) -> Row:
     """Return options given as objects, each with a text and all or none with a label, in ARC's format."""
-    found = [option if isinstance(option, Mapping) else {} for option in options]
-    labelled = [option for option in found if option.get("label") is not None]
-    if any("text" not in option for option in found) or len(labelled) not in (0, len(found)):
+    objects = [option if isinstance(option, Mapping) else {} for option in options]
+    labelled = [option for option in objects if option.get("label") is not None]
+    if any("text" not in option for option in objects) or len(labelled) not in (0, len(objects)):
         raise DataError(
             f"its {key!r} mix objects of different form: give each a 'text', and all or none a 'label' "
             f"(found {shown(options)})."
         )
-    texts = [option["text"] for option in found]
+    texts = [option["text"] for option in objects]
     return {"text": texts, "label": [option["label"] for option in labelled]}
 
 

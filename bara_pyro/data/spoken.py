@@ -75,17 +75,17 @@ def _tool(value: object, texts: list[Text]) -> object:
         return [_tool(part, texts) for part in value]
     if not isinstance(value, Mapping):
         return value
-    found: Json = {}
+    tool: Json = {}
     for key, part in value.items():
         if key in ("name", "description") and isinstance(part, str) and part.strip():
-            found[key] = _mark(part, (None, TOOLS), texts)
+            tool[key] = _mark(part, (None, TOOLS), texts)
             continue
         if key == "properties" and isinstance(part, Mapping):
             texts.extend(Text(None, TOOLS, name, is_marked=False) for name in part)
         if key == "enum" and is_list(part):
             texts.extend(Text(None, TOOLS, one, is_marked=False) for one in part if isinstance(one, str))
-        found[key] = _tool(part, texts)
-    return found
+        tool[key] = _tool(part, texts)
+    return tool
 
 
 def _mark(text: str, place: tuple[str | None, str], texts: list[Text]) -> str:

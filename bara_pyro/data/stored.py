@@ -75,8 +75,8 @@ def _stored(
     name = hashlib.sha256(json.dumps([FORM, content, split, spoken]).encode()).hexdigest()[:32]
     path = cache_folder() / f"{name}.arrow"
     if not path.is_file():
-        found = each_conversation(rows, place, split)
-        lines = (_line(row.spoken() if spoken else row) for row in found)
+        conversations = each_conversation(rows, place, split)
+        lines = (_line(row.spoken() if spoken else row) for row in conversations)
         write_rows(path, lines, lambda part: _check(RowsOnDisk(part, _conversation), place))
     return RowsOnDisk(path, _conversation)
 
@@ -86,8 +86,8 @@ def _check(rows: RowsOnDisk[Conversation], place: str) -> None:
     if not len(rows):
         require_rows([], place)
     marks = np.fromiter((hash(row.id) for row in rows), np.int64, len(rows))
-    found, counts = np.unique(marks, return_counts=True)
-    again = np.flatnonzero(np.isin(marks, found[counts > 1]))
+    values, counts = np.unique(marks, return_counts=True)
+    again = np.flatnonzero(np.isin(marks, values[counts > 1]))
     places = again.tolist()
     check_ids([rows[at].id for at in places], place, [at + 1 for at in places])
 

@@ -87,10 +87,10 @@ class StreamedReplies:
 
     def _row(self, row: int) -> EncodedReply:
         conversation = self._conversations[self._kept[row]]
-        found, _ = self._encode(conversation)
-        if found is None:
+        encoded, _ = self._encode(conversation)
+        if encoded is None:
             raise DataError(f"The row {conversation.id!r} has changed since it was first read: train again.")
-        return found
+        return encoded
 
     def _ids(self, places: Sequence[int]) -> tuple[str, ...]:
         return tuple(self._conversations[place].id for place in places)

@@ -47,10 +47,10 @@ class TextBatch(Batch):
 
     def questions(self, rows: slice) -> Self:
         """Return some of the rows without their labels, cut to the longest of them."""
-        own = {
+        of_questions = {
             name: getattr(self, name)[rows] for name in ("tokens", "places", "owners", "lengths", "counts")
         }
-        return replace(super().questions(rows), **own)
+        return replace(super().questions(rows), **of_questions)
 
 
 def with_texts(batch: Batch, prompts: Sequence[Sequence[int]], texts: Sequence[Texts]) -> TextBatch:
@@ -70,7 +70,7 @@ def with_texts(batch: Batch, prompts: Sequence[Sequence[int]], texts: Sequence[T
         tokens=pad_left(0, [row.tokens for row in rows]),
         places=pad_left(0, [row.places for row in rows]),
         owners=pad_left(len(texts[0]), [row.owners for row in rows]),
-        lengths=torch.tensor([[len(text) for text in own] for own in texts]),
+        lengths=torch.tensor([[len(text) for text in of_row] for of_row in texts]),
         counts=tuple(1 + len(row.read) - len(prompt) for row, prompt in zip(rows, prompts, strict=True)),
     )
 

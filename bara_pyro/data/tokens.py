@@ -41,19 +41,19 @@ def leading(tokenizer: Tokenizer, texts: Sequence[str], count: int) -> list[Lead
     Raises:
         DataError: the part that is read is not valid Unicode.
     """
-    found: dict[int, Leading] = {}
-    wanted = max(count, 0) + MARGIN
-    most, size = MOST * wanted, FIRST * wanted
+    by_text: dict[int, Leading] = {}
+    limit = max(count, 0) + MARGIN
+    most, size = MOST * limit, FIRST * limit
     left: Iterable[int] = range(len(texts))
     while left:
         pieces = {i: texts[i][:size] for i in left}
         for (i, piece), tokens in zip(pieces.items(), ids_of(tokenizer, [*pieces.values()]), strict=True):
-            whole = len(piece) == len(texts[i])
-            if whole or len(tokens) >= wanted or size >= most:
-                found[i] = Leading(tokens if whole else tokens[: max(count, 0)], whole)
-        left = [i for i in left if i not in found]
+            complete = len(piece) == len(texts[i])
+            if complete or len(tokens) >= limit or size >= most:
+                by_text[i] = Leading(tokens if complete else tokens[: max(count, 0)], complete)
+        left = [i for i in left if i not in by_text]
         size = min(4 * size, most)
-    return [found[i] for i in range(len(texts))]
+    return [by_text[i] for i in range(len(texts))]
 
 
 def ids_of(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:

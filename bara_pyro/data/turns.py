@@ -22,12 +22,12 @@ def turn_end(tokenizer: Any) -> int | None:
     """
     if not getattr(tokenizer, "chat_template", None):
         return None
-    asked, reply = {"role": "user", "content": "asked"}, {"role": "assistant", "content": SAID}
+    question, reply = {"role": "user", "content": "asked"}, {"role": "assistant", "content": SAID}
     try:
-        found = written([asked], tokenizer, "a question", reply=reply)
+        texts = written([question], tokenizer, "a question", reply=reply)
     except DataError:  # a template for images or tools only
         return None
-    behind = found.whole.rpartition(SAID)[2]
+    behind = texts.whole.rpartition(SAID)[2]
     added = tokenizer.added_tokens_decoder
     tokens = tokenizer(behind, add_special_tokens=False)["input_ids"]
     return next((token for token in tokens if token in added and added[token].special), None)

@@ -171,10 +171,10 @@ class Batch:
                 f"attention_mask is {self.attention_mask.dtype} of shape {tuple(self.attention_mask.shape)}: "
                 f"give bool of shape {tuple(self.input_ids.shape)}, like input_ids."
             )
-        for name, given in (("ids", self.ids), ("labels", self.labels)):
-            if given is not None and len(given) not in (len(self.input_ids), 0 if name == "ids" else -1):
+        for name, values in (("ids", self.ids), ("labels", self.labels)):
+            if values is not None and len(values) not in (len(self.input_ids), 0 if name == "ids" else -1):
                 raise DataError(
-                    f"There are {len(self.input_ids)} rows and {len(given)} {name}: give one per row."
+                    f"There are {len(self.input_ids)} rows and {len(values)} {name}: give one per row."
                 )
         if self.labels is not None and (self.labels.dim() != 1 or self.labels.dtype not in WHOLE):
             raise DataError(

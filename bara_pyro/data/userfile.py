@@ -75,19 +75,19 @@ def task_from_rows(
     if not 0 < test_fraction < 1:
         raise ConfigError(f"test_fraction is {test_fraction}: choose a number between 0 and 1.")
     table = read_table(data)
-    found = find_columns(table.columns, column_names(columns), table.place)
-    found = replace(found, indices=classes is not None)
+    chosen = find_columns(table.columns, column_names(columns), table.place)
+    chosen = replace(chosen, indices=classes is not None)
     tested = None if test is None else read_table(test)
     if tested is not None:
-        _check_same_kind(table, tested, found)
+        _check_same_kind(table, tested, chosen)
     parts = [part for part in (table, tested) if part]
     if find_ids:
-        found = replace(found, id=id_column([part.rows for part in parts], vars(found).values()))
-    labels, names = _answers(parts, found, classes)
-    schema = partial(own_example, columns=found, names=names)
+        chosen = replace(chosen, id=id_column([part.rows for part in parts], vars(chosen).values()))
+    labels, names = _answers(parts, chosen, classes)
+    schema = partial(own_example, columns=chosen, names=names)
 
     def examples(part: DataTable, split: str) -> list[Example]:
-        return to_examples(part.rows, schema, part.place, split, answer=found.label, ids=found.id)
+        return to_examples(part.rows, schema, part.place, split, answer=chosen.label, ids=chosen.id)
 
     name = name or (Path(data).stem if isinstance(data, str | Path) else "rows")
     if tested is not None:
@@ -95,27 +95,27 @@ def task_from_rows(
         check_new(train, test_rows, name)
         note = f"tested on {Path(tested.place).name}"
     else:
-        train, test_rows = _divided(examples(table, "row"), test_fraction, found, table.place)
+        train, test_rows = _divided(examples(table, "row"), test_fraction, chosen, table.place)
         note = f"{len(test_rows)} of {len(train) + len(test_rows)} rows held out for testing, "
-        note += "whole clusters" if found.cluster else "the same share of each class"
-        note += f", chosen by a hash of their {'names' if found.cluster else 'ids'}"
+        note += "whole clusters" if chosen.cluster else "the same share of each class"
+        note += f", chosen by a hash of their {'names' if chosen.cluster else 'ids'}"
         if copies := sum(map(bool, together([*train, *test_rows], clusters=False))):
             note += f"; {copies} rows have the same text as another row and stay in its split"
     check_disjoint(train, test_rows, name)
     classes_said = _class_notes(names, train, test_rows, name)
     if names:
-        classes_said += _spelling_notes(parts, found.label or "")
-    notes = [columns_note(found), *classes_said, note, *repeats(train, test_rows)]
-    kept, validation = _carved(train, validation_rows, seed, found)
-    if names and (lost := sorted({row.label for row in train} - {row.label for row in kept})):
+        classes_said += _spelling_notes(parts, chosen.label or "")
+    notes = [columns_note(chosen), *classes_said, note, *repeats(train, test_rows)]
+    training, validation = _carved(train, validation_rows, seed, chosen)
+    if names and (lost := sorted({row.label for row in train} - {row.label for row in training})):
         raise DataError(
             f"With {validation_rows} rows set aside for validation, no training row has the answer "
             f"{names[lost[0]]!r}: set fewer rows aside (--validation-rows), or give more rows."
         )
-    if validation and (found.cluster or len(validation) < validation_rows):
-        whole = "whole clusters" if found.cluster else "keeping rows with the same text together"
-        notes.append(f"{len(validation)} rows set aside for validation, {whole}")
-    return Task(name, labels, kept, validation, tuple(test_rows), tuple(notes), names, found)
+    if validation and (chosen.cluster or len(validation) < validation_rows):
+        how = "whole clusters" if chosen.cluster else "keeping rows with the same text together"
+        notes.append(f"{len(validation)} rows set aside for validation, {how}")
+    return Task(name, labels, training, validation, tuple(test_rows), tuple(notes), names, chosen)
 
 
 def _divided(
@@ -142,8 +142,8 @@ def _check_same_kind(table: DataTable, tested: DataTable, columns: Columns) -> N
     """Refuse a train and a test file of which only one has choices."""
     choices = columns.choices if columns.choices in tested.columns else None
     cluster = columns.cluster if columns.cluster in tested.columns else None
-    given = ColumnNames(columns.text, columns.label, choices, columns.context, cluster)
-    theirs = find_columns(tested.columns, given, tested.place)
+    named = ColumnNames(columns.text, columns.label, choices, columns.context, cluster)
+    theirs = find_columns(tested.columns, named, tested.place)
     if _has_choices(table, columns) != _has_choices(tested, theirs):
         raise DataError(
             f"Only one of {table.place} and {tested.place} has 'choices': add them to both or to neither."
@@ -210,13 +210,13 @@ def _classes_of(table: DataTable, column: str) -> tuple[str, ...]:
 
 def _spellings(parts: Sequence[DataTable], column: str) -> dict[str, Counter[str]]:
     """Return for each answer, without invisible characters, how often each of its spellings occurs."""
-    found: dict[str, Counter[str]] = {}
+    spellings: dict[str, Counter[str]] = {}
     for part in parts:
         for number, row in enumerate(part.rows, start=1):
             if not missing(row.get(column)):
                 answer = label_text(row[column], f"{part.place}, row {number}: the {column!r}")
-                found.setdefault(as_read(answer), Counter())[answer] += 1
-    return found
+                spellings.setdefault(as_read(answer), Counter())[answer] += 1
+    return spellings
 
 
 def _spelling_notes(parts: Sequence[DataTable], column: str) -> list[str]:

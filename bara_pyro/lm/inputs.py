@@ -26,11 +26,11 @@ def inputs_of(tokens: TokenRows, dtype: torch.dtype) -> dict[str, Any]:
         mask = attention_mask.to(torch.long)
         positions = mask.cumsum(-1) - mask  # 0 in the padding on the left
     else:
-        seen = _seen(attention_mask.bool(), segments)
+        visible = _seen(attention_mask.bool(), segments)
         # As if each continuation were the only one after the prefix.
-        positions = (seen.sum(-1) - 1).clamp_min(0)
-        mask = torch.zeros(seen.shape, dtype=dtype, device=seen.device)
-        mask = mask.masked_fill_(~seen, torch.finfo(dtype).min).unsqueeze(1)
+        positions = (visible.sum(-1) - 1).clamp_min(0)
+        mask = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
+        mask = mask.masked_fill_(~visible, torch.finfo(dtype).min).unsqueeze(1)
     return {
         "input_ids": input_ids,
         "attention_mask": mask,

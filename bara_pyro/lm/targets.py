@@ -108,13 +108,13 @@ def _in_top_layers(lm: PreTrainedModel, top_layers: int, names: list[str], head:
     if not is_whole(top_layers) or not 1 <= top_layers <= len(layers):
         raise BackboneError(f"top_layers={top_layers} is out of range: choose 1 to {len(layers)} layers.")
     top = tuple(f"{path}.{index}." for index in range(len(layers) - top_layers, len(layers)))
-    found = [name for name in names if name == head or name.startswith(top)]
-    if not found:
+    chosen = [name for name in names if name == head or name.startswith(top)]
+    if not chosen:
         raise BackboneError(
             f"target_modules: none of these modules is in the last {top_layers} of {len(layers)} layers; "
             "raise top_layers or name other modules."
         )
-    return found
+    return chosen
 
 
 def find_targets(

@@ -80,10 +80,10 @@ def _check_tokenizer(backbone: Backbone) -> None:
 
 def _check_parts(backbone: Backbone, ids: Tensor, exact: float) -> None:
     """Refuse a language model that is not causal or whose logits differ from those of its parts."""
-    whole = backbone.lm(input_ids=ids, use_cache=False).logits.float()
+    logits = backbone.lm(input_ids=ids, use_cache=False).logits.float()
     hidden = backbone.hidden(ids, torch.ones_like(ids))
     parts = backbone.finished(backbone.logits(hidden).float())
-    off, size = float((parts - whole).abs().max()), float(whole.abs().max())
+    off, size = float((parts - logits).abs().max()), float(logits.abs().max())
     # Both texts have the same length, so that they are rounded alike.
     others = torch.cat([ids[:, :2], ids[:, :2]], dim=1)
     with_others = backbone.hidden(others, torch.ones_like(ids))[:, :2]

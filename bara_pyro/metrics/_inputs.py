@@ -91,17 +91,17 @@ def check_labels(labels: Tensor | Sequence[int], rows: int, classes: int) -> Ten
     Raises:
         DataError: the number of labels is not `rows`, or a label is not an index in `0..classes - 1`.
     """
-    given = as_float64(labels, "labels", 1)
-    if len(given) != rows:
+    values = as_float64(labels, "labels", 1)
+    if len(values) != rows:
         raise DataError(
-            f"There are {rows} rows of log_probs and {len(given)} labels: give one label for each row."
+            f"There are {rows} rows of log_probs and {len(values)} labels: give one label for each row."
         )
-    checked = given.long()
-    wrong = ((checked != given) | (checked < 0) | (checked >= classes)).nonzero()
+    checked = values.long()
+    wrong = ((checked != values) | (checked < 0) | (checked >= classes)).nonzero()
     if len(wrong):
         row = int(wrong[0])
         raise DataError(
-            f"Label {given[row]:g} in row {row} is not a class index in 0..{classes - 1}: "
+            f"Label {values[row]:g} in row {row} is not a class index in 0..{classes - 1}: "
             "score only rows with a known answer."
         )
     return checked

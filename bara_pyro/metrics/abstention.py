@@ -88,16 +88,16 @@ def abstention(
     predicted, answers = check_predictions(log_probs, labels)
     confidence, correct = correctness(predicted, answers)
     falling, rows = confidence.sort(descending=True).values.tolist(), len(answers)
-    found, tried = [], ranks(rows, risk, delta)
+    points, tried = [], ranks(rows, risk, delta)
     for rank in tried:
         threshold = falling[rank] if rank < rows else 0.0
         above = confidence > threshold
         answered, wrong = int(above.sum()), int((above & ~correct.bool()).sum())
         bound = upper_bound(wrong, answered, delta / len(tried))
-        found.append(Abstention(risk, delta, threshold, rows, answered, wrong, bound))
-    if passing := [one for one in found if one.bound <= risk]:
+        points.append(Abstention(risk, delta, threshold, rows, answered, wrong, bound))
+    if passing := [one for one in points if one.bound <= risk]:
         return max(passing, key=lambda one: one.answered)
-    best = min(found, key=lambda one: one.bound)
+    best = min(points, key=lambda one: one.bound)
     raise DataError(
         f"No threshold guarantees a risk of {risk:g} (delta {delta:g}): {best.wrong} of the {best.answered} "
         f"most confident of {rows} rows are wrong. Give a risk above {best.bound:.3g}, or more rows."
@@ -114,16 +114,16 @@ def ranks(rows: int, risk: float, delta: float) -> list[int]:
     for name, value in (("risk", risk), ("delta", delta)):
         if not 0.0 < value < 1.0:
             raise ConfigError(f"{name} is {value}: give a number between 0 and 1, 0.05 for example.")
-    found = sorted({math.ceil(rows * share / SHARES) for share in range(1, SHARES + 1)})
-    while found and upper_bound(0, found[0], delta / len(found)) > risk:
-        del found[0]
-    if not found:
+    counts = sorted({math.ceil(rows * share / SHARES) for share in range(1, SHARES + 1)})
+    while counts and upper_bound(0, counts[0], delta / len(counts)) > risk:
+        del counts[0]
+    if not counts:
         least = math.ceil(math.log(delta) / math.log1p(-risk))
         raise DataError(
             f"{rows} calibration rows are too few to guarantee an error rate of {risk:g} (delta {delta:g}): "
             f"give {least:,} rows or more."
         )
-    return found
+    return counts
 
 
 def upper_bound(wrong: int, rows: int, level: float) -> float:

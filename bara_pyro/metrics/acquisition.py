@@ -123,17 +123,17 @@ def batch_bald(
     probs = draws.exp()
     joint = _Joint(len(probs), configurations, seed)
     chosen: list[int] = []
-    told: list[float] = []
+    information: list[float] = []
     for place in range(count):
         gains = _rounded(joint.gains(probs))
         if not place:
             _check_differ(gains)
         gains[chosen] = -1.0
         best = int((gains == gains.max()).nonzero()[0])  # the first of equal rows
-        told.append(float(gains[best]))
+        information.append(float(gains[best]))
         chosen.append(best)
         joint.add(probs[:, best])
-    return AcquiredBatch(torch.tensor(chosen), _summed(told, len(probs)))
+    return AcquiredBatch(torch.tensor(chosen), _summed(information, len(probs)))
 
 
 def joint_information(log_probs: Numbers, *, seed: int = 0, configurations: int = CONFIGURATIONS) -> Tensor:
@@ -159,11 +159,11 @@ def joint_information(log_probs: Numbers, *, seed: int = 0, configurations: int 
     """
     probs = check_log_probs(log_probs, "log_probs", dims=3).exp()
     joint = _Joint(len(probs), configurations, seed)
-    told = []
+    information = []
     for row in range(probs.shape[1]):
-        told.append(float(joint.gains(probs[:, [row]])))
+        information.append(float(joint.gains(probs[:, [row]])))
         joint.add(probs[:, row])
-    return _summed(told, len(probs))
+    return _summed(information, len(probs))
 
 
 class _Joint:
@@ -182,14 +182,14 @@ class _Joint:
 
     def gains(self, probs: Tensor) -> Tensor:
         """Return `I(y; w | rows so far)` in nats for each candidate (`S x n x C`), float64, `n`."""
-        given = torch.special.entr(probs).sum(-1)  # S x n
-        found = []
+        conditional = torch.special.entr(probs).sum(-1)  # S x n
+        gains = []
         for part in self._parts(*probs.shape[1:]):
             predicted = torch.einsum("ks,snc->knc", self.weights, probs[:, part])
-            told = torch.special.entr(predicted).sum(-1) - self.weights @ given[:, part]
-            found.append(self.mass @ told)
+            gain = torch.special.entr(predicted).sum(-1) - self.weights @ conditional[:, part]
+            gains.append(self.mass @ gain)
         # Entropy is concave, so only rounding can make a gain negative.
-        return torch.cat(found).clamp(min=0.0)
+        return torch.cat(gains).clamp(min=0.0)
 
     def add(self, probs: Tensor) -> None:
         """Add a row (`S x C`): extend each configuration by every answer, or by one drawn answer."""

@@ -93,5 +93,5 @@ def rows_of(name: str) -> PerRow:
 
 def scored(log_probs: Tensor, against: Any, *, of_truth: bool) -> dict[str, float]:
     """Return all metrics that need true probabilities, or all that do not, of checked inputs."""
-    wanted = [metric for metric in METRICS.values() if metric.of_truth == of_truth]
-    return {metric.name: metric.function(log_probs, against) for metric in wanted}
+    metrics = [metric for metric in METRICS.values() if metric.of_truth == of_truth]
+    return {metric.name: metric.function(log_probs, against) for metric in metrics}

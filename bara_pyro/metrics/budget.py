@@ -135,15 +135,15 @@ def compare_budgets(
     check_level(level)
 
     def needed(weights: Floats) -> tuple[float, float | None, float]:
-        own = as_finite_array(second(weights), "second", ("budgets",))
+        curve = as_finite_array(second(weights), "second", ("budgets",))
         # Never None: a curve reaches its last score.
-        reference = cast("float", budget_to_reach(second_budgets, own, own[-1]))
-        return float(own[-1]), budget_to_reach(first_budgets, first(weights), own[-1]), reference
+        reference = cast("float", budget_to_reach(second_budgets, curve, curve[-1]))
+        return float(curve[-1]), budget_to_reach(first_budgets, first(weights), curve[-1]), reference
 
     weights, wider = spread_weights(prompt_weights(clusters, resamples, seed), clusters, level)
-    drawn = [needed(own) for own in weights]
+    drawn = [needed(draw) for draw in weights]
     target, budget, reference = needed(np.full(len(clusters), 1.0 / len(clusters)))
-    ratios = [np.inf if found is None else found / own for _, found, own in drawn]
+    ratios = [np.inf if reached is None else reached / reference for _, reached, reference in drawn]
     # This method returns draws as quantiles, so it never interpolates between a number and infinity.
     ends = np.quantile(ratios, [(1 - wider) / 2, (1 + wider) / 2], method="inverted_cdf")
     low, high = (float(end) if np.isfinite(end) else None for end in ends)

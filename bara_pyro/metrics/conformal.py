@@ -118,10 +118,10 @@ def nonconformity(log_probs: Numbers, score: SetScore) -> Tensor:
     check_choice("score", score, SetScore)
     probs = torch.round(check_log_probs(log_probs).exp(), decimals=DECIMALS)
     if score == "lac":
-        found = 1 - probs
+        scores = 1 - probs
     else:
-        found = ((probs[:, None, :] > probs[:, :, None]) * probs[:, None, :]).sum(-1)
-    return torch.round(found, decimals=DECIMALS)
+        scores = ((probs[:, None, :] > probs[:, :, None]) * probs[:, None, :]).sum(-1)
+    return torch.round(scores, decimals=DECIMALS)
 
 
 def allowed(rows: int, alpha: float) -> int:
@@ -132,13 +132,13 @@ def allowed(rows: int, alpha: float) -> int:
     """
     if not 0.0 < alpha < 1.0:
         raise ConfigError(f"alpha is {alpha}: give a number between 0 and 1, 0.1 for example.")
-    found = math.floor(round((rows + 1) * alpha, 9))  # 100 * 0.29 is 28.999999999999996
-    if not found:
+    count = math.floor(round((rows + 1) * alpha, 9))  # 100 * 0.29 is 28.999999999999996
+    if not count:
         raise ConfigError(
             f"alpha={alpha:g} is too small for {rows} calibration rows: give alpha={1 / (rows + 1):.3g} or "
             f"more, or {math.ceil(round(1 / alpha, 9)) - 1:,} rows."
         )
-    return found
+    return count
 
 
 def coverage(sets: Tensor, labels: Tensor | Sequence[int]) -> float:
@@ -185,8 +185,8 @@ def expected_coverage(sets: Tensor, truth: Numbers) -> float:
         90.0
     """
     _check_sets(sets)
-    known, given = known_truth(truth, sets.shape)
-    return 100.0 * float((given * sets.cpu())[known].sum(dim=1).mean())
+    known, probs = known_truth(truth, sets.shape)
+    return 100.0 * float((probs * sets.cpu())[known].sum(dim=1).mean())
 
 
 def _check_sets(sets: Tensor) -> None:

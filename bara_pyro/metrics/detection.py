@@ -76,8 +76,8 @@ def detector(scores: Tensor | Sequence[float], *, alpha: float) -> Detector:
 
 
 def _checked(scores: Tensor | Sequence[float]) -> Tensor:
-    found = as_float64(scores, "scores", 1)
-    if found.isnan().any():
-        row = int(found.isnan().nonzero()[0])
+    values = as_float64(scores, "scores", 1)
+    if values.isnan().any():
+        row = int(values.isnan().nonzero()[0])
         raise DataError(f"The score of row {row} is NaN: the prediction failed there.")
-    return found
+    return values

@@ -134,8 +134,8 @@ def _distinct(replies: Sequence[str], n: int, prompt: int) -> float:
     total = sum(map(len, words))
     if not total:
         raise DataError(f"The replies to prompt {prompt} have no words: leave the prompt out.")
-    found = {tuple(reply[i : i + n]) for reply in words for i in range(len(reply) - n + 1)}
-    return 100.0 * len(found) / total
+    grams = {tuple(reply[i : i + n]) for reply in words for i in range(len(reply) - n + 1)}
+    return 100.0 * len(grams) / total
 
 
 def _check_replies(replies: Sequence[Sequence[str]]) -> None:

@@ -104,8 +104,8 @@ def at_equal_diversity(first: ArrayLike, second: ArrayLike) -> EqualDiversity | 
     curves = []
     for points, name in ((first, "first"), (second, "second")):
         score, diversity = _columns(points, name)
-        kept = pareto_frontier(points)
-        curves.append((diversity[kept], score[kept]))
+        frontier = pareto_frontier(points)
+        curves.append((diversity[frontier], score[frontier]))
     low = float(max(diversity[0] for diversity, _ in curves))
     high = float(min(diversity[-1] for diversity, _ in curves))
     if low > high:
@@ -162,14 +162,14 @@ def compare_frontiers(
     weights = prompt_weights(clusters, resamples, seed)
     drawn = [at_equal_diversity(first(row), second(row)) for row in weights]
     even = np.full(len(clusters), 1.0 / len(clusters))
-    found = at_equal_diversity(first(even), second(even))
+    value = at_equal_diversity(first(even), second(even))
     differences = [draw.difference for draw in drawn if draw is not None]
     interval = None
-    if found is not None and len(differences) == len(drawn):
+    if value is not None and len(differences) == len(drawn):
         pair = TaskDifference(
-            torch.tensor([found.difference], dtype=torch.float64),
+            torch.tensor([value.difference], dtype=torch.float64),
             torch.tensor(differences, dtype=torch.float64)[:, None],
             Counter(clusters),
         )
         interval = crossed_interval([pair], level)
-    return FrontierComparison(found, interval, 100.0 * (1 - len(differences) / len(drawn)))
+    return FrontierComparison(value, interval, 100.0 * (1 - len(differences) / len(drawn)))

@@ -184,7 +184,7 @@ def _by_training(
     groups: dict[Hashable, list[TaskDifference]] = {}
     for training, task in zip(trainings, tasks, strict=True):
         groups.setdefault(training, []).append(task)
-    found = []
+    means = []
     for training, group in groups.items():
         seeds = [len(task.by_seed) for task in group]
         if len(set(seeds)) > 1:
@@ -194,30 +194,30 @@ def _by_training(
         by_seed = torch.stack([task.by_seed for task in group]).mean(dim=0)
         drawn = torch.stack([task.drawn for task in group]).mean(dim=0)
         clusters = frozenset().union(*(task.clusters for task in group))
-        found.append((TaskDifference(by_seed, drawn, clusters), len(group) / len(tasks)))
-    return found
+        means.append((TaskDifference(by_seed, drawn, clusters), len(group) / len(tasks)))
+    return means
 
 
 def _of_one_seed(drawn: Tensor) -> float:
     """Return the part of the clusters' variance that is not shared by the seeds, of the mean over seeds."""
     seeds = drawn.shape[1]
     covariance = torch.cov(drawn.T)
-    own = float(covariance.diagonal().mean())
-    shared = (float(covariance.sum()) - seeds * own) / (seeds * (seeds - 1))
-    return (own - shared) / seeds
+    variance = float(covariance.diagonal().mean())
+    shared = (float(covariance.sum()) - seeds * variance) / (seeds * (seeds - 1))
+    return (variance - shared) / seeds
 
 
-def _agreed(found: Interval, clusters: int) -> Interval:
+def _agreed(interval: Interval, clusters: int) -> Interval:
     """Return an interval without width with the p-value of a sign test over its clusters.
 
     Clusters that agree to the last digit show the sign of a difference, but not how much other clusters would
     vary. If the sign test is not significant, the interval is widened to include 0.
     """
-    if not found.difference or found.high - found.difference > ROUNDING * abs(found.difference):
-        return found
+    if not interval.difference or interval.high - interval.difference > ROUNDING * abs(interval.difference):
+        return interval
     p_value = 2 * 0.5**clusters
-    half = 0.0 if p_value < 1 - found.level else abs(found.difference)
-    return replace(found, low=found.difference - half, high=found.difference + half, p_value=p_value)
+    half = 0.0 if p_value < 1 - interval.level else abs(interval.difference)
+    return replace(interval, low=interval.difference - half, high=interval.difference + half, p_value=p_value)
 
 
 def _student(

@@ -66,10 +66,10 @@ def prompt_weights(clusters: Sequence[str], resamples: int = 2000, seed: int = 0
         >>> bool((abs(weights.sum(axis=1) - 1) < 1e-9).all())
         True
     """
-    found = len(set(clusters))
-    if found < 2:
+    count = len(set(clusters))
+    if count < 2:
         raise DataError(
-            f"The prompts are in {found} cluster(s): an interval needs prompts of two clusters or more."
+            f"The prompts are in {count} cluster(s): an interval needs prompts of two clusters or more."
         )
     weights, index = drawn_clusters(clusters, resamples, seed)
     of_prompts: Floats = weights[:, index].numpy()
@@ -122,17 +122,17 @@ def mean_over_prompts(per_prompt: Floats) -> PromptStatistic:
     return mean
 
 
-def _within(found: Interval, bounds: tuple[float, float]) -> tuple[float, float]:
+def _within(interval: Interval, bounds: tuple[float, float]) -> tuple[float, float]:
     """Return the ends of an interval for the mean of bounded values, after Wilson (1927).
 
     Near a bound the distribution of a mean is skewed, and a symmetric interval covers the truth too rarely.
     Wilson's interval lets the standard error depend on the assumed mean.
     """
     least, largest = bounds
-    if not (np.isfinite(least) and np.isfinite(largest) and least < found.difference < largest):
-        return found.low, found.high
+    if not (np.isfinite(least) and np.isfinite(largest) and least < interval.difference < largest):
+        return interval.low, interval.high
     width = largest - least
-    p, half = (found.difference - least) / width, (found.high - found.difference) / width
+    p, half = (interval.difference - least) / width, (interval.high - interval.difference) / width
     # p (1 - p) / n is the largest variance of a mean of n such values: n is chosen to match the error.
     ratio = half**2 / (p * (1 - p))  # Student's t squared, divided by n
     middle, reach = (p + ratio / 2) / (1 + ratio), np.sqrt(half**2 + ratio**2 / 4) / (1 + ratio)

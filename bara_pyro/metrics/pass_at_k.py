@@ -55,16 +55,16 @@ def check_k(k: Sequence[int] | None, samples: int) -> NDArray[np.int64]:
     Raises:
         ConfigError: `k` is empty, or a value is not an integer in 1..`samples`.
     """
-    asked = np.arange(1, samples + 1) if k is None else np.asarray(k)
-    if asked.ndim != 1 or not asked.size or asked.dtype.kind not in "iu":
+    counts = np.arange(1, samples + 1) if k is None else np.asarray(k)
+    if counts.ndim != 1 or not counts.size or counts.dtype.kind not in "iu":
         raise ConfigError(f"k is {k!r}: give a list of integers, [1, 10] for example.")
-    outside = asked[(asked < 1) | (asked > samples)]
+    outside = counts[(counts < 1) | (counts > samples)]
     if outside.size:
         raise ConfigError(
             f"k is {outside[0]}, but each problem has {samples} samples: "
             f"choose k in 1..{samples}, or sample more."
         )
-    return asked.astype(np.int64)
+    return counts.astype(np.int64)
 
 
 def pass_at_k(

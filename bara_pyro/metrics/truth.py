@@ -47,8 +47,8 @@ def check_truth(log_probs: Numbers, truth: Numbers) -> tuple[Tensor, Tensor]:
         DataError: the shapes differ, no truth is known, or a truth is not a distribution.
     """
     predicted = check_log_probs(log_probs)
-    known, given = known_truth(truth, predicted.shape)
-    return predicted[known], given[known]
+    known, probs = known_truth(truth, predicted.shape)
+    return predicted[known], probs[known]
 
 
 def known_truth(truth: Numbers, shape: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -57,19 +57,21 @@ def known_truth(truth: Numbers, shape: Sequence[int]) -> tuple[Tensor, Tensor]:
     Raises:
         DataError: `truth` is not of shape `shape`, no truth is known, or a truth is not a distribution.
     """
-    given = as_float64(truth, "truth", 2)
-    if tuple(given.shape) != tuple(shape):
+    values = as_float64(truth, "truth", 2)
+    if tuple(values.shape) != tuple(shape):
         raise DataError(
-            f"truth has shape {tuple(given.shape)} and log_probs {tuple(shape)}: give both the same shape."
+            f"truth has shape {tuple(values.shape)} and log_probs {tuple(shape)}: give both the same shape."
         )
-    known = ~torch.isnan(given).all(dim=1)
+    known = ~torch.isnan(values).all(dim=1)
     if not known.any():
         raise DataError("No row has a known truth: give the true probabilities of at least one row.")
-    wrong = known & ~((given >= 0).all(dim=1) & ((given.sum(dim=1) - 1).abs() <= 1e-6))
+    wrong = known & ~((values >= 0).all(dim=1) & ((values.sum(dim=1) - 1).abs() <= 1e-6))
     if wrong.any():
         row = int(wrong.nonzero()[0])
-        raise DataError(f"The truth of row {row} is {given[row].tolist()}: give probabilities that sum to 1.")
-    return known, given
+        raise DataError(
+            f"The truth of row {row} is {values[row].tolist()}: give probabilities that sum to 1."
+        )
+    return known, values
 
 
 def kl_from_truth(log_probs: Numbers, truth: Numbers) -> float:

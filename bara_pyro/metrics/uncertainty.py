@@ -119,11 +119,11 @@ def decompose_nested(draws: Numbers, repeats: int) -> NestedUncertainty:
         raise DataError(
             f"{len(checked)} draws cannot be split into groups of {repeats}: draw a multiple of {repeats}."
         )
-    whole = decompose(checked)
+    all_draws = decompose(checked)
     groups = checked.exp().unflatten(0, (-1, repeats)).mean(dim=1)
     inner = torch.special.entr(groups).sum(dim=-1).mean(dim=0)
-    outer, local = whole.total - inner, inner - whole.aleatoric
-    return NestedUncertainty(whole.total, whole.aleatoric, outer.clamp(min=0.0), local.clamp(min=0.0))
+    outer, local = all_draws.total - inner, inner - all_draws.aleatoric
+    return NestedUncertainty(all_draws.total, all_draws.aleatoric, outer.clamp(min=0.0), local.clamp(min=0.0))
 
 
 def ood_auroc(in_score: Tensor | Sequence[float], out_score: Tensor | Sequence[float]) -> float:

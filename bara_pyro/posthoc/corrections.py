@@ -125,18 +125,18 @@ class Corrections(nn.Module):
             ConfigError: the guide's draws do not differ, or its posterior is not fitted yet.
             DataError: there are too few rows.
         """
-        found: dict[str, float] = {}
+        numbers: dict[str, float] = {}
         if self.distance is None and self.one_pass is None:
-            return found
+            return numbers
         known = list(first_batches(batches, MOST))
         if self.distance is not None:
-            own = self._fit_distance(self.distance, model, guide, known, groups, offered)
-            found |= {f"distance_{key}": value for key, value in own.items()}
+            fitted = self._fit_distance(self.distance, model, guide, known, groups, offered)
+            numbers |= {f"distance_{key}": value for key, value in fitted.items()}
         if self.one_pass is not None:
             known = list(first_batches(known, MOST_DRAWN))
-            own = self._fit_one_pass(self.one_pass, model, guide, known, offered, samples, seed)
-            found |= {f"one_pass_{key}": value for key, value in own.items()}
-        return found
+            fitted = self._fit_one_pass(self.one_pass, model, guide, known, offered, samples, seed)
+            numbers |= {f"one_pass_{key}": value for key, value in fitted.items()}
+        return numbers
 
     def _fit_distance(
         self,
@@ -167,10 +167,10 @@ class Corrections(nn.Module):
             raise ConfigError(
                 f"The posterior of this {type(guide).__name__} is not fitted yet: fit it before one_pass."
             )
-        with last_states(model) as seen:
+        with last_states(model) as noted:
             at_mean = [self._tempered(predict(model, guide, b, samples=0))[0] for b in batches]
         drawn = [self._tempered(predict(model, guide, b, samples=samples, seed=seed)) for b in batches]
-        states = torch.cat(seen).float()
+        states = torch.cat(noted).float()
         average = posterior_predictive(_among(torch.cat(drawn, dim=1), offered).log_softmax(-1))
         # `predict` returns tensors on the CPU.
         return one_pass.fit(torch.cat(at_mean).to(states.device), states, average.to(states.device))
@@ -191,9 +191,9 @@ class Corrections(nn.Module):
         """Return corrected draws; arguments, shapes and errors are those of `core.prediction.predict`."""
         drawing = partial(predict, model, guide, batch, memory_budget=memory_budget)
         if samples == 0 and self.one_pass is not None and self.one_pass.fitted:
-            with last_states(model) as seen:
+            with last_states(model) as noted:
                 at_mean = self._tempered(drawing(samples=0))[0]
-            states = torch.cat(seen)
+            states = torch.cat(noted)
             return self.one_pass(at_mean.to(states.device), states).cpu().unsqueeze(0)
         drawn = self._tempered(drawing(samples=samples, repeats=repeats, seed=seed, last=last))
         if samples == 0 or self.distance is None or not self.distance.fitted:

@@ -94,8 +94,8 @@ class Distance(FittedToRows):
             seed: seed of the draws.
         """
         with PROGRAM, InTurn(seed, numbers):
-            found: Tensor = self(log_probs, states)
-        return found
+            noisy: Tensor = self(log_probs, states)
+        return noisy
 
     @torch.no_grad()
     def fit(self, states: Tensor, log_probs: Tensor, groups: Sequence[str] | None = None) -> dict[str, float]:
@@ -171,11 +171,11 @@ def held_out_squares(states: Tensor, groups: Sequence[str] | None = None) -> Ten
     For the same reason the rows of a group are in one fold.
     """
     fold = torch.tensor(folds([""] * len(states) if groups is None else groups, FOLDS))
-    found = torch.empty(len(states), dtype=torch.float64)
+    squares = torch.empty(len(states), dtype=torch.float64)
     for k in fold.unique().tolist():
         mean, whitening, _ = whitened(states[fold != k])
-        found[fold == k] = ((states[fold == k].double() - mean) @ whitening).square().sum(-1).cpu()
-    return found
+        squares[fold == k] = ((states[fold == k].double() - mean) @ whitening).square().sum(-1).cpu()
+    return squares
 
 
 class InTurn(Messenger):

@@ -47,8 +47,8 @@ class OnePass(FittedToRows):
         logits = log_probs.double()
         entropy = -(logits.exp() * logits).sum(-1)
         size = (logits - logits.mean(-1, keepdim=True)).square().mean(-1).sqrt()
-        own = torch.stack([torch.ones_like(size), entropy, size], -1)
-        return torch.cat([own, (states.double() - self.mean) / self.deviation], -1)
+        features = torch.stack([torch.ones_like(size), entropy, size], -1)
+        return torch.cat([features, (states.double() - self.mean) / self.deviation], -1)
 
     def forward(self, log_probs: Tensor, states: Tensor) -> Tensor:
         """Return the approximate log average of draws, `B x C`.
@@ -86,9 +86,9 @@ class OnePass(FittedToRows):
         optimiser = torch.optim.LBFGS([weights], max_iter=STEPS, line_search_fn="strong_wolfe")
 
         def divergence() -> Tensor:
-            found = logits * (phi @ weights).exp().unsqueeze(-1)
-            found = found.masked_fill(missing, -math.inf).log_softmax(-1)
-            return (target.exp() * (target - found).masked_fill(missing, 0.0)).sum(-1).mean()
+            scaled = logits * (phi @ weights).exp().unsqueeze(-1)
+            scaled = scaled.masked_fill(missing, -math.inf).log_softmax(-1)
+            return (target.exp() * (target - scaled).masked_fill(missing, 0.0)).sum(-1).mean()
 
         def objective() -> float:
             optimiser.zero_grad()

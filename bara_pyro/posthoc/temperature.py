@@ -129,13 +129,13 @@ def best_common_log_temperature(draws: Tensor, labels: Tensor, *, spread: float 
     z = draws.double()
 
     def at(log_temperature: float) -> float:
-        told = nll(posterior_predictive((z / math.exp(log_temperature)).log_softmax(-1)), labels)
-        return told + (log_temperature / spread) ** 2 / (2 * len(labels))
+        loss = nll(posterior_predictive((z / math.exp(log_temperature)).log_softmax(-1)), labels)
+        return loss + (log_temperature / spread) ** 2 / (2 * len(labels))
 
     grid = torch.linspace(math.log(COLDEST), math.log(HOTTEST), 190, dtype=torch.float64).tolist()
-    found = [at(log_temperature) for log_temperature in grid]
-    if max(found) == min(found):
+    losses = [at(log_temperature) for log_temperature in grid]
+    if max(losses) == min(losses):
         return 0.0  # no row depends on the temperature
-    lowest = found.index(min(found))
+    lowest = losses.index(min(losses))
     around = grid[max(0, lowest - 1)], grid[min(len(grid) - 1, lowest + 1)]
     return float(minimize_scalar(at, bounds=around, method="bounded", options={"xatol": 1e-4}).x)

@@ -102,10 +102,10 @@ def ask(
         examples = load_questions(table, system.task, given=given)
         rows, lost = carried(table)
         columns = {example.id: row for example, row in zip(examples, rows, strict=True)}
-    kept, split, draws = answers_drawn(system, examples, name, samples, seed=seed, on_rows=on_rows)
+    answered, split, draws = answers_drawn(system, examples, name, samples, seed=seed, on_rows=on_rows)
     notes = (*reading_notes(system.config, system.backbone, split, name), *lost)
-    own = tuple(columns[example.id] for example in kept) if columns else ()
-    return ScoredRows(kept, split, posterior_predictive(draws), decompose(draws), notes, own)
+    clusters = tuple(columns[example.id] for example in answered) if columns else ()
+    return ScoredRows(answered, split, posterior_predictive(draws), decompose(draws), notes, clusters)
 
 
 def answers_drawn(
@@ -136,8 +136,8 @@ def answers_drawn(
         )
     draws = draw(system, split, samples, repeats=repeats, seed=seed, on_rows=on_rows)
     by_id = {example.id: example for example in examples}
-    kept = tuple(by_id[row_id] for row_id in split.ids)
-    return kept, split, draws
+    answered = tuple(by_id[row_id] for row_id in split.ids)
+    return answered, split, draws
 
 
 def examples_of(
@@ -276,8 +276,8 @@ def measured(system: System, asked: ScoredRows, by: Measure) -> Tensor:
         ConfigError: the measure is "distance" and the run was trained without `distance_aware`.
     """
     if by != "distance":
-        found: Tensor = getattr(asked.uncertainty, by)
-        return found
+        values: Tensor = getattr(asked.uncertainty, by)
+        return values
     distance = fitted_distance(system)
     place = {row_id: i for i, row_id in enumerate(asked.split.ids)}
     squares = torch.empty(len(place), dtype=torch.float64)

@@ -39,7 +39,7 @@ def assigned(assignments: Sequence[str]) -> Json:
     Raises:
         ConfigError: one is not `key=value`, or a key has two values.
     """
-    found: Json = {}
+    settings: Json = {}
     for text in assignments:
         key, value = parse_assignment(text)
         section = isinstance(value, dict) and "." not in key
@@ -47,12 +47,12 @@ def assigned(assignments: Sequence[str]) -> Json:
         for inner, one in parts.items():
             # `method` and `method.name` are the same setting.
             name = "method" if inner == "method.name" and isinstance(one, str) else inner
-            if name in found and found[name] != one:
+            if name in settings and settings[name] != one:
                 raise ConfigError(
-                    f"--set {name} was given twice, as {found[name]!r} and {one!r}: leave one out."
+                    f"--set {name} was given twice, as {settings[name]!r} and {one!r}: leave one out."
                 )
-            found[name] = one
-    return found
+            settings[name] = one
+    return settings
 
 
 class _Loader(yaml.SafeLoader):

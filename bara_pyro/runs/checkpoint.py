@@ -41,8 +41,8 @@ def save_checkpoint(
         states["cuda"] = torch.cuda.get_rng_state(svi.model.backbone.device)
     tensors: dict[str, Tensor] = {
         _rng_key(kind, rank): state
-        for kind, own in states.items()
-        for rank, state in enumerate(ranks.gather(own))
+        for kind, tensors_of in states.items()
+        for rank, state in enumerate(ranks.gather(tensors_of))
     }
     if not ranks.first:
         return
@@ -96,8 +96,8 @@ def load_checkpoint(folder: Path, svi: SVI, identity: dict[str, str], ranks: Ran
                 "restore it, or choose another out (--out)."
             )
     groups = _by_prefix(tensors)
-    own = {k: v for k, v in groups.get("model", {}).items() if k.split(".")[0] not in CORRECTIONS}
-    load_parameters(dict(svi.model.named_parameters()), own, path)
+    parameters = {k: v for k, v in groups.get("model", {}).items() if k.split(".")[0] not in CORRECTIONS}
+    load_parameters(dict(svi.model.named_parameters()), parameters, path)
     load_parameters(dict(svi.guide.named_parameters()), groups.get("guide", {}), path)
     try:
         _restore(svi, tensors, groups, metadata, ranks)
@@ -113,15 +113,15 @@ def _restore(
     svi: SVI, tensors: dict[str, Tensor], groups: dict[str, dict[str, Tensor]], metadata: Json, ranks: Ranks
 ) -> None:
     """Restore optimiser, schedule and random generators from a checkpoint, but none of the settings."""
-    own = svi.optim.state_dict()
-    plain = {key: value for key, value in own["state"].items() if not isinstance(value, dict)}
+    current = svi.optim.state_dict()
+    plain = {key: value for key, value in current["state"].items() if not isinstance(value, dict)}
     state: dict[Any, Any] = dict(_alike(plain, metadata.get("counters", {})))
     for name, tensor in groups.get("optim", {}).items():
         index, key = name.split("/")
         state.setdefault(int(index), {})[key] = _fitting(tensor, svi, int(index))
     settings = [
         _moved(group, stored)
-        for group, stored in zip(own["param_groups"], metadata["param_groups"], strict=True)
+        for group, stored in zip(current["param_groups"], metadata["param_groups"], strict=True)
     ]
     for number, group in enumerate(settings):
         for key, value in group.items():
@@ -136,14 +136,14 @@ def _restore(
         torch.cuda.set_rng_state(tensors[key], svi.model.backbone.device)
 
 
-def _moved(own: Json, stored: Json) -> Json:
+def _moved(current: Json, stored: Json) -> Json:
     """Return a parameter group with the stored learning rate; a `ValueError` if another setting differs."""
-    for key, value in own.items():
+    for key, value in current.items():
         if key == "lr" or isinstance(value, Tensor) or key not in stored:
             continue
         if stored[key] != json.loads(json.dumps(value)):  # as it was written
             raise ValueError(f"its {key} is {str(stored[key])[:20]}")
-    return {**own, "lr": _alike(own["lr"], stored["lr"])}
+    return {**current, "lr": _alike(current["lr"], stored["lr"])}
 
 
 def _fitting(tensor: Tensor, svi: SVI, index: int) -> Tensor:
@@ -158,16 +158,16 @@ def _fitting(tensor: Tensor, svi: SVI, index: int) -> Tensor:
     return tensor
 
 
-def _alike(own: Any, stored: Any) -> Any:
+def _alike(current: Any, stored: Any) -> Any:
     """Return a stored value if it has the type and structure of the current one, else a `ValueError`."""
-    if isinstance(own, dict) and isinstance(stored, dict):
-        return {key: _alike(value, stored[str(key)]) for key, value in own.items()}
-    if isinstance(own, list | tuple) and isinstance(stored, list) and len(own) == len(stored):
-        return [_alike(*pair) for pair in zip(own, stored, strict=True)]
-    numbers = isinstance(own, float) and type(stored) in (int, float) and math.isfinite(stored)
-    if numbers or (type(own) is type(stored) and isinstance(own, int | str | None)):
+    if isinstance(current, dict) and isinstance(stored, dict):
+        return {key: _alike(value, stored[str(key)]) for key, value in current.items()}
+    if isinstance(current, list | tuple) and isinstance(stored, list) and len(current) == len(stored):
+        return [_alike(*pair) for pair in zip(current, stored, strict=True)]
+    numbers = isinstance(current, float) and type(stored) in (int, float) and math.isfinite(stored)
+    if numbers or (type(current) is type(stored) and isinstance(current, int | str | None)):
         return stored
-    raise ValueError(f"it has {str(stored)[:20]!r} instead of {str(own)[:20]!r}")
+    raise ValueError(f"it has {str(stored)[:20]!r} instead of {str(current)[:20]!r}")
 
 
 def _rng_key(kind: str, rank: int) -> str:

@@ -33,7 +33,7 @@ def claimed(folder: Path) -> Iterator[None]:
     if fcntl is None:
         yield  # type: ignore[unreachable]  # on Windows
         return
-    made = not folder.exists()
+    new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     held = os.open(folder, os.O_RDONLY)
     try:
@@ -49,6 +49,6 @@ def claimed(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(held)
-        if made:
+        if new:
             with suppress(OSError):  # it holds a run by now
                 folder.rmdir()

@@ -118,12 +118,12 @@ def _started(data: Any) -> Any:
     train = data.get("train", {})
     if not (isinstance(method, dict | str) and isinstance(train, dict)):
         return data
-    given = {
+    sections = {
         **data,
         "method": {"name": method} if isinstance(method, str) else dict(method),
         "train": {**train},
     }
-    name = given["method"].setdefault("name", DEFAULT_METHOD)
+    name = sections["method"].setdefault("name", DEFAULT_METHOD)
     if (start := METHODS.find(name).start) is None:
         known = ", ".join(one for one, method in METHODS.usable() if method.start)
         raise ConfigError(
@@ -131,16 +131,16 @@ def _started(data: Any) -> Any:
         )
     for key, value in start.fixed.items():
         section, _, setting = key.partition(".")
-        if (asked := given[section].setdefault(setting, value)) not in (None, value):
+        if (typed := sections[section].setdefault(setting, value)) not in (None, value):
             raise ConfigError(
-                f"{key}={asked} is not possible with an adapter to start from (--from-adapter), of which "
+                f"{key}={typed} is not possible with an adapter to start from (--from-adapter), of which "
                 f"{name!r} keeps A and B: leave it out."
             )
-        given[section][setting] = value
+        sections[section][setting] = value
     for key, value in start.presets.items():
         section, _, setting = key.partition(".")
-        given[section].setdefault(setting, value)
-    return given
+        sections[section].setdefault(setting, value)
+    return sections
 
 
 def _with_effect(data: Json) -> Json:
@@ -179,12 +179,12 @@ def load_config(
     file = None if path is None else Path(path)
     if base is None:
         return parse_config(collect(file, overrides, assignments))
-    given, data = collect(file, overrides, assignments), base.dump()
-    train = given.get("train")
+    typed, data = collect(file, overrides, assignments), base.dump()
+    train = typed.get("train")
     if isinstance(train, dict) and any(train.get(key) is not None for key in LENGTH):
         data["train"] |= dict.fromkeys(LENGTH)  # the given length replaces the base's
     # Unused settings are accepted in a stored base, but refused if they are given.
-    return parse_config(collect(file, overrides, assignments, data), stored="method" not in given)
+    return parse_config(collect(file, overrides, assignments, data), stored="method" not in typed)
 
 
 def parse_config(data: Json, *, stored: bool = False) -> RunConfig:

@@ -80,8 +80,8 @@ def decide_sets(
         asked.examples, sets.tolist(), asked.log_probs.argsort(descending=True).tolist(), strict=True
     ):
         names = names_of(example, task)
-        kept = [names[c] for c in order if inside[c]]
-        rows.append({"id": example.id, "label": names[order[0]], "set": kept, "size": len(kept)})
+        labels = [names[c] for c in order if inside[c]]
+        rows.append({"id": example.id, "label": names[order[0]], "set": labels, "size": len(labels)})
     answered, sizes = asked.labels >= 0, Counter(row["size"] for row in rows)
     summary = {
         "rows": len(rows),

@@ -135,16 +135,16 @@ def evaluate_system(
     name = system.config.task.evaluate_on
     split = system.encoded(name)
     if not isinstance(split, EncodedSplit):
-        own, lines, sparsity = _of_replies(system, split, on_rows)
+        results, lines, sparsity = _of_replies(system, split, on_rows)
     else:
-        own, lines, sparsity = _of_answers(system, split, name, on_rows)
+        results, lines, sparsity = _of_answers(system, split, name, on_rows)
     report = {
         "schema": SCHEMA,
         "method": system.config.method.name,
         "task": system.task.name,
         "split": name,
         "rows": split.fingerprint,
-        **own,
+        **results,
         "sparsity": sparsity,
         "parameters": parameter_counts(system),
         "seed": system.config.seed,
@@ -190,15 +190,15 @@ def _of_answers(system: System, split: EncodedSplit, name: str, on_rows: OnRows 
         predictive[samples] = posterior_predictive(draws)
         epistemic[samples] = decompose(draws).epistemic
         scores[str(samples)] = evaluate(predictive[samples], labels, truth)
-    own = {
+    report = {
         "metrics": scores,
         "classes": list(system.task.names or system.task.labels),
         "majority_class": majority_class(system.task, split),
     }
-    asked = getattr(system.task, name)
-    clusters = dict(zip((row.id for row in asked), together(asked), strict=True))
+    examples = getattr(system.task, name)
+    clusters = dict(zip((row.id for row in examples), together(examples), strict=True))
     lines = _rows(split, predictive, epistemic, system.task.names, clusters)
-    return own, lines, _sparsity(system, split)
+    return report, lines, _sparsity(system, split)
 
 
 def _of_replies(system: System, split: Replies, on_rows: OnRows | None) -> Evaluated:

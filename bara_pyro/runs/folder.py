@@ -92,9 +92,9 @@ def _columns(task: Task) -> Json | None:
 
 def _check_type(backbone: Backbone, config: RunConfig) -> None:
     """Raise a `ConfigError` for weights of another dtype, which the fingerprint does not distinguish."""
-    if (own := backbone.settings["dtype"]) != config.backbone.dtype:
+    if (dtype := backbone.settings["dtype"]) != config.backbone.dtype:
         raise ConfigError(
-            f"The language model has {own} weights, but the run needs {config.backbone.dtype!r} "
+            f"The language model has {dtype} weights, but the run needs {config.backbone.dtype!r} "
             "(backbone.dtype): load the model with this dtype."
         )
 
@@ -105,10 +105,10 @@ def check_backbone(backbone: Backbone, folder: Path, stored: Json) -> None:
     Raises:
         CheckpointError: its weights or its settings differ.
     """
-    if (found := fingerprint(backbone)) != stored["backbone_fingerprint"]:
+    if (current := fingerprint(backbone)) != stored["backbone_fingerprint"]:
         raise CheckpointError(
             f"{folder} was trained on a backbone with fingerprint {stored['backbone_fingerprint']}, but "
-            f"{backbone.name!r} has {found}: give the right backbone (--model)."
+            f"{backbone.name!r} has {current}: give the right backbone (--model)."
         )
     if changed := differing(stored.get("backbone_computation", {}), computation(backbone)):
         raise CheckpointError(
@@ -139,8 +139,10 @@ def save_system(system: System, folder: str | Path, step: int) -> None:
         "backbone_fingerprint": fingerprint(system.backbone),
         "step": step,
     }
-    own, guide = split_guide(system)
-    write_tensors(folder / ADAPTER, lora_tensors(system.model) | system.corrections.stored() | own, metadata)
+    adapter, guide = split_guide(system)
+    write_tensors(
+        folder / ADAPTER, lora_tensors(system.model) | system.corrections.stored() | adapter, metadata
+    )
     # The guide is written last: if it exists, the run is complete.
     write_tensors(folder / GUIDE, guide, metadata)
     record_files(folder, *trained_files(folder))
@@ -165,7 +167,7 @@ def load_weights(system: System, folder: Path) -> None:
     Raises:
         CheckpointError: a file is missing, damaged or foreign, or the two are of different runs.
     """
-    own = {peft_name(name): value for name, value in system.model.named_parameters()}
+    parameters = {peft_name(name): value for name, value in system.model.named_parameters()}
     adapter, adapter_data = read_tensors(folder / ADAPTER)
     guide, guide_data = read_tensors(folder / GUIDE)
     if adapter_data != guide_data:
@@ -180,7 +182,7 @@ def load_weights(system: System, folder: Path) -> None:
             "train again."
         )
     adapter, guide = join_guide(system, adapter, guide)
-    load_parameters(own | system.corrections.stored(), adapter, folder / ADAPTER)
+    load_parameters(parameters | system.corrections.stored(), adapter, folder / ADAPTER)
     system.guide.prepare(guide)
     load_parameters(dict(system.guide.named_parameters()), guide, folder / GUIDE)
 
@@ -279,7 +281,7 @@ def load_system(
             "backbone=bp.Backbone(model, tokenizer))."
         )
     where = find_device(config.backbone.device)
-    own = task is None and with_rows
+    reads_rows = task is None and with_rows
     if task is None:
         task = own_rows(folder, config, stored) if with_rows else stored_task(stored)
     if config.task.likelihood == "completion" and isinstance(task, Task):
@@ -288,7 +290,7 @@ def load_system(
     check_backbone(lm, folder, stored)
     if isinstance(task, Task):
         task = encode_labels(task, lm.tokenizer, config.task.labels)
-    if own and isinstance(task, Task):
+    if reads_rows and isinstance(task, Task):
         for kind, now in (("names", task.names), ("labels", task.labels)):
             if list(now) != (trained_on := stored.get(kind, list(now))):
                 raise CheckpointError(
@@ -298,7 +300,7 @@ def load_system(
     check_stored_rank(folder, config, lm, stored.get("rank_pattern") or {})
     system = assemble(config, lm, task, int(stored["num_data"]), stored.get("rank_pattern"))
     load_weights(system, folder)
-    if own:
+    if reads_rows:
         check_own_rows(system, folder)
     return system
 

@@ -29,20 +29,21 @@ def with_adapter(config: RunConfig, given: GivenAdapter, backbone: Backbone) -> 
     """
     c = config.adapter
     paths = [target.path for target in _layers(given, backbone)]
-    own: dict[str, Any] = {"r": given.r, "lora_alpha": given.lora_alpha}
-    for key, value in own.items():
-        if key in c.model_fields_set and not math.isclose(asked := getattr(c, key), value):
+    settings: dict[str, Any] = {"r": given.r, "lora_alpha": given.lora_alpha}
+    for key, value in settings.items():
+        if key in c.model_fields_set and not math.isclose(requested := getattr(c, key), value):
             raise ConfigError(
-                f"{key}={asked:g} differs from that of the adapter to start from, {value:g}: leave {key} out."
+                f"{key}={requested:g} differs from that of the adapter to start from, {value:g}: "
+                f"leave {key} out."
             )
     if c.target_modules is None:
-        own["target_modules"] = shortest(backbone, paths)
+        settings["target_modules"] = shortest(backbone, paths)
     elif {target.path for target in find_targets(backbone.lm, c.target_modules)} != set(paths):
         raise ConfigError(
             f"target_modules={str(c.target_modules)[:60]} are other layers than those of the adapter to "
             "start from: leave target_modules out."
         )
-    return config.model_copy(update={"adapter": c.model_copy(update=own)})
+    return config.model_copy(update={"adapter": c.model_copy(update=settings)})
 
 
 def _layers(given: GivenAdapter, backbone: Backbone) -> list[Target]:

@@ -24,9 +24,9 @@ def trained_on(rows: Sequence[Example], config: RunConfig, asked: Task) -> list[
     if config.task.likelihood == "completion" or not is_file_name(name) or not Path(name).is_file():
         return []
     try:
-        found = asked.columns is not None and asked.columns.id is not None
-        own = as_asked(load_data(config, find_ids=found), asked.labels, asked.names)
+        find_ids = asked.columns is not None and asked.columns.id is not None
+        task = as_asked(load_data(config, find_ids=find_ids), asked.labels, asked.names)
     except BaraError:
         return []
-    known = set(map(compared_text, own.train))
+    known = set(map(compared_text, task.train))
     return [row for row in rows if compared_text(row) in known]

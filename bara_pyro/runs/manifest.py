@@ -62,8 +62,8 @@ def read_manifest(folder: Path) -> Listed | None:
 
 def _is_plain(name: str) -> bool:
     """Whether a name is that of a file directly in a folder, on any operating system."""
-    own = {PurePosixPath(name).name, PureWindowsPath(name).name}
-    return own == {name} and name not in ("", ".", "..") and "\0" not in name
+    names = {PurePosixPath(name).name, PureWindowsPath(name).name}
+    return names == {name} and name not in ("", ".", "..") and "\0" not in name
 
 
 def record_files(folder: Path, *names: str) -> None:

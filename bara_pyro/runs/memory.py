@@ -40,8 +40,8 @@ def training_bytes(config: RunConfig, backbone: Backbone, split: EncodedRows) ->
     layers = int(lm.num_hidden_layers) - backbone.states.depth(
         t.path for t in targets if not t.is_head
     )  # those below keep nothing
-    kept = 1 if config.train.checkpointing else KEPT
-    states = kept * tokens * int(lm.hidden_size) * layers
+    stored_layers = 1 if config.train.checkpointing else KEPT
+    states = stored_layers * tokens * int(lm.hidden_size) * layers
     units = c.r * tokens * sum(not target.is_head for target in targets)
     return FLOAT * (COPIES * parameters + states + units)
 

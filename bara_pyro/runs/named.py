@@ -36,12 +36,12 @@ def setting_names() -> dict[str, str]:
         >>> names["lr"], names["task"], names["seed"], names["predict_seed"]
         ('train.lr', 'task.name', 'seed', 'predict.seed')
     """
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for key in sorted(setting_fields(), key=lambda key: key.rpartition(".")[0] not in FIRST):
         section, _, last = key.rpartition(".")
         name = NAMES.get(key, last)
-        found[f"{section}_{name}" if name in found else name] = key
-    return found
+        names[f"{section}_{name}" if name in names else name] = key
+    return names
 
 
 def by_key(given: Mapping[str, object]) -> Json:
@@ -51,12 +51,12 @@ def by_key(given: Mapping[str, object]) -> Json:
         ConfigError: a name is unknown, or a setting was given twice.
     """
     names = setting_names()
-    found: Json = {}
+    values: Json = {}
     for name, value in given.items():
         if name not in names and "." not in name:
             raise ConfigError(unknown("setting", name, names))
         key = names.get(name, name)
-        if key in found:
-            raise ConfigError(f"{key} was given twice, as {found[key]!r} and {value!r}: leave one out.")
-        found[key] = value
-    return found
+        if key in values:
+            raise ConfigError(f"{key} was given twice, as {values[key]!r} and {value!r}: leave one out.")
+        values[key] = value
+    return values

@@ -50,10 +50,10 @@ def fingerprints(system: System) -> dict[str, str]:
     """Return fingerprints of a system's training and test rows; of streamed rows only the training rows'."""
     if not system.has_rows:
         return {}
-    found = {"training_rows": system.encoded("train").fingerprint}
+    prints = {"training_rows": system.encoded("train").fingerprint}
     if (system.conversations or system.task).test and not system.config.task.streaming:
-        found["test_rows"] = system.encoded("test").fingerprint
-    return found
+        prints["test_rows"] = system.encoded("test").fingerprint
+    return prints
 
 
 def check_own_rows(system: System, folder: Path) -> None:

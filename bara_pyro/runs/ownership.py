@@ -62,13 +62,13 @@ def owned(folder: Path) -> set[str]:
     except CheckpointError:
         return set()
     known = (listed or {}).items()
-    found = {name for name, digest in known if _is_file(folder / name) and sha256(folder / name) == digest}
-    found |= {name for name, ours in GROWING.items() if _is_file(folder / name) and ours(folder / name)}
+    files = {name for name, digest in known if _is_file(folder / name) and sha256(folder / name) == digest}
+    files |= {name for name, ours in GROWING.items() if _is_file(folder / name) and ours(folder / name)}
     begun = (
         [CHECKPOINT, START, *([] if listed is not None else trained_files(folder))] if is_run(folder) else []
     )
-    found |= {name for name in begun if _is_file(folder / name) and _of_the_run(folder / name)}
-    return found if listed is None else found | {MANIFEST}
+    files |= {name for name in begun if _is_file(folder / name) and _of_the_run(folder / name)}
+    return files if listed is None else files | {MANIFEST}
 
 
 def _of_the_run(path: Path) -> bool:
@@ -168,11 +168,11 @@ def adding(folder: Path) -> Iterator[Path]:
         ConfigError: a file would replace one that bara did not write.
         CheckpointError: the files cannot be written.
     """
-    made = not folder.exists()
+    new = not folder.exists()
     with ExitStack() as stack:
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            if made:
+            if new:
                 stack.callback(_remove_empty, folder)
             remove_parts(folder, MANIFEST)
             place = stack.enter_context(part_folder(folder / MANIFEST))

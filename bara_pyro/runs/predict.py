@@ -100,11 +100,11 @@ def predict(
         )
     draws = draw(run, split, SAMPLES if samples is None else samples, seed=seed, on_rows=on_rows)
     place = {example.id: i for i, example in enumerate(examples)}
-    kept = [place[row_id] for row_id in split.ids]
-    rows = answers_of(draws, [examples[i] for i in kept], run.task)
+    places = [place[row_id] for row_id in split.ids]
+    rows = answers_of(draws, [examples[i] for i in places], run.task)
     given_rows, lost = carried(table)
     notes = [*reading_notes(run.config, run.backbone, split, "given"), *lost]
-    return Answers(rows, notes, [given_rows[i] for i in kept], run.task.names or run.task.labels)
+    return Answers(rows, notes, [given_rows[i] for i in places], run.task.names or run.task.labels)
 
 
 def answers_of(draws: Tensor, examples: Sequence[Example], task: Task) -> list[Json]:
@@ -145,8 +145,8 @@ def check_rows_of_run(system: System, folder: Path, data_dir: Path | None = None
     Raises:
         DataError: the rows differ from those that the run was trained and tested on.
     """
-    own, stored = stored_config(folder)
-    config = load_config(overrides={"task.data_dir": data_dir} if data_dir else {}, base=own)
+    run_config, stored = stored_config(folder)
+    config = load_config(overrides={"task.data_dir": data_dir} if data_dir else {}, base=run_config)
     task = own_rows(folder, config, stored)
     if isinstance(task, ReplyTask):
         then = replace(system, conversations=task, config=config)
@@ -170,20 +170,20 @@ def rows_to_evaluate(folder: Path, config: RunConfig) -> Task | ReplyTask:
         ConfigError: a folder of data is given, but the rows are in a file.
         DataError: the rows cannot be read, or their classes are not the run's.
     """
-    own, stored = stored_config(folder)
+    run_config, stored = stored_config(folder)
     c = config.task
-    file = c.test_file if c.test_file != own.task.test_file else None
-    if file is None and is_file_name(c.name) and c.name != own.task.name:
+    file = c.test_file if c.test_file != run_config.task.test_file else None
+    if file is None and is_file_name(c.name) and c.name != run_config.task.name:
         file = c.test_file or Path(c.name)
     if file is not None:
-        if c.data_dir not in (None, own.task.data_dir):
+        if c.data_dir not in (None, run_config.task.data_dir):
             raise ConfigError(
                 f"data_dir={str(c.data_dir)!r} only applies to known tasks, and {str(file)!r} is a file: "
                 "leave it out."
             )
-        check_other_file(own.task.name, file)
-        return _whole_file(file, c, stored_task(stored), own)
-    if c.name == own.task.name:
+        check_other_file(run_config.task.name, file)
+        return _whole_file(file, c, stored_task(stored), run_config)
+    if c.name == run_config.task.name:
         task = own_rows(folder, config, stored)
     else:
         task = load_reply_data(config) if c.likelihood == "completion" else load_data(config)
@@ -215,7 +215,7 @@ def rows_asked(run: System, data: Data | Task) -> Task:
     return replace(run.task, name=name, train=(), validation=(), test=rows, notes=notes)
 
 
-def _whole_file(file: Path, c: TaskConfig, trained: Task, own: RunConfig) -> Task | ReplyTask:
+def _whole_file(file: Path, c: TaskConfig, trained: Task, run_config: RunConfig) -> Task | ReplyTask:
     """Return a task with all rows of a file as test rows; `own` are the run's settings."""
     if c.likelihood == "completion":
         replies = (stored_file if c.streaming else load_conversations)(file)[: c.limit]
@@ -224,7 +224,7 @@ def _whole_file(file: Path, c: TaskConfig, trained: Task, own: RunConfig) -> Tas
         )
     rows = tuple(load_questions(file, trained, given=c.columns, answers=True)[: c.limit])
     notes = [f"tested on all {len(rows)} rows of {file.name}"]
-    if known := trained_on(rows, own, trained):
+    if known := trained_on(rows, run_config, trained):
         notes.append(f"the run was trained on {len(known)} of them")
     cluster = trained.columns.cluster if trained.columns else None
     if cluster and not any(row.cluster for row in rows):

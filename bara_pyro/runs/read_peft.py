@@ -121,26 +121,26 @@ def _files(name: str) -> tuple[Path, Path]:
     from huggingface_hub import hf_hub_download
 
     try:
-        found = [Path(hf_hub_download(name, file)) for file in (PEFT_CONFIG, ADAPTER)]
+        files = [Path(hf_hub_download(name, file)) for file in (PEFT_CONFIG, ADAPTER)]
     except (OSError, ValueError) as error:  # the hub's errors are of one kind or the other
         raise ConfigError(
             f"There is no folder {name!r}, and no such adapter on the hub with {ADAPTER} "
             f"({type(error).__name__}): give the folder of a LoRA that PEFT saved."
         ) from error
-    return found[0], found[1]
+    return files[0], files[1]
 
 
 def _settings(file: Path, name: str) -> PeftFile:
     """Read and check PEFT's settings."""
     try:
-        found = bounded_json(read_text(file))
+        settings = bounded_json(read_text(file))
     except (OSError, ValueError) as error:
         raise ConfigError(f"Cannot read {file} ({why(error)}): {AGAIN}.") from error
-    kind = found.get("peft_type") if isinstance(found, dict) else None
+    kind = settings.get("peft_type") if isinstance(settings, dict) else None
     if kind != "LORA":
         raise ConfigError(f"The adapter {name!r} is of the type {str(kind)[:40]!r}: give a LoRA of PEFT.")
     try:
-        peft = PeftFile.model_validate(found)
+        peft = PeftFile.model_validate(settings)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))[:60]
@@ -240,7 +240,7 @@ def _by_pattern(
     pattern: Mapping[str, Any], paths: Collection[str], otherwise: Any, name: str
 ) -> dict[str, Any]:
     """Return the value of each path: that of PEFT's first pattern that matches the path or its end."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, value in pattern.items():
         try:
             matched = matching(rf"(.*\.)?({key})", [*paths])
@@ -248,5 +248,5 @@ def _by_pattern(
             raise ConfigError(
                 f"The adapter {name!r} has the pattern {key[:60]!r}, no regular expression of RE2."
             ) from error
-        found |= {path: value for path in matched if path not in found}
-    return {path: found.get(path, otherwise) for path in paths}
+        values |= {path: value for path in matched if path not in values}
+    return {path: values.get(path, otherwise) for path in paths}

@@ -67,8 +67,8 @@ def rehearsal_of(system: System, steps: int) -> tuple[System, EncodedSplit]:
     """
     split, c = system.split("train"), system.config
     learnt, held_out = halves_of(system)
-    own = rehearsal_steps(steps, len(learnt), len(split))
-    train = c.train.model_copy(update={"steps": own, "may_double": None})
+    steps_of_half = rehearsal_steps(steps, len(learnt), len(split))
+    train = c.train.model_copy(update={"steps": steps_of_half, "may_double": None})
     config = calibrated(c, False).model_copy(update={"train": train})
     half = assemble(config, system.backbone, system.task, len(learnt), system.model.rank_pattern)
     if c.adapter.start is not None:
@@ -143,11 +143,11 @@ def fit_rehearsed(system: System, out: Path) -> dict[str, float]:
     """
     stored = read_json(out / REHEARSED, RehearsedFile)
     draws, labels = _answers(stored)
-    found = max(0.0, best_common_log_temperature(draws, labels, spread=SPREAD))
-    require_temperature(system.corrections).set(found)
-    after = (draws / math.exp(found)).log_softmax(-1)
+    log_temperature = max(0.0, best_common_log_temperature(draws, labels, spread=SPREAD))
+    require_temperature(system.corrections).set(log_temperature)
+    after = (draws / math.exp(log_temperature)).log_softmax(-1)
     return {
-        "temperature": math.exp(found),
+        "temperature": math.exp(log_temperature),
         "nll_1": nll(posterior_predictive(draws), labels),
         "nll_temperature": nll(posterior_predictive(after), labels),
         "rows": float(len(labels)),

@@ -42,10 +42,10 @@ def predict_remotely(address: str, data: "Data", on_rows: Callable[[int], None] 
         DataError: the rows cannot be read, or the server refuses them.
     """
     server = _Server(address)
-    given = _rows(data, server.get("/health").get("text_column", "text"))
+    rows = _rows(data, server.get("/health").get("text_column", "text"))
     answers: list[Json] = []
     notes: dict[str, None] = {}
-    for part in _parts(given):
+    for part in _parts(rows):
         reply = server.post("/uncertainty", {"rows": part})
         answers += server.rows(reply, len(part))
         notes |= dict.fromkeys(map(str, reply.get("notes", ())))
@@ -54,7 +54,7 @@ def predict_remotely(address: str, data: "Data", on_rows: Callable[[int], None] 
     [(row_id, count)] = Counter(row["id"] for row in answers).most_common(1)
     if count > 1:
         raise DataError(f"{count} rows have the id {row_id!r}: give each row a different id.")
-    return Answers(answers, [*notes], given, tuple(answers[0]["probs"]))
+    return Answers(answers, [*notes], rows, tuple(answers[0]["probs"]))
 
 
 def _rows(data: "Data", text_column: str) -> Sequence[Fields]:

@@ -46,9 +46,9 @@ def resumed(
             f"{out} was started with the method {started.method.name!r}: leave --method out to resume it, or "
             "choose another --out."
         )
-    given = load_config(file, overrides, assignments, base=started)
-    config = for_rows(given, stored["num_data"])
-    if given.adapter.calibrated is None:
+    typed = load_config(file, overrides, assignments, base=started)
+    config = for_rows(typed, stored["num_data"])
+    if typed.adapter.calibrated is None:
         config = calibrated(config, None)  # older versions did not calibrate by default
     others = [key for key in differences(started, config) if key not in PLACES | config.memory().keys()]
     if config.task.name != started.task.name and not is_file_name(config.task.name):
@@ -74,10 +74,10 @@ def resumed(
 
 def _with_kept_adapter(config: RunConfig, out: Path) -> RunConfig:
     """Return the configuration with the copy of the adapter that the run started from, if it has one."""
-    kept = next((out / name for name in (START, ADAPTER) if (out / name).exists()), None)
-    if config.adapter.start is None or kept is None:
+    file = next((out / name for name in (START, ADAPTER) if (out / name).exists()), None)
+    if config.adapter.start is None or file is None:
         return config
-    return config.model_copy(update={"adapter": config.adapter.model_copy(update={"start": str(kept)})})
+    return config.model_copy(update={"adapter": config.adapter.model_copy(update={"start": str(file)})})
 
 
 def build_run(

@@ -135,11 +135,11 @@ def _limited(task: AnyTask, config: RunConfig) -> AnyTask:
     )
 
 
-def _lost(task: Task | ReplyTask, kept: Sequence[Row]) -> list[str]:
+def _lost(task: Task | ReplyTask, rows: Sequence[Row]) -> list[str]:
     """Return the classes that the rows kept no longer contain; empty if each row lists its own options."""
     if isinstance(task, ReplyTask):
         return []
-    gone = {row.label for row in task.train} - {row.label for row in kept if isinstance(row, Example)}
+    gone = {row.label for row in task.train} - {row.label for row in rows if isinstance(row, Example)}
     return [task.names[label] for label in sorted(gone)] if task.names else []
 
 
@@ -151,11 +151,11 @@ def _fewer(task: AnyTask, rows: int, seed: int | None, aside: int) -> AnyTask:
     there = len(task.train) + aside
     if rows > there:
         raise DataError(f"train_rows={rows} exceeds the {there} training rows of {task.name!r}: lower it.")
-    kept = rows - aside
-    train, note = task.train[:kept], f"the first {kept} training rows"
+    count = rows - aside
+    train, note = task.train[:count], f"the first {count} training rows"
     if seed is not None:
-        note = f"{kept} training rows drawn at random (seed {seed})"
-        train = task.train if rows == there else carve(task.train, kept, seed)[1]
+        note = f"{count} training rows drawn at random (seed {seed})"
+        train = task.train if rows == there else carve(task.train, count, seed)[1]
     notes = [*task.notes, note]
     if lost := _lost(task, train):
         which = f"no remaining training row has the answer {', '.join(lost)}"
@@ -204,20 +204,20 @@ def encode_reply_split(
     """
     c, rows = config.task, some(getattr(task, name), task.name, name)
     most = longest(config, backbone)
-    found: Replies
+    encoded: Replies
     if c.streaming:
         encoder = ReplyEncoder(backbone.tokenizer, most, c.chat, c.too_long)
-        found = StreamedReplies(rows, encoder, on_rows)
+        encoded = StreamedReplies(rows, encoder, on_rows)
     else:
-        found = encode_replies(rows, backbone.tokenizer, most, chat=c.chat, too_long=c.too_long)
+        encoded = encode_replies(rows, backbone.tokenizer, most, chat=c.chat, too_long=c.too_long)
         if c.packing and name == "train":
-            found = found.packed(c.max_length)
-    if not len(found):
+            encoded = encoded.packed(c.max_length)
+    if not len(encoded):
         raise DataError(
             f"No {name} row of {task.name!r} has a prompt of fewer than {most} tokens: "
             f"{way_to_longer(config, backbone)}."
         )
-    return found
+    return encoded
 
 
 def encode_rows(config: RunConfig, backbone: Backbone, task: Task, rows: Sequence[Example]) -> EncodedSplit:
@@ -281,18 +281,16 @@ def reading_notes(
     config: RunConfig, backbone: Backbone, split: EncodedSplit | Replies, name: str
 ) -> list[str]:
     """Return notes on how many rows of a split were cut, dropped or hold unknown tokens."""
-    notes, what, asked = [], "reply", "prompt"
+    notes, what, part = [], "reply", "prompt"
     if isinstance(split, EncodedSplit):
-        notes, what, asked = unknown_note(split.unknown, f"{name} rows"), "context or text", "question"
+        notes, what, part = unknown_note(split.unknown, f"{name} rows"), "context or text", "question"
     if split.shortened:
         had = _counted(len(split.shortened), name, f"had its {what}", f"had their {what}")
         length = longest(config, backbone)
         why = "" if length == config.task.max_length else ", the language model's limit"
         notes.append(f"{had} cut to {length} tokens{why}")
     if split.dropped:
-        was = _counted(
-            len(split.dropped), name, f"was left out: its {asked}", f"were left out: their {asked}"
-        )
+        was = _counted(len(split.dropped), name, f"was left out: its {part}", f"were left out: their {part}")
         notes.append(f"{was} is too long")
     return notes
 

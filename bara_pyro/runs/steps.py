@@ -146,10 +146,10 @@ def _stopped(
     error: TrainingError, system: System, out: Path, step: int, good: LastFinite, ranks: Ranks
 ) -> TrainingError:
     """Save the last parameters with a finite loss, and return the error that says so."""
-    kept = "there are no good parameters to keep"
+    outcome = "there are no good parameters to keep"
     if good.restore():
         if ranks.first:
             save_system(system, out, step - 1)
-        kept = f"the parameters after step {step - 1} are kept in {out}"
+        outcome = f"the parameters after step {step - 1} are kept in {out}"
     reason, what = str(error).rstrip("."), "Split-half calibration" if out.name == REHEARSAL else "Training"
-    return TrainingError(f"{what} stopped at step {step + 1}, {kept}: {reason[0].lower()}{reason[1:]}.")
+    return TrainingError(f"{what} stopped at step {step + 1}, {outcome}: {reason[0].lower()}{reason[1:]}.")

@@ -85,8 +85,8 @@ def _unreadable(path: Path, error: Exception) -> CheckpointError:
 
 def check_schema(stored: Json, path: Path) -> None:
     """Raise a `CheckpointError` if a file has another schema version than this package reads."""
-    if (found := stored.get("schema")) != SCHEMA:
-        raise later_schema(found, path)
+    if (schema := stored.get("schema")) != SCHEMA:
+        raise later_schema(schema, path)
 
 
 def load_parameters(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor], path: Path) -> None:
@@ -105,19 +105,19 @@ def load_parameters(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor], pa
             "the right file."
         )
     for name, value in own.items():
-        given = tensors[name]
-        if value.shape != given.shape:
+        stored = tensors[name]
+        if value.shape != stored.shape:
             raise CheckpointError(
-                f"{path}: {name!r} has shape {tuple(given.shape)}, but the model needs {tuple(value.shape)}: "
-                "give the file of a run with this rank and backbone."
+                f"{path}: {name!r} has shape {tuple(stored.shape)}, but the model needs "
+                f"{tuple(value.shape)}: give the file of a run with this rank and backbone."
             )
-        if value.dtype != given.dtype:
+        if value.dtype != stored.dtype:
             raise CheckpointError(
-                f"{path}: {name!r} has dtype {given.dtype}, but the model needs {value.dtype}: restore the "
+                f"{path}: {name!r} has dtype {stored.dtype}, but the model needs {value.dtype}: restore the "
                 "file from a copy."
             )
         # Parameters that are infinite until they are fitted, such as a radius, may be infinite.
-        if not given.isfinite().all() and value.isfinite().all():
+        if not stored.isfinite().all() and value.isfinite().all():
             raise CheckpointError(
                 f"{path}: {name!r} holds values that are not finite: train again, or restore it from a copy."
             )

@@ -164,8 +164,8 @@ def states_note(config: RunConfig, backbone: Backbone, split: EncodedSplit | Rep
     where = "memory" if folder is None else str(folder)
     note = f"the lowest {depth} layers have no adapter; their output takes {size / 2**20:,.0f} MiB in {where}"
     if folder is None and size > backbone.states.budget:
-        kept = f"{backbone.states.budget / 2**20:,.0f}"
-        note += f", of which {kept} are cached: set states_folder (--states-folder) to cache all"
+        limit = f"{backbone.states.budget / 2**20:,.0f}"
+        note += f", of which {limit} are cached: set states_folder (--states-folder) to cache all"
     return [note]
 
 
@@ -198,13 +198,13 @@ def build_system(
     _check_labels(config)
     device = find_device(config.backbone.device)
     replies = config.task.likelihood == "completion"
-    given = None if config.adapter.start is None else read_peft(config.adapter.start)
-    if given is not None:
-        config = with_base(config, given)
+    adapter = None if config.adapter.start is None else read_peft(config.adapter.start)
+    if adapter is not None:
+        config = with_base(config, adapter)
     task = task or (load_reply_data(config) if replies else load_data(config))
     if isinstance(task, ReplyTask) != replies:
-        wanted = "answer" if replies else "completion"
-        raise ConfigError(f"The rows given are a {type(task).__name__}: set task.likelihood={wanted!r}.")
+        likelihood = "answer" if replies else "completion"
+        raise ConfigError(f"The rows given are a {type(task).__name__}: set task.likelihood={likelihood!r}.")
     if isinstance(task, ReplyTask) or task.columns is not None:
         config = _naming(config, task.name)
     if not task.train:
@@ -214,8 +214,8 @@ def build_system(
     if backbone is None:
         backbone = load_backbone(config.backbone.name, dtype=config.backbone.dtype, device=device)
     _check_world(config, backbone, task.name)
-    if given is not None:
-        config = with_adapter(config, given, backbone)
+    if adapter is not None:
+        config = with_adapter(config, adapter, backbone)
     split: EncodedSplit | Replies
     if isinstance(task, ReplyTask):
         split = encode_reply_split(config, backbone, task, "train", on_rows)
@@ -234,9 +234,9 @@ def build_system(
         *rehearsal_note(config, len(split), held_out),
     )
     task = replace(task, notes=(*task.notes, *notes))
-    system = assemble(config, backbone, task, len(split), given.rank_pattern if given else None)
-    if given is not None:
-        put(given, system.model)
+    system = assemble(config, backbone, task, len(split), adapter.rank_pattern if adapter else None)
+    if adapter is not None:
+        put(adapter, system.model)
     _check_local_rate(system)
     system._encoded["train"] = split
     return system
@@ -268,11 +268,11 @@ def _check_labels(config: RunConfig) -> None:
 
 def _check_world(config: RunConfig, backbone: Backbone, task: str) -> None:
     """Refuse questions about a world on which the language model was not pretrained."""
-    known, asked = backbone.world, config.task.world
-    if known is not None and known != asked and has_worlds(task):
+    known, wanted_world = backbone.world, config.task.world
+    if known is not None and known != wanted_world and has_worlds(task):
         raise ConfigError(
-            f"{backbone.name} knows world {known}, but {task!r} asks about world {asked}: set "
-            f"task.world={known}, or choose the language model of world {asked}."
+            f"{backbone.name} knows world {known}, but {task!r} asks about world {wanted_world}: set "
+            f"task.world={known}, or choose the language model of world {wanted_world}."
         )
 
 
@@ -355,8 +355,8 @@ def find_device(name: str) -> torch.device | str:
     try:
         device = torch.device(name)
         index = cast("int | None", device.index)  # torch's types leave None out
-        if device.type == "cuda" and index is None and (own := local_rank()) is not None:
-            device = torch.device("cuda", own)
+        if device.type == "cuda" and index is None and (local := local_rank()) is not None:
+            device = torch.device("cuda", local)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise ConfigError(

@@ -187,8 +187,8 @@ def try_guide(system: System) -> None:
 def _is_trained(system: System, out: Path) -> bool:
     """Whether a folder holds parameters after all steps; `check_own_rows` checks the rows."""
     saved, c = saved_step(system, out), system.config.train
-    wanted = saved == steps_wanted(system, out) or bool(c.may_double and saved == 2 * c.total_steps)
-    return wanted and (out / GUIDE).exists()
+    complete = saved == steps_wanted(system, out) or bool(c.may_double and saved == 2 * c.total_steps)
+    return complete and (out / GUIDE).exists()
 
 
 def _rehearse(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -> int:
@@ -237,13 +237,13 @@ def what_is_fitted(system: System) -> Fit[AdaptedLM, SiteGuide, MethodConfig]:
 
 def _fit_corrections(system: System, out: Path) -> dict[str, float]:
     """Fit `calibrated`, `distance_aware` and `one_pass`, as far as they are set, after training."""
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     if system.config.adapter.calibrated:
-        found |= {f"calibrated_{key}": value for key, value in fit_rehearsed(system, out).items()}
+        numbers |= {f"calibrated_{key}": value for key, value in fit_rehearsed(system, out).items()}
     if system.corrections.distance is None and system.corrections.one_pass is None:
-        return found
+        return numbers
     split, device = system.split("train"), system.backbone.device
     rows = (b.to(device) for b in batches(split, system.answer_ids, system.config.predict.batch_size))
     offered = offered_of(split.offered, len(system.answer_ids)) if split.offered else None
     groups = groups_of(system.task, split)
-    return found | system.corrections.fit(system.model, system.guide, rows, groups=groups, offered=offered)
+    return numbers | system.corrections.fit(system.model, system.guide, rows, groups=groups, offered=offered)

@@ -20,9 +20,9 @@ class Log:
 
     def __init__(self, path: Path, start: int) -> None:
         self.path = path
-        kept = [record for record in read_jsonl(path, LogLine) if record["step"] <= start] if start else []
-        write_jsonl(path, kept)
-        self._since = time.perf_counter() - (kept[-1]["seconds"] if kept else 0.0)
+        records = [record for record in read_jsonl(path, LogLine) if record["step"] <= start] if start else []
+        write_jsonl(path, records)
+        self._since = time.perf_counter() - (records[-1]["seconds"] if records else 0.0)
         self._file: TextIO = path.open("a", encoding="utf-8")
 
     def add(self, record: dict[str, float]) -> None:

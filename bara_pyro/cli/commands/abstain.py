@@ -51,17 +51,17 @@ def abstain(
     from bara_pyro.metrics.abstention import ranks
     from bara_pyro.runs.decide import decide_abstention
 
-    system, known, asked = question.ask(lambda _, rows: ranks(rows, risk, delta))
-    decided = decide_abstention(known, asked, system.task, risk=risk, delta=delta)
-    found, rule = decided.summary, decided.rule
+    system, known, scored = question.ask(lambda _, rows: ranks(rows, risk, delta))
+    decided = decide_abstention(known, scored, system.task, risk=risk, delta=delta)
+    summary, rule = decided.summary, decided.rule
     lines = [
         f"Rows with a confidence above {rule.threshold:.4g} are answered: {rule.answered} of {rule.rows} "
         f"calibration rows, {rule.wrong} of them wrongly.",
         f"With probability {1 - delta:g} at most {100 * risk:g} % of the answers to future rows are wrong.",
-        f"{found['answered']} of {found['rows']} rows are answered.",
+        f"{summary['answered']} of {summary['rows']} rows are answered.",
     ]
-    if found["error_rate"] is not None:
-        lines.append(f"Of the answers to labelled rows {found['error_rate']:.1f} % are wrong.")
-    if found["expected_error_rate"] is not None:
-        lines.append(f"Under the true distribution {found['expected_error_rate']:.1f} % are wrong.")
-    question.finish(decided.rows, lines, {"calibration": vars(rule), **found})
+    if summary["error_rate"] is not None:
+        lines.append(f"Of the answers to labelled rows {summary['error_rate']:.1f} % are wrong.")
+    if summary["expected_error_rate"] is not None:
+        lines.append(f"Under the true distribution {summary['expected_error_rate']:.1f} % are wrong.")
+    question.finish(decided.rows, lines, {"calibration": vars(rule), **summary})

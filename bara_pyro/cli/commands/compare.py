@@ -66,22 +66,22 @@ def compare(
     from bara_pyro.metrics.base import METRICS
 
     named = None if clusters is None else read_clusters(clusters)
-    found = compare_runs(a, b, on=on, samples=samples, clusters=named)
-    scores = table(found)
+    comparison = compare_runs(a, b, on=on, samples=samples, clusters=named)
+    scores = table(comparison)
     rows = [
         {**row, "metric": f"{row['metric']}{arrow(METRICS[one.metric].best)}"}
-        for row, one in zip(scores.rows, found.metrics, strict=True)
+        for row, one in zip(scores.rows, comparison.metrics, strict=True)
     ]
     show(replace(scores, rows=rows), marked=True)
-    say_notes(found.notes)
-    for sentence in comparison_sentences(found):
+    say_notes(comparison.notes)
+    for sentence in comparison_sentences(comparison):
         say(f"- {sentence}")
     if page is not None:
-        say(f"Written to {write_comparison(found, page)}")
+        say(f"Written to {write_comparison(comparison, page)}")
         say(f"Next: open {shell_word(page)} in a browser")
     else:
         say_again("--page", "compared.html", remark="writes a page with a figure")
-    result(found.model_dump() | ({} if page is None else {"page": page}))
+    result(comparison.model_dump() | ({} if page is None else {"page": page}))
 
 
 def read_clusters(file: Path) -> dict[str, str]:
@@ -96,15 +96,15 @@ def read_clusters(file: Path) -> dict[str, str]:
     from bara_pyro.data.tables import read_table
     from bara_pyro.errors import DataError
 
-    found: dict[str, str] = {}
+    cluster_of: dict[str, str] = {}
     for number, row in enumerate(read_table(file).rows, start=1):
         if missing(row.get("id")) or "cluster" not in row:
             raise DataError(f"{file}, row {number} has no 'id' or no 'cluster': give each row both.")
         row_id = own_id(row)
         cluster = "" if missing(row["cluster"]) else label_text(row["cluster"])
-        if found.setdefault(row_id, cluster) != cluster:
+        if cluster_of.setdefault(row_id, cluster) != cluster:
             raise DataError(
-                f"{file}, row {number}: {row_id!r} has two clusters, {found[row_id]!r} and {cluster!r}: give "
-                "each id one."
+                f"{file}, row {number}: {row_id!r} has two clusters, {cluster_of[row_id]!r} and {cluster!r}: "
+                "give each id one cluster."
             )
-    return found
+    return cluster_of

@@ -54,19 +54,19 @@ def conformal(
     from bara_pyro.metrics.conformal import allowed
     from bara_pyro.runs.decide import decide_sets
 
-    system, known, asked = question.ask(lambda _, rows: allowed(rows, alpha))
-    decided = decide_sets(known, asked, system.task, alpha=alpha, score=score)
-    found = decided.summary
-    sizes = ", ".join(f"{rows} have {size}" for size, rows in found["sizes"].items())
+    system, known, scored = question.ask(lambda _, rows: allowed(rows, alpha))
+    decided = decide_sets(known, scored, system.task, alpha=alpha, score=score)
+    summary = decided.summary
+    sizes = ", ".join(f"{rows} have {size}" for size, rows in summary["sizes"].items())
     reached = 100 * (1 - allowed(decided.rule.rows, alpha) / (decided.rule.rows + 1))
     lines = [
-        f"The sets have {found['mean_size']:.2f} answers on average: of {found['rows']} rows {sizes}.",
+        f"The sets have {summary['mean_size']:.2f} answers on average: of {summary['rows']} rows {sizes}.",
         f"At least {reached:.1f} % of future rows have their right answer in their set, on average over "
         f"draws of {decided.rule.rows} calibration rows.",
     ]
-    if found["coverage"] is not None:
-        lines.append(f"Of the labelled rows here {found['coverage']:.1f} % have it.")
-    if found["expected_coverage"] is not None:
-        lines.append(f"Under the true distribution {found['expected_coverage']:.1f} % have it.")
+    if summary["coverage"] is not None:
+        lines.append(f"Of the labelled rows here {summary['coverage']:.1f} % have it.")
+    if summary["expected_coverage"] is not None:
+        lines.append(f"Under the true distribution {summary['expected_coverage']:.1f} % have it.")
     about = {"alpha": alpha, "score": score, "calibration_rows": decided.rule.rows}
-    question.finish(decided.rows, lines, {**about, "threshold": decided.rule.threshold, **found})
+    question.finish(decided.rows, lines, {**about, "threshold": decided.rule.threshold, **summary})

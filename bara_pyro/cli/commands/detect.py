@@ -69,13 +69,13 @@ def detect(
         if by == "distance":
             fitted_distance(system)
 
-    system, known, asked = question.ask(check, answers=False)
-    decided = decide_detection(system, known, asked, alpha=alpha, by=by)
-    found, rows = decided.summary, len(known.examples)
+    system, known, scored = question.ask(check, answers=False)
+    decided = decide_detection(system, known, scored, alpha=alpha, by=by)
+    summary, rows = decided.summary, len(known.examples)
     lines = [
-        f"{found['foreign']} of {found['rows']} rows are flagged as out-of-distribution by their "
-        f"{MEASURES[found['by']]}.",
+        f"{summary['foreign']} of {summary['rows']} rows are flagged as out-of-distribution by their "
+        f"{MEASURES[summary['by']]}.",
         f"At most {100 * alpha:g} % of in-distribution rows are flagged, on average over draws of {rows} "
         "calibration rows.",
     ]
-    question.finish(decided.rows, lines, {"alpha": alpha, "calibration_rows": rows, **found})
+    question.finish(decided.rows, lines, {"alpha": alpha, "calibration_rows": rows, **summary})

@@ -84,13 +84,13 @@ def evaluate(
     from bara_pyro.runs.predict import check_rows_of_run, rows_to_evaluate
     from bara_pyro.runs.train_log import train_seconds
 
-    own = stored_config(run)[0].task.name
-    if task is not None and Path(task).exists() and same_file(task, own):
+    task_name = stored_config(run)[0].task.name
+    if task is not None and Path(task).exists() and same_file(task, task_name):
         task = None  # the run's own, spelled differently
     if task is not None and test_file is not None:
         refuse(["task"], f"and --test-file {test_file} both name rows: leave out the file")
-    given: Json = {"name": task, "data_dir": data_dir, "test_file": test_file, "limit": limit}
-    changes = {key: value for key, value in given.items() if value is not None} | column_options(columns)
+    typed: Json = {"name": task, "data_dir": data_dir, "test_file": test_file, "limit": limit}
+    changes = {key: value for key, value in typed.items() if value is not None} | column_options(columns)
     if split is None and (test_file is not None or (task is not None and is_file_name(task))):
         split = "test"  # all rows of a file are test rows
     config = _evaluation_config(stored_config(run)[0], samples, changes, split)

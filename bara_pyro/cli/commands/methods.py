@@ -9,7 +9,7 @@ def methods() -> None:
     from bara_pyro.cli.catalogue import catalogue
     from bara_pyro.cli.terminal import listing, result, say_next
 
-    found = [{"name": entry["name"], "summary": entry["summary"]} for entry in catalogue()["methods"]]
-    listing(("method", "what it is"), [tuple(entry.values()) for entry in found])
+    entries = [{"name": entry["name"], "summary": entry["summary"]} for entry in catalogue()["methods"]]
+    listing(("method", "what it is"), [tuple(entry.values()) for entry in entries])
     say_next("bara", "train", "FILE", "--method", "NAME")
-    result(found)
+    result(entries)

@@ -50,12 +50,12 @@ def params(
     config = parse_config(settings)
     backbone = empty_backbone(arch) if arch is not None else load_backbone(model or "")
     program, guide = build(config.method, backbone, 1, adapter_options(config))
-    own, posterior = count_parameters(program), count_parameters(guide)
+    model_count, posterior = count_parameters(program), count_parameters(guide)
     columns = (Column("part", "part"), Column("count", "parameters", format=",d"))
     parts = {
-        "adapters (model)": own,
+        "adapters (model)": model_count,
         "posteriors (guide)": posterior,
-        "trainable": own + posterior,
+        "trainable": model_count + posterior,
         "frozen": sum(p.numel() for p in backbone.lm.parameters()),
     }
     name = config.method.name

@@ -71,7 +71,7 @@ def predict(
     """
     from bara_pyro.cli.outputs import check_rows
 
-    asked = _asked(texts, input_file)
+    rows = _asked(texts, input_file)
     output = None if str(output) in STANDARD else output
     remote = is_address(run)
     if remote:
@@ -86,7 +86,7 @@ def predict(
     system = None
     if remote:
         with progress(title, None) as advance:
-            found = predict_remotely(run, asked, advance)
+            answers = predict_remotely(run, rows, advance)
     else:
         from bara_pyro.runs.folder import load_system
         from bara_pyro.runs.predict import predict as answered
@@ -94,19 +94,19 @@ def predict(
         system = load_system(run, backbone=model, device=device, with_rows=False)
         note_of_draws(system, samples=samples, seed=seed)
         with progress(title, None) as advance:
-            found = answered(system, asked, samples=samples, seed=seed, given=columns, on_rows=advance)
+            answers = answered(system, rows, samples=samples, seed=seed, given=columns, on_rows=advance)
     if output is not None:
-        write_answers(output, found)
-        say_notes(found.notes)
-        say(f"Rows written to {output}: {len(found.rows)}")
+        write_answers(output, answers)
+        say_notes(answers.notes)
+        say(f"Rows written to {output}: {len(answers.rows)}")
         if system is not None:
             _say_next(Path(run), system, input_file)
-        result({"output": output, "rows": len(found.rows), "notes": found.notes})
+        result({"output": output, "rows": len(answers.rows), "notes": answers.notes})
         return
-    for note in found.notes:
+    for note in answers.notes:
         remark(f"Note: {note}")
-    print_rows(found.lines())
-    result({"output": None, "rows": found.lines(), "notes": found.notes})
+    print_rows(answers.lines())
+    result({"output": None, "rows": answers.lines(), "notes": answers.notes})
 
 
 def _say_next(run: Path, system: "System", file: Path | None) -> None:

@@ -62,18 +62,18 @@ def prune(
 
     system = load_system(run, backbone=model, device=device)
     calibration = first_rows(system.split("train"), rows)
-    found = smaller_of(system, calibration, tolerance)
+    pruned = smaller_of(system, calibration, tolerance)
     clear(out)
-    write_config(found.system, out)
-    save_system(found.system, out, saved_step(system, run))
-    label = f"{system.config.method.name} with {found.kept} of {found.units} units"
-    report = evaluate_with_progress(found.system, out, label, wall_clock_train_s=train_seconds(run))
+    write_config(pruned.system, out)
+    save_system(pruned.system, out, saved_step(system, run))
+    label = f"{system.config.method.name} with {pruned.kept} of {pruned.units} units"
+    report = evaluate_with_progress(pruned.system, out, label, wall_clock_train_s=train_seconds(run))
     show_scores(report)
-    before, after = (sum(parameter_counts(s)[k] for k in ("model", "guide")) for s in (system, found.system))
+    before, after = (sum(parameter_counts(s)[k] for k in ("model", "guide")) for s in (system, pruned.system))
     say(
-        f"{found.kept} of {found.units} units are left, with {after:,} of {before:,} parameters. On the "
+        f"{pruned.kept} of {pruned.units} units are left, with {after:,} of {before:,} parameters. On the "
         f"calibration rows no probability under the posterior mean changed by more than "
-        f"{found.difference:.4f}."
+        f"{pruned.difference:.4f}."
     )
     points = []
     if curve:
@@ -88,8 +88,8 @@ def prune(
     say_next("bara", "compare", run, out)
     units = {
         "rows": len(calibration),
-        "kept": found.kept,
-        "units": found.units,
-        "difference": found.difference,
+        "kept": pruned.kept,
+        "units": pruned.units,
+        "difference": pruned.difference,
     }
     result({**report, "prune": {"tolerance": tolerance, **units, "curve": points}})

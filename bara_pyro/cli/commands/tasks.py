@@ -29,12 +29,12 @@ def tasks(
     if name is None:
         refuse(OPTIONS, "names a column of a file: give the file as well")
         refuse(["data_dir", "rows"], "is for the rows of a task: give a TASK as well")
-        found = catalogue()["tasks"]
+        entries = catalogue()["tasks"]
         listing(
             ("task", "paper", "source"),
-            [(task["name"], task["summary"], task["source"]) for task in found],
+            [(task["name"], task["summary"], task["source"]) for task in entries],
         )
-        result(found)
+        result(entries)
         say("Or use your own file (.csv, .tsv, .jsonl, .json or .parquet): see docs/data.md.")
         say_next("bara", "tasks", "micro-wgs")
         return
@@ -90,6 +90,6 @@ def _show_replies(task: "ReplyTask", rows: int) -> None:
     )
     for row in () if mode.json else task.train[:rows]:
         console.rule(Text(row.id))
-        for said in [row.prompt] if isinstance(row.prompt, str) else row.prompt:
-            say(shown_message(said))
+        for message in [row.prompt] if isinstance(row.prompt, str) else row.prompt:
+            say(shown_message(message))
         say(f"=> {shown_message(row.reply).strip()}")
