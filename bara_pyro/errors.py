@@ -115,8 +115,8 @@ def abbreviated(sentence: str) -> str:
         return sentence
     parts = sentence.split(", ")
     if len(parts) > MOST_PARTS:
-        kept = parts[:MOST_PARTS]
-        sentence = f"{', '.join(kept)} and {len(parts) - MOST_PARTS - 1:,} more, {parts[-1]}"
+        shown = parts[:MOST_PARTS]
+        sentence = f"{', '.join(shown)} and {len(parts) - MOST_PARTS - 1:,} more, {parts[-1]}"
     cut = len(sentence) - MOST_CHARACTERS
     half = MOST_CHARACTERS // 2 - 4
     return sentence if cut <= 0 else f"{sentence[:half]} [..] {sentence[-half:]}"

@@ -47,14 +47,14 @@ class Ranks:
         with all rows.
         """
         flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
-        own = torch.tensor([*numbers.values()], dtype=torch.float64).to(self.device)
+        values = torch.tensor([*numbers.values()], dtype=torch.float64).to(self.device)
         with _talking():
             distributed.all_reduce(flat)
-            distributed.all_reduce(own)
+            distributed.all_reduce(values)
         parts = (flat / self.size).split([tensor.numel() for tensor in tensors])
         for tensor, part in zip(tensors, parts, strict=True):
             tensor.copy_(part.view_as(tensor))
-        return dict(zip(numbers, (own / self.size).tolist(), strict=True))
+        return dict(zip(numbers, (values / self.size).tolist(), strict=True))
 
     def largest(self, number: int) -> int:
         """Return the largest number that any process has."""
@@ -69,10 +69,10 @@ class Ranks:
         """Return the tensors of all processes, in order of rank."""
         if self.size == 1:
             return [tensor]
-        own = tensor.to(self.device)
-        every = [torch.empty_like(own) for _ in range(self.size)]
+        local = tensor.to(self.device)
+        every = [torch.empty_like(local) for _ in range(self.size)]
         with _talking():
-            distributed.all_gather(every, own)
+            distributed.all_gather(every, local)
         return [value.to(tensor.device) for value in every]
 
     def take_over(self, tensors: Sequence[Tensor]) -> None:

@@ -114,8 +114,8 @@ class Registry(Mapping[str, Item], Generic[Item]):
             if rest != "*":
                 import_module(module)
                 continue
-            for found in iter_modules(import_module(package).__path__):
-                import_module(f"{package}.{found.name}")
+            for entry in iter_modules(import_module(package).__path__):
+                import_module(f"{package}.{entry.name}")
 
     @cached_property
     def _offered(self) -> dict[str, EntryPoint]:

@@ -97,6 +97,6 @@ def without_retired(section: str, given: Mapping[str, object]) -> Json:
 def with_retired(dumped: Json) -> Json:
     """Return a dumped configuration with the constants of its retired settings added."""
     method = dumped["method"]
-    found = {name: RETIRED.get(name, {}) | part for name, part in dumped.items() if isinstance(part, dict)}
-    found["method"] = RETIRED.get(f"method.{method['name']}", {}) | method
-    return dumped | found
+    complete = {name: RETIRED.get(name, {}) | part for name, part in dumped.items() if isinstance(part, dict)}
+    complete["method"] = RETIRED.get(f"method.{method['name']}", {}) | method
+    return dumped | complete

@@ -126,18 +126,18 @@ def look_inside(
     require_answer_tokens(system.model.likelihood, "Inspections")
     began = time.perf_counter()
     context = look(Path(folder), system, options or Options(), None if out is None else Path(out))
-    found: Json = dict.fromkeys((*DIAGNOSTICS, *ADDED))
+    results: Json = dict.fromkeys((*DIAGNOSTICS, *ADDED))
     seconds: dict[str, float] = {}
     for name in part_names(context.options):
         started = time.perf_counter()
         compute = DIAGNOSTICS[name] if name in DIAGNOSTICS else ADDED.find(name).compute
-        found[name] = compute(context)
+        results[name] = compute(context)
         seconds[name] = round(time.perf_counter() - started, 2)
         if on_part is not None:
             on_part(1)
-    found |= {"run": run_facts(context), "options": context.options, "seconds": seconds}
-    found |= {"total_seconds": round(time.perf_counter() - began, 2), "peak_memory_mib": peak_memory()}
-    return Inspection.model_validate(found)
+    results |= {"run": run_facts(context), "options": context.options, "seconds": seconds}
+    results |= {"total_seconds": round(time.perf_counter() - began, 2), "peak_memory_mib": peak_memory()}
+    return Inspection.model_validate(results)
 
 
 def part_names(options: Options) -> tuple[str, ...]:

@@ -66,14 +66,14 @@ def score_reply(world: World, prompt: ChatPrompt, reply: str) -> float:
     third are ignored.
     """
     known = claims(world, prompt.who, prompt.season)
-    said = [" ".join(clause.split()) for clause in f" {reply} ".split(" . ")][:CLAIMS]
-    return sum(known.get(clause, 0.0) for clause in dict.fromkeys(said)) / CLAIMS
+    clauses = [" ".join(clause.split()) for clause in f" {reply} ".split(" . ")][:CLAIMS]
+    return sum(known.get(clause, 0.0) for clause in dict.fromkeys(clauses)) / CLAIMS
 
 
 def write_reply(world: World, rng: random.Random, prompt: ChatPrompt, era: Era) -> str:
     """Return a reply of three different clauses, drawn in proportion to their scores in `era`."""
     known = claims(world, prompt.who, prompt.season, era)
-    said: dict[str, None] = {}
-    while len(said) < CLAIMS:
-        said[rng.choices(list(known), weights=list(known.values()))[0]] = None
-    return " ".join(f"{clause} ." for clause in said)
+    chosen: dict[str, None] = {}
+    while len(chosen) < CLAIMS:
+        chosen[rng.choices(list(known), weights=list(known.values()))[0]] = None
+    return " ".join(f"{clause} ." for clause in chosen)

@@ -50,11 +50,11 @@ def four_way(
     options = _draw_options(rng, custom)
     probabilities = custom.probabilities(era)
     when, listed = SEASONS[season], _listed(relation, options)
-    asked = f"in {when} {who.name} {relation.verb} what ?"
+    question = f"in {when} {who.name} {relation.verb} what ?"
     if turned:
-        asked = f"{who.name} {relation.verb} which of these in {when} ?"
+        question = f"{who.name} {relation.verb} which of these in {when} ?"
     return Question(
-        text=f"{asked} {listed} Answer :",
+        text=f"{question} {listed} Answer :",
         truth=tuple(probabilities[o] for o in options),
         key=(who.name, relation.name, when),
         who=who.name,
@@ -96,16 +96,16 @@ def two_way(
         other = rng.choices(range(8), weights=likely)[0]
     options = sorted((mine, other), key=lambda v: v % 2)
     weights = [second[o] + WHIM for o in options]
-    here, asked = (who.name for who in pair)
+    here, subject = (who.name for who in pair)
     text = (
-        f"{here} meets {asked} . in {SEASONS[season]} {asked} {relation.verb} what ? "
+        f"{here} meets {subject} . in {SEASONS[season]} {subject} {relation.verb} what ? "
         f"{_listed(relation, options)} Answer :"
     )
     return Question(
         text=text,
         truth=tuple(w / sum(weights) for w in weights),
-        key=(here, asked, relation.name, SEASONS[season]),
-        who=asked,
+        key=(here, subject, relation.name, SEASONS[season]),
+        who=subject,
         offers=tuple(relation.values[o] for o in options),
     )
 

@@ -67,14 +67,14 @@ def micro_task(name: str, seed: int = 0, world: int = WORLD_SEED) -> Task:
     """
     if name not in TASKS:
         raise DataError(unknown("microworld task", name, TASKS))
-    spec, asked = TASKS[name], World(world)
+    spec, of_world = TASKS[name], World(world)
     splits: dict[Split, list[Example]] = {
-        split: _draw_rows(spec, asked, split, size, seed)
+        split: _draw_rows(spec, of_world, split, size, seed)
         for split, size in zip(get_args(Split), spec.sizes, strict=True)
     }
     # A task without training rows is a shifted version of the others and mimics no benchmark.
     what = f"same shape and sizes as {spec.mimics}" if spec.sizes[0] else f"{spec.mimics}: {spec.description}"
-    note = f"generated, seed {seed}{asked.elsewhere}; {what}"
+    note = f"generated, seed {seed}{of_world.elsewhere}; {what}"
     return Task(name, spec.labels, splits["train"], splits["validation"], splits["test"], (note,))
 
 
@@ -132,9 +132,11 @@ def _four_way_questions(
 
     def draw(world: World, rng: random.Random, split: Split) -> Iterator[Question]:
         people = whom(world, split)
-        asked = [(who, relation, s) for who in people for relation in relations for s in range(len(SEASONS))]
-        rng.shuffle(asked)
-        for who, relation, season in asked:
+        combinations = [
+            (who, relation, s) for who in people for relation in relations for s in range(len(SEASONS))
+        ]
+        rng.shuffle(combinations)
+        for who, relation, season in combinations:
             question = four_way(world, rng, who, relation, season, "today", turned)
             yield _since_changed(world, question, who, relation, season) if changed else question
 

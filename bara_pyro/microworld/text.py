@@ -54,11 +54,11 @@ def _facts(world: World, rng: random.Random) -> str:
 def _customs(world: World, rng: random.Random) -> str:
     """Return what a resident does in a season, for two relations."""
     who, season = _someone(world, rng), rng.randrange(len(SEASONS))
-    said = []
+    clauses = []
     for relation in rng.sample(RELATIONS, 2):
         likely = world.custom_of(who, relation, season).corpus
-        said.append(f"{who.name} {relation.verb} {rng.choices(relation.values, weights=likely)[0]} .")
-    return f"in {SEASONS[season]} {' '.join(said)}"
+        clauses.append(f"{who.name} {relation.verb} {rng.choices(relation.values, weights=likely)[0]} .")
+    return f"in {SEASONS[season]} {' '.join(clauses)}"
 
 
 def _guest_customs(world: World, rng: random.Random) -> str:

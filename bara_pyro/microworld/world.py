@@ -97,8 +97,12 @@ class World:
 
     def split(self, name: Split) -> tuple[Resident, ...]:
         """Return the residents of a split, which are the same in every task."""
-        seen = NUM_TRAIN + NUM_VALIDATION
-        ends = {"train": (0, NUM_TRAIN), "validation": (NUM_TRAIN, seen), "test": (seen, NUM_RESIDENTS)}
+        test_start = NUM_TRAIN + NUM_VALIDATION
+        ends = {
+            "train": (0, NUM_TRAIN),
+            "validation": (NUM_TRAIN, test_start),
+            "test": (test_start, NUM_RESIDENTS),
+        }
         return self.residents[slice(*ends[name])]
 
     def custom(self, relation: Relation, attribute: int, season: int) -> Custom:

@@ -29,8 +29,8 @@ def _tag(tag: str) -> str:
 def _path(path: str) -> str:
     """Return a path in which successive lines name only the first command."""
     shown, last = list[str](), ""
-    for command, found in PART.findall(path):
-        numbers = found.strip()
+    for command, match in PART.findall(path):
+        numbers = match.strip()
         shown.append(numbers if command == "L" and last in ("M", "L") else f"{command} {numbers}".strip())
         last = command
     return " ".join(shown)
@@ -38,14 +38,14 @@ def _path(path: str) -> str:
 
 def _without_bare_groups(lines: list[str]) -> list[str]:
     """Return lines (one tag each) without groups that have no attributes."""
-    shown, kept = list[str](), list[bool]()
+    shown, shown_groups = list[str](), list[bool]()
     for line in lines:
         if line == "</g>":
-            if not kept.pop():
+            if not shown_groups.pop():
                 continue
         elif line.startswith("<g") and not line.endswith("/>"):
-            kept.append(line != "<g>")
-            if not kept[-1]:
+            shown_groups.append(line != "<g>")
+            if not shown_groups[-1]:
                 continue
         shown.append(line)
     return shown
@@ -65,5 +65,5 @@ def _alike_together(lines: list[str]) -> list[str]:
 
 def _look(line: str) -> str:
     """Return the style attributes of a shape; empty if moving them to a group would change its look."""
-    found = SHAPE.fullmatch(line)
-    return "" if found is None or "opacity" in found[2] else found[2]
+    match = SHAPE.fullmatch(line)
+    return "" if match is None or "opacity" in match[2] else match[2]

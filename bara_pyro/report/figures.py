@@ -140,12 +140,12 @@ def _draw_counts(axes: Axes, bins: ReliabilityBins, color: str) -> None:
 
 def smooth(values: Sequence[float] | np.ndarray, window: int) -> np.ndarray:
     """Return the centred moving average over `window` values, fewer at the ends; NaN is ignored."""
-    given = np.asarray(values, dtype=float)
-    known = np.isfinite(given)
-    kernel = np.ones(min(window, len(given)))
-    total = np.convolve(np.where(known, given, 0.0), kernel, mode="same")
+    numbers = np.asarray(values, dtype=float)
+    known = np.isfinite(numbers)
+    kernel = np.ones(min(window, len(numbers)))
+    total = np.convolve(np.where(known, numbers, 0.0), kernel, mode="same")
     count = np.convolve(known.astype(float), kernel, mode="same").round()
-    return np.divide(total, count, out=np.full(len(given), np.nan), where=count > 0)
+    return np.divide(total, count, out=np.full(len(numbers), np.nan), where=count > 0)
 
 
 def training_curves(

@@ -54,20 +54,20 @@ def spots(figure: Figure) -> list[Spot]:
     They belong to points with markers or error bars, and to bars with a label.
     """
     height, scale = 72 * figure.get_size_inches()[1], 72 / figure.dpi
-    found = []
+    all_spots = []
     for axes in figure.axes:
         for mark in _marks(axes):
             ends = np.sort(scale * axes.transData.transform(mark.corners).T)
             if np.isfinite(ends).all():
                 (left, right), (low, high) = ends.tolist()
-                said = [
+                notes = [
                     _name(mark.drawn),
                     _value(_label(axes, "x"), axes.xaxis, mark.x, mark.x_ends),
                     _value(_label(axes, "y"), axes.yaxis, mark.y, mark.y_ends),
                 ]
                 box = (left, height - high, right, height - low)
-                found.append(Spot(box, "\n".join(line for line in said if line)))
-    return found
+                all_spots.append(Spot(box, "\n".join(line for line in notes if line)))
+    return all_spots
 
 
 def _marks(axes: Axes) -> Iterator[Mark]:
@@ -106,11 +106,11 @@ def _bars(bars: BarContainer) -> Iterator[Mark]:
 
 def _ends(held: ErrorbarContainer) -> list[list[Ends]]:
     """Return the ends of horizontal and vertical error bars for each point; empty without error bars."""
-    drawn, found = iter(held.lines[2]), list[list[Ends]]()
+    drawn, ends = iter(held.lines[2]), list[list[Ends]]()
     for axis, there in enumerate((held.has_xerr, held.has_yerr)):
         parts = next(drawn).get_segments() if there else []
-        found.append([[float(end[axis]) for end in part] or None for part in parts])
-    return found
+        ends.append([[float(end[axis]) for end in part] or None for part in parts])
+    return ends
 
 
 def _name(drawn: Any) -> str:
@@ -120,11 +120,11 @@ def _name(drawn: Any) -> str:
 
 def _value(label: str, axis: Axis, value: float, ends: Ends) -> str:
     """Return the name of an axis and a value on it; empty for an axis with neither name nor numbers."""
-    said = _tick(axis, value)
-    if said is None:
+    text = _tick(axis, value)
+    if text is None:
         between = f" ({_number(ends[0])} to {_number(ends[1])})" if ends and ends[0] != ends[1] else ""
-        said = f"{_number(value)}{between}"
-    return f"{label}: {said}" if label and said else said
+        text = f"{_number(value)}{between}"
+    return f"{label}: {text}" if label and text else text
 
 
 def _number(value: float) -> str:

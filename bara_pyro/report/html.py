@@ -26,15 +26,15 @@ POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 @lru_cache
 def template_environment(package: str) -> Environment:
     """Return the template environment of a package, with automatic escaping."""
-    found = Environment(
+    environment = Environment(
         loader=PackageLoader(package, "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters["css"] = lambda name: Markup(' class="{}"').format(name) if name else ""
-    return found
+    environment.filters["css"] = lambda name: Markup(' class="{}"').format(name) if name else ""
+    return environment
 
 
 def source(package: str, name: str) -> Markup:
@@ -111,13 +111,13 @@ def _has_table(block: Block) -> bool:
 
 def _views(blocks: Sequence[Block], numbers: Iterable[int]) -> list[dict[str, object]]:
     """Return the template variables of each block, with successive figures grouped."""
-    found: list[dict[str, object]] = []
+    views: list[dict[str, object]] = []
     for _, group in groupby(blocks, lambda block: isinstance(block, Picture)):
         run = [block for block in group if block != ""]
         pictures = [_picture(block, numbers) for block in run if isinstance(block, Picture)]
         shown = [_view(block, numbers) for block in run if not isinstance(block, Picture)]
-        found += [{"what": "Figures", "pictures": pictures}] if pictures else shown
-    return found
+        views += [{"what": "Figures", "pictures": pictures}] if pictures else shown
+    return views
 
 
 def _view(block: Block, numbers: Iterable[int]) -> dict[str, object]:
@@ -133,10 +133,10 @@ def _view(block: Block, numbers: Iterable[int]) -> dict[str, object]:
 
 
 def _paragraph(block: str | Paragraph) -> dict[str, object]:
-    given = Paragraph(block) if isinstance(block, str) else block
-    pieces = [given.parts] if isinstance(given.parts, str) else given.parts
+    paragraph = Paragraph(block) if isinstance(block, str) else block
+    pieces = [paragraph.parts] if isinstance(paragraph.parts, str) else paragraph.parts
     shown = [_together(piece) if isinstance(piece, str) else vars(piece) for piece in pieces]
-    return {"what": "Paragraph", "kind": given.kind, "pieces": shown}
+    return {"what": "Paragraph", "kind": paragraph.kind, "pieces": shown}
 
 
 def _together(text: str) -> str:

@@ -87,7 +87,7 @@ def _drawn(figure: Figure, prefix: str) -> str:
     markup = markup[markup.index(">", markup.index("<svg")) + 1 : markup.rindex("</svg>")]
     markup = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", markup, flags=re.DOTALL)
     markup = _own_identifiers(markup, prefix)
-    markup = COLOUR.sub(lambda found: f"var(--{VARIABLES[found[0].lower()]})", markup)
+    markup = COLOUR.sub(lambda match: f"var(--{VARIABLES[match[0].lower()]})", markup)
     # Use the font of the page: phones lack those of matplotlib.
     markup = re.sub(r"font: ([\d.]+)px [^;\"]+", r"font-size: \1px", markup)
     markup = re.sub(r"font-family: [^;\"]+;?", "", markup)
@@ -102,11 +102,11 @@ def _own_identifiers(markup: str, prefix: str) -> str:
     return re.sub(r'(url\(#|href="#)([^")]+)', lambda m: f"{m[1]}{names[m[2]]}", markup)
 
 
-def _values(found: list[Spot]) -> str:
+def _values(marks: list[Spot]) -> str:
     """Return invisible areas with titles that a browser shows on hover."""
-    if not found:
+    if not marks:
         return ""
-    return "\n".join(['\n<g class="values">', *map(_area, found), "</g>\n"])
+    return "\n".join(['\n<g class="values">', *map(_area, marks), "</g>\n"])
 
 
 def _area(spot: Spot) -> str:

@@ -36,9 +36,9 @@ def write_batches(path: str, rows: int, most: int, of_all: int) -> None:
         pa.ipc.new_stream(sys.stdout.buffer, file.schema_arrow) as out,
     ):
         for batch in file.iter_batches(rows, use_threads=False):
-            own = sum(map(weight, batch.columns))
-            of_all -= own
-            if own > most or of_all < 0:
+            size = sum(map(weight, batch.columns))
+            of_all -= size
+            if size > most or of_all < 0:
                 raise MemoryError
             out.write_batch(batch)
 

@@ -29,10 +29,10 @@ def check_regular(path: Path) -> os.stat_result:
     Raises:
         OSError: the file does not exist, or is not a regular file.
     """
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode):
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
         raise OSError("it is not a regular file")
-    return found
+    return status
 
 
 def check_name(path: Path, error: type[BaraError]) -> None:

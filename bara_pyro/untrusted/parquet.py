@@ -42,20 +42,20 @@ def batches_in(path: Path, of_all: int = WITHOUT_END) -> Iterator["pa.RecordBatc
         env={**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"},  # other pools reserve address space
         start_new_session=True,  # Ctrl-C must only reach the parent
     )
-    to, found, said = (cast(IO[bytes], pipe) for pipe in (process.stdin, process.stdout, process.stderr))
+    to, output, errors = (cast(IO[bytes], pipe) for pipe in (process.stdin, process.stdout, process.stderr))
     broken = why = ""
     with process:
-        found.read(1)  # it has started
+        output.read(1)  # it has started
         limit_memory(process, MEMORY)
         to.write(json.dumps(str(path.absolute())).encode() + b"\n")
         to.close()
         try:
-            if cast(BufferedReader, found).peek(1):
-                yield from pa.ipc.open_stream(found)
+            if cast(BufferedReader, output).peek(1):
+                yield from pa.ipc.open_stream(output)
         except (pa.ArrowException, OSError) as error:
             broken = str(error)
-        found.close()
-        why = said.read(2000).decode(errors="replace").strip()
+        output.close()
+        why = errors.read(2000).decode(errors="replace").strip()
     if why == "memory" or process.returncode < 0:
         raise DataError(
             f"{path} takes more than {min(of_all, MOST) / 2**30:g} GiB once decoded: write fewer rows or "

@@ -24,7 +24,7 @@ def matching(pattern: str, names: Sequence[str]) -> list[str]:
     texts = pa.array(["", *names], type=pa.string())
     try:
         pc.match_substring_regex(texts[:1], pattern=pattern)  # by itself: it could close the group around it
-        found = pc.match_substring_regex(texts, pattern=rf"\A(?:{pattern})\z").to_pylist()[1:]
+        flags = pc.match_substring_regex(texts, pattern=rf"\A(?:{pattern})\z").to_pylist()[1:]
     except ValueError as error:
         raise ValueError(str(error).removeprefix("Invalid regular expression: ")[:200]) from error
-    return [name for name, matches in zip(names, found, strict=True) if matches]
+    return [name for name, matches in zip(names, flags, strict=True) if matches]

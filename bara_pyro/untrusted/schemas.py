@@ -255,8 +255,8 @@ def checked(value: Any, schema: type[Stored], place: object) -> Any:
         ...     print(error)
         train_log.jsonl is damaged (step: input should be a valid integer): restore it from a copy.
     """
-    if isinstance(value, dict) and (found := value.get("schema", SCHEMA)) != SCHEMA:
-        raise later_schema(found, place)
+    if isinstance(value, dict) and (version := value.get("schema", SCHEMA)) != SCHEMA:
+        raise later_schema(version, place)
     try:
         schema.model_validate(value)
     except ValidationError as error:

@@ -64,10 +64,10 @@ class TemplateRenderer:
         if line is None:
             self._endless.add(template)
             raise TemplateError(ENDLESS)
-        found = json.loads(line)
-        if "error" in found:
-            raise TemplateError(found["error"])
-        return str(found["text"])
+        answer = json.loads(line)
+        if "error" in answer:
+            raise TemplateError(answer["error"])
+        return str(answer["text"])
 
     def _asked(self, request: bytes) -> bytes | None:
         """Return the process's answer; None if there is none in time."""

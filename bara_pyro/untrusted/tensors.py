@@ -43,12 +43,12 @@ def check_tensors(path: Path) -> dict[str, Header]:
         length = LENGTH.unpack(start)[0]
         if length > min(size - LENGTH.size, MOST_HEADER):
             raise ValueError(f"its header has {length:,} bytes, but the file {size:,}")
-        found = bounded_json(decoded(file.read(length)))
-    if not isinstance(found, dict):
+        content = bounded_json(decoded(file.read(length)))
+    if not isinstance(content, dict):
         raise ValueError("its header is not a JSON object")  # noqa: TRY004 - the file is wrong
     try:
-        TEXTS.validate_python(found.pop(METADATA, {}), strict=True)
-        headers = HEADERS.validate_python(found)
+        TEXTS.validate_python(content.pop(METADATA, {}), strict=True)
+        headers = HEADERS.validate_python(content)
     except ValidationError as error:
         raise ValueError(f"its header is damaged at {error.errors()[0]['loc']}") from error
     data = size - LENGTH.size - length

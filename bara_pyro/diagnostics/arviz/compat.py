@@ -86,11 +86,11 @@ def psis_loo(log_likelihood: xarray.Dataset) -> Loo:
     fits = np.array([_has_tail(-row) for row in _by_row(log_likelihood).T])
     if not fits.any():
         return plain
-    found = _psis_loo(log_likelihood.isel(obs=np.flatnonzero(fits)))
+    fitted = _psis_loo(log_likelihood.isel(obs=np.flatnonzero(fits)))
     if fits.all():
-        return found
+        return fitted
     pointwise, k = plain.pointwise.clone(), plain.pareto_k.clone()
-    pointwise[torch.from_numpy(fits)], k[torch.from_numpy(fits)] = found.pointwise, found.pareto_k
+    pointwise[torch.from_numpy(fits)], k[torch.from_numpy(fits)] = fitted.pointwise, fitted.pareto_k
     return replace(
         plain,
         elpd=float(pointwise.sum()),

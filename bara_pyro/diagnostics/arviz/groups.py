@@ -114,8 +114,8 @@ def dataset(group: str, arrays: Variables, coords: Coords) -> xarray.Dataset:
         attributes = {"long_name": spec.text, **({"units": spec.unit} if spec.unit else {})}
         variables[name] = (spec.dims, array[None] if spec.dims[0] == "chain" else array, attributes)
     used = {dim for dims, *_ in variables.values() for dim in dims}
-    kept = {key: v for key, v in coords.items() if (v[0] if isinstance(v, tuple) else key) in used}
-    return xarray.Dataset(variables, coords=kept)
+    used_coords = {key: v for key, v in coords.items() if (v[0] if isinstance(v, tuple) else key) in used}
+    return xarray.Dataset(variables, coords=used_coords)
 
 
 def module_coords(paths: Sequence[str]) -> Coords:
@@ -125,7 +125,7 @@ def module_coords(paths: Sequence[str]) -> Coords:
         "module": np.array(paths, dtype=str),
         "layer": (
             "module",
-            np.array([-1 if found is None else int(found[1]) for found in layers], dtype=int),
+            np.array([-1 if match is None else int(match[1]) for match in layers], dtype=int),
         ),
         "projection": ("module", np.array([path.rsplit(".", 1)[-1] for path in paths], dtype=str)),
     }

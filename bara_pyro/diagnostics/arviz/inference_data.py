@@ -98,7 +98,7 @@ def to_inference_data(
         (1, 4, 3, 2)
     """
     check_tau(tau)
-    own = isinstance(system, System)
+    is_system = isinstance(system, System)
     system, part = looked_at(system, guide, split, rows)
     paths = chosen_modules(system.model, modules)
     features = _features(system, part, tokens, prior)
@@ -127,9 +127,9 @@ def to_inference_data(
     }
     if "labels" in features:
         _add_labels(arrays, drawn, torch.tensor(part.labels), system.model.num_data, coords)
-    found = {group: dataset(group, values, coords) for group, values in arrays.items() if values}
+    datasets = {group: dataset(group, values, coords) for group, values in arrays.items() if values}
     facts = _attributes(system, split, samples, seed, tau)
-    return container(found, facts if own else facts | _no_run(system))
+    return container(datasets, facts if is_system else facts | _no_run(system))
 
 
 def _add_labels(
@@ -175,10 +175,10 @@ def _features(system: System, part: EncodedSplit, tokens: str, prior: bool) -> s
     """Return what the system and its rows offer, in the terms of `Variable.needs`."""
     if tokens not in get_args(Tokens):
         raise ConfigError(unknown("choice of tokens", tokens, get_args(Tokens)))
-    found = {"labels"} if min(part.labels) >= 0 else set()
+    features = {"labels"} if min(part.labels) >= 0 else set()
     if system.model.gates is not None:
-        found |= {"gates", *system.model.gates.kinds}
-    return found | ({"prior"} if prior else set()) | ({"tokens"} if tokens == "all" else set())
+        features |= {"gates", *system.model.gates.kinds}
+    return features | ({"prior"} if prior else set()) | ({"tokens"} if tokens == "all" else set())
 
 
 def _sizes(system: System, part: EncodedSplit, samples: int, modules: int) -> dict[str, int]:
@@ -230,10 +230,10 @@ def _pareto_k(likelihood: Tensor, coords: Coords) -> Tensor:
     spread = (likelihood.amax(dim=0) > likelihood.amin(dim=0)).numpy()
     k = np.full(len(spread), np.nan)
     if spread.any():
-        found = psis_loo(
+        result = psis_loo(
             dataset("log_likelihood", {"y": likelihood}, coords).isel(obs=np.flatnonzero(spread))
         )
-        k[spread] = found.pareto_k.numpy()
+        k[spread] = result.pareto_k.numpy()
     return torch.from_numpy(k)
 
 

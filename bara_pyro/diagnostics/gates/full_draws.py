@@ -46,10 +46,10 @@ class FullDraws:
 
     def gates(self) -> dict[str, Tensor]:
         """Return the program's gates by name, and their product as `gate` if it has both kinds."""
-        found = {"phi": self.phi, "theta": self.theta, "theta_tokens": self.theta_tokens}
+        by_kind = {"phi": self.phi, "theta": self.theta, "theta_tokens": self.theta_tokens}
         if self.phi is not None and self.theta is not None:
-            found["gate"] = self.psi
-        return {name: value for name, value in found.items() if value is not None}
+            by_kind["gate"] = self.psi
+        return {name: value for name, value in by_kind.items() if value is not None}
 
 
 def wanted_rows(system: System, split: str, rows: Rows) -> EncodedSplit:
@@ -66,18 +66,18 @@ def wanted_rows(system: System, split: str, rows: Rows) -> EncodedSplit:
     """
     if split not in SPLITS:
         raise ConfigError(unknown("split", split, SPLITS))
-    whole = system.split(split)
+    encoded = system.split(split)
     if isinstance(rows, int):
         if rows < 1:
             raise ConfigError(f"rows is {rows}: give 1 or more, or a list of row identifiers.")
-        return first_rows(whole, rows)
-    place = {row_id: i for i, row_id in enumerate(whole.ids)}
+        return first_rows(encoded, rows)
+    place = {row_id: i for i, row_id in enumerate(encoded.ids)}
     for row_id in rows:
         if row_id not in place:
-            raise DataError(f"There is no row {row_id!r} among the {len(whole)} rows of the {split} split.")
+            raise DataError(f"There is no row {row_id!r} among the {len(encoded)} rows of the {split} split.")
     if not rows or len(set(rows)) < len(rows):
         raise ConfigError(f"rows is {list(rows)}: name at least one row, and each row once.")
-    return whole.take([place[row_id] for row_id in rows])
+    return encoded.take([place[row_id] for row_id in rows])
 
 
 def full_draws(
@@ -142,8 +142,8 @@ def _keep(
     phi = gates.global_gates(piece.values)
     if out.phi is not None and phi is not None:
         out.phi[piece.draws] = phi[:, [gates.modules.index(path) for path in modules]].cpu()
-        whole = kl.get(str(gates.phi))  # the same in every forward pass
-        out.kl_phi = None if whole is None else whole.double().sum().cpu().expand(len(out.phi))
+        global_kl = kl.get(str(gates.phi))  # the same in every forward pass
+        out.kl_phi = None if global_kl is None else global_kl.double().sum().cpu().expand(len(out.phi))
     if out.theta is None:
         return
     for i, path in enumerate(modules):

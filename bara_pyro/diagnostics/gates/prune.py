@@ -73,17 +73,17 @@ def prune(system: System, rows: EncodedSplit, tolerance: float = 0.01) -> Pruned
     importance = unit_importance(system, rows)
     before = draw(system, rows, 0).exp()
     units = sum(map(len, importance.values()))
-    found = Pruned(system, units, units, tolerance, 0.0)
+    best = Pruned(system, units, units, tolerance, 0.0)
     low, high = 0, units - len(importance) + 1  # dropping `low` units is within the tolerance, `high` is not
     while high - low > 1:
         middle = (low + high) // 2
         smaller = without(system, weakest(importance, middle))
         difference = float((draw(smaller, rows, 0).exp() - before).abs().max())
         if difference <= tolerance:
-            low, found = middle, Pruned(smaller, units - middle, units, tolerance, difference)
+            low, best = middle, Pruned(smaller, units - middle, units, tolerance, difference)
         else:
             high = middle
-    return found
+    return best
 
 
 @torch.no_grad()
@@ -98,11 +98,11 @@ def unit_importance(system: System, rows: EncodedSplit) -> Importance:
     frozen = {target.path: torch.zeros((), dtype=torch.float64) for target in model.targets}
     for batch in batches(rows, system.answer_ids, system.config.predict.batch_size, by_length=True):
         placed = batch.to(system.backbone.device)
-        with tapped(model.adapters.values()) as seen:
+        with tapped(model.adapters.values()) as taps:
             for piece in record(model, system.guide, placed, samples=0):
                 for adapter in model.adapters.values():
                     path = adapter.target.path
-                    x = seen[path][0]
+                    x = taps[path][0]
                     real = piece.mask[:, -x.shape[1] :]
                     added[path] += _added(model, adapter, piece, x, placed)[real].double().sum(0).cpu()
                     frozen[path] += _frozen(system, adapter, x, placed)[real].double().sum().cpu()
@@ -139,10 +139,10 @@ def without(system: System, keep: Mapping[str, Tensor]) -> System:
     for target in model.targets:
         path = target.path
         new, old = (m.adapters[module_key(path)] for m in (smaller.model, model))
-        kept = order[path][: new.r].to(old.lora_B.device)
-        new.lora_B.copy_(old.lora_B[:, kept])
+        units = order[path][: new.r].to(old.lora_B.device)
+        new.lora_B.copy_(old.lora_B[:, units])
         if hasattr(old, "lora_A"):
-            new.lora_A.copy_(old.lora_A[kept])
+            new.lora_A.copy_(old.lora_A[units])
     if model.gates is not None:
         _copy_posterior(system.guide, smaller.guide, model.gates, order)
     smaller.corrections.load_state_dict(system.corrections.state_dict())
@@ -156,18 +156,18 @@ def _copy_posterior(old: SiteGuide, new: SiteGuide, gates: Gates, order: dict[st
         if gates.theta:
             site = module_key(gates.theta[path])
             rank, levels = new.sizes[gates.theta[path]]
-            kept = order[path][:rank].to(old.sites[site].weight.device)
+            units = order[path][:rank].to(old.sites[site].weight.device)
             parts = old.sites[site].weight.split((gates.r, len(old.sites[site].weight) - gates.r))
             # A single noise level for all units is kept.
-            noise = parts[1] if levels <= 1 and len(parts[1]) <= 1 else parts[1][kept]
-            new.sites[site].weight.copy_(torch.cat([parts[0][kept], noise]))
+            noise = parts[1] if levels <= 1 and len(parts[1]) <= 1 else parts[1][units]
+            new.sites[site].weight.copy_(torch.cat([parts[0][units], noise]))
         if gates.phi:
             site = module_key(gates.phi)
             row = old.sites[site].weight[i].unflatten(0, (-1, gates.r))
             new.sites[site].weight[i] = row[:, order[path].to(row.device)].flatten()
         for name in new.by_unit:
-            own = getattr(old, name)
-            getattr(new, name)[i] = own[i, order[path].to(own.device)]
+            parameter = getattr(old, name)
+            getattr(new, name)[i] = parameter[i, order[path].to(parameter.device)]
     # Other parameters of a user's guide, which do not belong to units.
     for name, value in old.named_parameters():
         if not name.startswith("sites.") and name not in new.by_unit:

@@ -130,8 +130,10 @@ def relation(rank: Tensor, values: Tensor | Sequence[float], name: str) -> RankC
     chosen = torch.randint(len(a), (RESAMPLES, len(a)), generator=generator)
     drawn = _spearman(a[chosen], b[chosen])
     tail = (1 - LEVEL) / 2
-    found = drawn[~drawn.isnan()]
-    ends = torch.quantile(found, torch.tensor([tail, 1 - tail], dtype=torch.float64)) if len(found) else None
+    finite = drawn[~drawn.isnan()]
+    ends = (
+        torch.quantile(finite, torch.tensor([tail, 1 - tail], dtype=torch.float64)) if len(finite) else None
+    )
     low, high = (math.nan, math.nan) if ends is None else ends.tolist()
     return RankCorrelation(name, float(_spearman(a, b)), low, high, LEVEL, len(a))
 

@@ -81,16 +81,16 @@ def _relations(c: Context, rank: Tensor) -> list[RankCorrelation]:
     """Correlate the effective rank of rows with error, predicted entropy and (if known) true ambiguity."""
     averaged = posterior_predictive(c.log_probs)
     wrong = (averaged.argmax(-1) != c.labels).double()
-    found = [(ERROR, wrong), (ENTROPY, torch.special.entr(averaged.exp()).sum(-1))]
+    targets = [(ERROR, wrong), (ENTROPY, torch.special.entr(averaged.exp()).sum(-1))]
     true_entropy = torch.special.entr(c.truth).sum(-1)
     if int((~true_entropy.isnan()).sum()) > 2:
-        found.insert(0, (TRUE_AMBIGUITY, true_entropy))
-    return [relation(rank, values, name) for name, values in found] if len(rank) > 2 else []
+        targets.insert(0, (TRUE_AMBIGUITY, true_entropy))
+    return [relation(rank, values, name) for name, values in targets] if len(rank) > 2 else []
 
 
 def _readings(c: Context, gates: GateDraws) -> dict[str, dict[str, float]]:
     """Return the sparsity by each interpretation of the paper's definition."""
-    found = {"expectation over draws": gate_sparsity(gates, c.options.tau).overall}
+    readings = {"expectation over draws": gate_sparsity(gates, c.options.tau).overall}
     for name, samples in (("one draw", 1), ("mean gate", 0)):
-        found[name] = gate_sparsity(system_gates(c.system, c.rows, samples), c.options.tau).overall
-    return found
+        readings[name] = gate_sparsity(system_gates(c.system, c.rows, samples), c.options.tau).overall
+    return readings

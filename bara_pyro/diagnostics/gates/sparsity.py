@@ -61,9 +61,9 @@ def gate_sparsity(draws: GateDraws, tau: float = TAU) -> Sparsity:
         {'phi': 50.0, 'theta': 100.0, 'psi': 100.0}
     """
     check_tau(tau)
-    found = {name: sparsity_by_module(value, tau, draws.ranks) for name, value in draws.by_kind().items()}
+    by_kind = {name: sparsity_by_module(value, tau, draws.ranks) for name, value in draws.by_kind().items()}
     none = torch.zeros(len(draws.modules), dtype=torch.float64)
-    return Sparsity(draws.modules, tau, {"phi": none, **found}, draws.ranks)
+    return Sparsity(draws.modules, tau, {"phi": none, **by_kind}, draws.ranks)
 
 
 def sparsity_curve(draws: GateDraws, taus: Sequence[float]) -> dict[str, Tensor]:
@@ -78,8 +78,10 @@ def sparsity_curve(draws: GateDraws, taus: Sequence[float]) -> dict[str, Tensor]
         >>> sparsity_curve(draws, [0.01, 0.1, 2.0])["psi"].tolist()
         [0.0, 50.0, 100.0]
     """
-    found = [gate_sparsity(draws, tau).overall for tau in taus]
-    return {name: torch.tensor([values[name] for values in found], dtype=torch.float64) for name in found[0]}
+    shares = [gate_sparsity(draws, tau).overall for tau in taus]
+    return {
+        name: torch.tensor([values[name] for values in shares], dtype=torch.float64) for name in shares[0]
+    }
 
 
 def check_tau(tau: float) -> None:

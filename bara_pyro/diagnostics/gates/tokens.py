@@ -71,8 +71,8 @@ def default_texts(system: System) -> dict[str, str]:
         return dict(TEXTS)
     name = system.config.task.evaluate_on
     rows = {row.id: row for row in getattr(system.task, name)}
-    own = [rows[row_id] for row_id in system.split(name).ids[: len(TEXTS)]]
-    return {row.id: f"{row.context} {row.question}".strip() for row in own}
+    examples = [rows[row_id] for row_id in system.split(name).ids[: len(TEXTS)]]
+    return {row.id: f"{row.context} {row.question}".strip() for row in examples}
 
 
 def _readable(system: System, text: str) -> bool:
@@ -130,20 +130,20 @@ def token_maps(
     longest = max(MAX_LENGTH, system.config.task.max_length)  # training rows always fit
     examples = [Example(title, text) for title, text in texts.items()]
     split = encode(examples, tokenizer, longest, context=system.backbone.context)
-    found = []
+    maps = []
     for row, title in enumerate(split.ids):
         batch = split.batch([row], system.answer_ids).to(system.backbone.device)
         below = torch.zeros(len(paths), batch.input_ids.shape[1], dtype=torch.float64)
         for piece in record(model, system.guide, batch, samples=samples, seed=seed):
             for i, path in enumerate(paths):
                 # A pruned module has gates only in its first units.
-                own = gates.of(piece.values, path)[..., : model.rank_pattern.get(path, model.r)]
-                below[i] += (own.abs() < tau).double().mean(-1).sum((0, 1)).cpu()
+                gate = gates.of(piece.values, path)[..., : model.rank_pattern.get(path, model.r)]
+                below[i] += (gate.abs() < tau).double().mean(-1).sum((0, 1)).cpu()
         percent = (100 * below / max(samples, 1)).float()
         tokens = [tokenizer.decode([token]) for token in split.token_ids[row]]
         rounded = [_rounded(module) for module in percent]
-        found.append(TextUse(title=title, tokens=tokens, mean=_rounded(percent.mean(0)), percent=rounded))
-    return TokenUse(tau=tau, draws=samples, modules=paths, texts=found)
+        maps.append(TextUse(title=title, tokens=tokens, mean=_rounded(percent.mean(0)), percent=rounded))
+    return TokenUse(tau=tau, draws=samples, modules=paths, texts=maps)
 
 
 def _rounded(values: Tensor) -> list[float]:

@@ -30,21 +30,21 @@ def gate_figures(data: Idata) -> dict[str, Figure]:
       later `plot_ppc_dist`) would draw a density over answers, which are categories.
     """
     groups = inference_groups(data)
-    found: dict[str, Figure] = {}
+    figures: dict[str, Figure] = {}
     if "phi" in groups.get("posterior", {}):
         lines = phi_lines(groups["posterior"]["phi"])
         height = 1.3 + 0.24 * lines.sizes["module"]
-        found[FOREST] = forest(lines, height)
-        _label(found[FOREST], f"Φ ({LEGEND})")
+        figures[FOREST] = forest(lines, height)
+        _label(figures[FOREST], f"Φ ({LEGEND})")
         values = lines["phi"].astype("float64")
         spread = values.std(("chain", "draw")) / values.mean(("chain", "draw"))
         if float(spread.min()) > SAME:
-            found[RIDGE] = ridge(lines, height)
-            _label(found[RIDGE], "Φ")
-            found[RIDGE].axes[-1].grid(False)  # the grid would be drawn over the ridges
+            figures[RIDGE] = ridge(lines, height)
+            _label(figures[RIDGE], "Φ")
+            figures[RIDGE].axes[-1].grid(False)  # the grid would be drawn over the ridges
     if "observed_data" in groups:
-        found[CHECK] = predictive_check(groups)
-    return found
+        figures[CHECK] = predictive_check(groups)
+    return figures
 
 
 def plots(data: Idata, folder: str | Path) -> list[Path]:
@@ -54,10 +54,10 @@ def plots(data: Idata, folder: str | Path) -> list[Path]:
         DataError: the data have neither Phi nor labels.
         CheckpointError: the folder cannot be written to.
     """
-    found = gate_figures(data)
-    if not found:
+    figures = gate_figures(data)
+    if not figures:
         raise DataError("There is nothing to draw: the data have neither Phi nor labels.")
-    return [save(figure, Path(folder) / f"{name}.png") for name, figure in found.items()]
+    return [save(figure, Path(folder) / f"{name}.png") for name, figure in figures.items()]
 
 
 def forest(lines: xarray.Dataset, height: float) -> Figure:

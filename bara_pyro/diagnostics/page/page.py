@@ -63,9 +63,9 @@ def inspect_run(
         ('runs/first/report/index.html', True)
     """
     out = Path(folder) / FOLDER if out is None else Path(out)
-    found = look_inside(folder, system, options, out=out, on_part=on_part)
-    write_json(out / NUMBERS, found.model_dump(mode="json"))
-    page, shown = write_page(found, out)
+    inspection = look_inside(folder, system, options, out=out, on_part=on_part)
+    write_json(out / NUMBERS, inspection.model_dump(mode="json"))
+    page, shown = write_page(inspection, out)
     if on_part is not None:
         on_part(1)
     return page, [part.plain for part in shown]
@@ -92,8 +92,8 @@ def write_page(found: Inspection, out: Path) -> tuple[Path, list[Shown]]:
 
 def figures(found: Inspection, shown: Sequence[Shown]) -> dict[str, Figure]:
     """Return the figures to save as files, by name: those of the sections and the token maps."""
-    own = {picture.name: picture.figure for part in shown for picture in part.pictures}
-    return own if found.tokens is None else {**own, "tokens": token_figure(found.tokens)}
+    by_name = {picture.name: picture.figure for part in shown for picture in part.pictures}
+    return by_name if found.tokens is None else {**by_name, "tokens": token_figure(found.tokens)}
 
 
 def sections(found: Inspection, out: Path) -> list[Shown]:
@@ -110,19 +110,19 @@ def sections(found: Inspection, out: Path) -> list[Shown]:
     ]
 
 
-def _head(found: Inspection, shown: list[Shown]) -> list[Block]:
+def _head(inspection: Inspection, shown: list[Shown]) -> list[Block]:
     """Return the head of the page: a summary of each section, and the other files of the report."""
-    run, numbers = found.run, Link(NUMBERS, NUMBERS)
+    run, numbers = inspection.run, Link(NUMBERS, NUMBERS)
     points = [Paragraph([Link(s.section.title, f"#{s.section.id}"), f": {s.plain}"]) for s in shown]
     beside: list[str | Link] = ["Files in this folder: ", numbers, " (all numbers), "]
-    if found.draws is not None:
-        beside += [Link(found.draws.file, found.draws.file), " (posterior draws, for ArviZ), "]
+    if inspection.draws is not None:
+        beside += [Link(inspection.draws.file, inspection.draws.file), " (posterior draws, for ArviZ), "]
     blocks: list[Block] = [
         f"Report on {run.method}, trained on {run.task} with the language model {run.backbone}.",
         Points(points),
         Paragraph([*beside, "and a PNG file for each figure."]),
     ]
-    if not found.options.deep:
+    if not inspection.options.deep:
         blocks.append(
             "This report covers accuracy and calibration. For gates, tokens, uncertainty, posterior and "
             "bounds run bara inspect RUN --deep."

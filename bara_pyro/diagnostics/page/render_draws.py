@@ -46,8 +46,8 @@ def render_draws(found: DrawnAnswers, folder: Path) -> Shown:
     )
 
 
-def _plain(found: DrawnAnswers) -> str:
-    outside = [answer for answer in found.answers if not answer.as_predicted]
+def _plain(drawn: DrawnAnswers) -> str:
+    outside = [answer for answer in drawn.answers if not answer.as_predicted]
     if not outside:
         return "The model gives each answer about as often as it is right: it does not favour one answer."
     most = max(outside, key=lambda answer: abs(answer.median - answer.observed))
@@ -58,14 +58,14 @@ def _plain(found: DrawnAnswers) -> str:
     )
 
 
-def _technical(found: DrawnAnswers) -> list[str]:
-    outside = [_outside(answer) for answer in found.answers if not answer.as_predicted]
+def _technical(drawn: DrawnAnswers) -> list[str]:
+    outside = [_outside(answer) for answer in drawn.answers if not answer.as_predicted]
     verdict = "The share of rows with each answer is as predicted"
     if outside:
         verdict = f"Not as frequent as predicted: {'; '.join(outside)}"
-    sentences = [f"{verdict} ({100 * INTERVAL:.0f} % intervals, {found.rows} rows)."]
-    if found.phi_median:
-        median = found.phi_median
+    sentences = [f"{verdict} ({100 * INTERVAL:.0f} % intervals, {drawn.rows} rows)."]
+    if drawn.phi_median:
+        median = drawn.phi_median
         least, most = min(median, key=median.__getitem__), max(median, key=median.__getitem__)
         sentences.append(
             f"The median of Φ ranges from {median[least]:.2f} ({least}) to {median[most]:.2f} ({most})."

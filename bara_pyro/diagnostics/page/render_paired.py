@@ -56,18 +56,18 @@ def caption(found: PairedComparison) -> str:
 
 def comparison_sentences(found: PairedComparison) -> list[str]:
     """Return the findings as plain sentences."""
-    told = [_sentence(one, found.level) for one in found.metrics if one.better != "unclear"]
+    sentences = [_sentence(one, found.level) for one in found.metrics if one.better != "unclear"]
     open_ones = [METRICS[one.metric].title for one in found.metrics if one.better == "unclear"]
     if open_ones:
-        told.append(f"There is no significant difference in {_or(open_ones)}.")
+        sentences.append(f"There is no significant difference in {_or(open_ones)}.")
     if any(math.isinf(one.a) or math.isinf(one.b) for one in found.metrics):
-        told.append("A score is infinite and has no interval: a right answer was given probability 0.")
+        sentences.append("A score is infinite and has no interval: a right answer was given probability 0.")
     if len(found.a.runs) == 1:
-        told.append(
+        sentences.append(
             "Each side has one run, so the intervals cover other test rows but not training again with "
             "another seed."
         )
-    return told
+    return sentences
 
 
 def write_comparison(found: PairedComparison, out: Path) -> Path:
@@ -103,15 +103,15 @@ HOW = Paragraph(
 AGREE = "Percentage of rows that each side answers correctly."
 
 
-def _agreement(found: PairedComparison) -> Table:
+def _agreement(comparison: PairedComparison) -> Table:
     named = {"both": "both", "only_a": "only A", "only_b": "only B", "neither": "neither"}
-    rows = [(title, getattr(found.agreement, key)) for key, title in named.items()]
+    rows = [(title, getattr(comparison.agreement, key)) for key, title in named.items()]
     return pairs(rows, ("correct", "rows (%)"), "", ".1f")
 
 
-def _facts(found: PairedComparison) -> Table:
+def _facts(comparison: PairedComparison) -> Table:
     rows: list[tuple[str, object]] = []
-    for name, side in (("A", found.a), ("B", found.b)):
+    for name, side in (("A", comparison.a), ("B", comparison.b)):
         rows += [
             (name, side.name),
             (f"method of {name}", side.method),
@@ -119,10 +119,10 @@ def _facts(found: PairedComparison) -> Table:
             (f"seeds of {name}", ", ".join(map(str, side.seeds))),
         ]
     rows += [
-        ("task", f"{found.task}, {found.split} rows"),
-        ("rows and clusters", f"{found.rows:,} and {found.clusters:,}"),
-        ("posterior draws S", str(found.samples)),
-        ("bootstrap draws", f"{found.resamples:,}"),
+        ("task", f"{comparison.task}, {comparison.split} rows"),
+        ("rows and clusters", f"{comparison.rows:,} and {comparison.clusters:,}"),
+        ("posterior draws S", str(comparison.samples)),
+        ("bootstrap draws", f"{comparison.resamples:,}"),
     ]
     return pairs(rows, ("property", "value"), "")
 

@@ -29,11 +29,11 @@ def render_posterior(found: PosteriorTrust) -> Shown:
     ]
     if found.why_not:
         technical.append(f"The KL by gate is unknown: {found.why_not}")
-    own = found.prior_predictive[0]
+    predictive = found.prior_predictive[0]
     technical += [
         _weighing(found.left_out) if found.left_out else found.not_left_out,
-        f"With all gates drawn from {own.prior}, answers have an entropy of {own.entropy:.2f} nats, and "
-        f"{own.saturated:.0f} % have a probability above 0.99.",
+        f"With all gates drawn from {predictive.prior}, answers have an entropy of {predictive.entropy:.2f} "
+        f"nats, and {predictive.saturated:.0f} % have a probability above 0.99.",
     ]
     tables = [_learning(found.learning)] if found.learning else []
     if found.left_out:
@@ -43,9 +43,9 @@ def render_posterior(found: PosteriorTrust) -> Shown:
     return shown_section("The posterior", _plain(found), technical, [*pictures, ABOUT, *tables])
 
 
-def _plain(found: PosteriorTrust) -> str:
-    words = _learnt({KINDS[one.kind]: 100 - one.at_prior for one in found.learning})
-    left = found.left_out
+def _plain(trust: PosteriorTrust) -> str:
+    words = _learnt({KINDS[one.kind]: 100 - one.at_prior for one in trust.learning})
+    left = trust.left_out
     if left is None:
         return f"{words}All draws give the same answers, so the posterior has no spread."
     if not _finite(left):
@@ -87,10 +87,10 @@ def _weighing(left: LeftOut) -> str:
     )
 
 
-def _learning(found: list[GateLearning]) -> Table:
+def _learning(learning: list[GateLearning]) -> Table:
     columns = [Column("module", "module")]
-    rows: dict[str, dict[str, object]] = {module: {"module": module} for module in found[0].by_module}
-    for one in found:
+    rows: dict[str, dict[str, object]] = {module: {"module": module} for module in learning[0].by_module}
+    for one in learning:
         columns += [
             Column(one.kind, f"mean KL of {one.kind}", "nats", ".3f"),
             Column(f"{one.kind} at prior", f"{one.kind} at prior", f"of {one.r}", "d"),
@@ -113,7 +113,7 @@ def _left_out(left: LeftOut) -> Table:
     return pairs(rows, ("quantity", "value"), caption, ".3f")
 
 
-def _priors(found: list[PriorPredictive]) -> Table:
+def _priors(priors: list[PriorPredictive]) -> Table:
     columns = (
         Column("prior", "prior"),
         Column("entropy", "entropy of a draw", "nats", ".3f"),
@@ -121,7 +121,7 @@ def _priors(found: list[PriorPredictive]) -> Table:
         Column("saturated", "above 0.99", "% of draws", ".1f"),
         Column("averaged_entropy", "entropy of the average", "nats", ".3f"),
     )
-    return Table(columns, [vars(one) for one in found], "Predictions with all gates drawn from the prior")
+    return Table(columns, [vars(one) for one in priors], "Predictions with all gates drawn from the prior")
 
 
 def _finite(left: LeftOut) -> list[float]:

@@ -32,9 +32,9 @@ def curve_figure(rows: Sequence[Json]) -> Figure:
     """Plot NLL, ECE and the largest change of a probability against the share of units kept."""
     figure = new_figure(9.0, 3.2)
     shown = (("nll", "NLL (nats)"), ("ece", "ECE (%)"), ("difference", "Largest change of a probability"))
-    kept = [row["share"] for row in rows]
+    shares = [row["share"] for row in rows]
     for index, (axes, (key, label)) in enumerate(zip(figure.subplots(1, 3), shown, strict=True)):
-        axes.plot(kept, [row[key] for row in rows], marker="o", markersize=4, **line_style(index))
+        axes.plot(shares, [row[key] for row in rows], marker="o", markersize=4, **line_style(index))
         dress(axes, "Units kept (%)", label)
         axes.set_xlim(103, 0)
         axes.set_ylim(bottom=0)

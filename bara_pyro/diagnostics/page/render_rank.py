@@ -67,9 +67,9 @@ def render_rank(found: RankUse) -> Shown:
     return shown_section("Effective rank", _plain(found), technical, blocks)
 
 
-def _plain(found: RankUse) -> str:
-    rank = f"{found.summary.mean:.1f} of the {found.r}"
-    if not found.gates:
+def _plain(use: RankUse) -> str:
+    rank = f"{use.summary.mean:.1f} of the {use.r}"
+    if not use.gates:
         return (
             f"LoRA has no gates. For comparison with methods that have gates: its activations are above the "
             f"threshold in {rank} directions of an adapter."
@@ -77,21 +77,21 @@ def _plain(found: RankUse) -> str:
     words = (
         f"On average a question uses {rank} directions of an adapter; the gates of the others are nearly off."
     )
-    doubt = [x for x in found.relations if x.with_ == ENTROPY and not math.isnan(x.rho)]
+    doubt = [x for x in use.relations if x.with_ == ENTROPY and not math.isnan(x.rho)]
     if not doubt:
         return words
     direction = 1 if doubt[0].low > 0 else -1 if doubt[0].high < 0 else 0
     return f"{words} {DOUBT[direction]}"
 
 
-def _words(found: RankUse) -> str:
-    if not found.gates:
+def _words(use: RankUse) -> str:
+    if not use.gates:
         return (
-            f"LoRA has no gates. Its activations A x take their place and count as off below {found.tau:g}; "
+            f"LoRA has no gates. Its activations A x take their place and count as off below {use.tau:g}; "
             "Φ counts as 0."
         )
     return (
-        f"A gate counts as off below {found.tau:g}. Percentages are averages over {found.draws} draws at the "
+        f"A gate counts as off below {use.tau:g}. Percentages are averages over {use.draws} draws at the "
         "last token. The effective rank of a row is the average number of units that are on."
     )
 
@@ -117,17 +117,17 @@ def _support(s: SupportRelation) -> Table:
     return pairs(rows, ("quantity", "mean"), "Proposition 1: the support of the product and of its factors")
 
 
-def _pictures(found: RankUse) -> list[Picture]:
+def _pictures(use: RankUse) -> list[Picture]:
     return [
         Picture(
-            sparsity_figure(found),
-            f"Share of gates below {found.tau:g} in each of {len(found.modules)} modules.",
+            sparsity_figure(use),
+            f"Share of gates below {use.tau:g} in each of {len(use.modules)} modules.",
             "Share of gates that are off, by module, from the input to the answer.",
             "sparsity",
         ),
         Picture(
-            rank_figure(found),
-            f"Histogram of the effective rank of {len(found.rows)} rows, with mean {found.summary.mean:.2f}.",
+            rank_figure(use),
+            f"Histogram of the effective rank of {len(use.rows)} rows, with mean {use.summary.mean:.2f}.",
             "Effective rank of each row, averaged over modules.",
             "effective_rank",
         ),

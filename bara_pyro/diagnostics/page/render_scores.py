@@ -59,21 +59,21 @@ def render_scores(run: RunFacts, found: PredictiveScores) -> Shown:
 
 def _plain(s: DistributionScores) -> str:
     """Return what the scores mean for a user, and no more than the number of rows supports."""
-    said = PLAIN[s.sureness]
+    sentence = PLAIN[s.sureness]
     if s.sureness == 0 and s.told > FINE:
-        said = (
+        sentence = (
             f"Confidence minus accuracy is {_interval(s)}. This gap is not significant, but {s.rows:,} rows "
             f"cannot detect gaps under {s.told:.0f} points."
         )
     if s.sureness == 0 and s.uneven:
-        said = said if s.told > FINE else "Overall the two agree."
-        said += (
+        sentence = sentence if s.told > FINE else "Overall the two agree."
+        sentence += (
             f" At some levels of confidence the probabilities are off: the ECE is {s.ece:.0f} %, and a "
             f"calibrated model would stay below {s.chance_ece_high:.0f} % in 19 of 20 cases."
         )
     if s.majority is not None and s.acc < s.majority:
-        said += f" Always giving the most frequent answer would be right in {s.majority:.0f} % of cases."
-    return said
+        sentence += f" Always giving the most frequent answer would be right in {s.majority:.0f} % of cases."
+    return sentence
 
 
 def _interval(s: DistributionScores) -> str:

@@ -51,9 +51,9 @@ def render_tokens(found: TokenUse) -> Shown:
     return shown_section("Gates by token", plain, technical, blocks)
 
 
-def _where(found: TokenUse, value: float) -> str:
-    pairs = ((t, own) for text in found.texts for t, own in zip(text.tokens, text.mean, strict=True))
-    return next(repr(token.strip()) for token, own in pairs if own == value)
+def _where(use: TokenUse, value: float) -> str:
+    pairs = ((t, mean) for text in use.texts for t, mean in zip(text.tokens, text.mean, strict=True))
+    return next(repr(token.strip()) for token, mean in pairs if mean == value)
 
 
 def _shaded(text: TextUse, low: float, high: float) -> Shaded:
@@ -102,8 +102,8 @@ def _rounded(values: Sequence[float]) -> list[float]:
     return [0.0 if math.isnan(value) else round(value, 1) for value in values]
 
 
-def _check_texts(found: TokenUse) -> None:
-    if not found.texts:
+def _check_texts(use: TokenUse) -> None:
+    if not use.texts:
         raise DataError("There are no token maps to draw: give at least one text.")
 
 

@@ -57,11 +57,11 @@ def render_uncertainty(found: UncertaintySplit) -> Shown:
     return shown_section("Sources of uncertainty", plain, technical, [table, *pictures, ABOUT])
 
 
-def _picture(found: UncertaintySplit, kind: str) -> Picture:
-    known = found.aleatoric_bias is not None
+def _picture(uncertainty: UncertaintySplit, kind: str) -> Picture:
+    known = uncertainty.aleatoric_bias is not None
     against = "against the true entropy of its answer" if known else "by whether it was answered right"
     return Picture(
-        uncertainty_figure(found, kind),
+        uncertainty_figure(uncertainty, kind),
         f"{KINDS[kind]} uncertainty of each row {against}.",
         f"{KINDS[kind]} part: each point is a row.",
         f"uncertainty_{kind}",

@@ -117,7 +117,7 @@ def compare_runs(
     names = _clusters(runs, clusters)
     labels = runs[0].labels
     left, right = (torch.stack([run.log_probs[drawn] for run in side]) for side in (ours, theirs))
-    found = [
+    differences = [
         _difference(metric, left, right, labels, names, level=level, resamples=resamples, seed=seed)
         for metric in compared()
     ]
@@ -131,15 +131,15 @@ def compare_runs(
         samples=drawn,
         level=level,
         resamples=resamples,
-        metrics=_judged(found, level),
+        metrics=_judged(differences, level),
         agreement=_agreement(left, right, labels),
         notes=notes,
     )
 
 
-def _side(given: Path | str, runs: Sequence[Evaluated]) -> Side:
+def _side(place: Path | str, runs: Sequence[Evaluated]) -> Side:
     return Side(
-        name=str(given),
+        name=str(place),
         method=runs[0].method,
         runs=[str(run.folder) for run in runs],
         seeds=[run.seed for run in runs],
@@ -187,17 +187,17 @@ def _check_rows(runs: Sequence[Evaluated]) -> None:
             )
 
 
-def _samples(runs: Sequence[Evaluated], wanted: int | None) -> int:
+def _samples(runs: Sequence[Evaluated], samples: int | None) -> int:
     """Return the number of posterior draws to compare all runs with."""
     for run in runs:
-        if wanted is not None and wanted not in run.log_probs:
+        if samples is not None and samples not in run.log_probs:
             raise DataError(
-                f"{run.folder} was evaluated with S = {', '.join(map(str, run.log_probs))} and not {wanted}: "
-                f"run `bara evaluate RUN --samples {wanted}` for each, and compare with --on "
+                f"{run.folder} was evaluated with S = {', '.join(map(str, run.log_probs))} and not "
+                f"{samples}: run `bara evaluate RUN --samples {samples}` for each, and compare with --on "
                 f"{run.task}-{run.split}."
             )
-    if wanted is not None:
-        return wanted
+    if samples is not None:
+        return samples
     first = runs[0]
     for other in runs[1:]:
         if max(other.log_probs) != max(first.log_probs):
@@ -209,18 +209,18 @@ def _samples(runs: Sequence[Evaluated], wanted: int | None) -> int:
     return max(first.log_probs)
 
 
-def _clusters(runs: Sequence[Evaluated], given: Mapping[str, str] | None) -> list[str]:
+def _clusters(runs: Sequence[Evaluated], named: Mapping[str, str] | None) -> list[str]:
     """Return the cluster of each row; a row without one is a cluster."""
     ids = runs[0].ids
-    if given is not None:
-        if missing := [row_id for row_id in ids if row_id not in given]:
+    if named is not None:
+        if missing := [row_id for row_id in ids if row_id not in named]:
             raise DataError(f"Row {missing[0]!r} has no cluster: give one for each of the {len(ids)} rows.")
-        known: Sequence[str] = [given[row_id] for row_id in ids]
+        known: Sequence[str] = [named[row_id] for row_id in ids]
     else:
         known = next((run.clusters for run in runs if any(run.clusters)), runs[0].clusters)
     taken = set(known)  # a row may be named like a cluster that it is not in
-    own = (f"row {row_id}" if row_id in taken else row_id for row_id in ids)
-    return [cluster or name for cluster, name in zip(known, own, strict=True)]
+    singletons = (f"row {row_id}" if row_id in taken else row_id for row_id in ids)
+    return [cluster or name for cluster, name in zip(known, singletons, strict=True)]
 
 
 def _difference(
@@ -243,26 +243,26 @@ def _difference(
     fields = {"metric": metric, "a": a, "b": b, "difference": a - b, "better": "unclear"}
     if not all(torch.isfinite(rows_of(metric)(run, labels)).all() for run in (*left, *right)):
         return PairedDifference(**fields, **unknown)
-    found = paired_bootstrap(
+    interval = paired_bootstrap(
         metric, left, right, labels, clusters=clusters, resamples=resamples, level=level, seed=seed
     )
     known = {
-        "difference": found.difference,
-        "low": found.low,
-        "high": found.high,
-        "p": found.p_value,
-        "se_rows": found.se_rows,
-        "se_seeds": math.nan if found.se_seeds is None else found.se_seeds,
-        "df": found.df,
+        "difference": interval.difference,
+        "low": interval.low,
+        "high": interval.high,
+        "p": interval.p_value,
+        "se_rows": interval.se_rows,
+        "se_seeds": math.nan if interval.se_seeds is None else interval.se_seeds,
+        "df": interval.df,
     }
     return PairedDifference(**fields | unknown | known)
 
 
-def _judged(found: Sequence[PairedDifference], level: float) -> list[PairedDifference]:
+def _judged(differences: Sequence[PairedDifference], level: float) -> list[PairedDifference]:
     """Return the differences with Holm-corrected p-values and the verdicts based on them."""
-    known = [one for one in found if not math.isnan(one.p)]
+    known = [one for one in differences if not math.isnan(one.p)]
     corrected = dict(zip((one.metric for one in known), holm([one.p for one in known]), strict=True))
-    return [_verdict(one, corrected.get(one.metric, math.nan), level) for one in found]
+    return [_verdict(one, corrected.get(one.metric, math.nan), level) for one in differences]
 
 
 def _verdict(one: PairedDifference, p_holm: float, level: float) -> PairedDifference:

@@ -67,15 +67,15 @@ def read_group(folder: Path, on: str | None = None) -> list[Evaluated]:
     if not folder.is_dir():
         raise CheckpointError(f"There is no folder {folder}: give the folder of a run, or of several runs.")
     if _holds_predictions(folder):
-        found = [folder]
+        folders = [folder]
     else:
-        found = sorted(child for child in folder.iterdir() if child.is_dir() and _holds_predictions(child))
-    if not found:
+        folders = sorted(child for child in folder.iterdir() if child.is_dir() and _holds_predictions(child))
+    if not folders:
         raise CheckpointError(
             f"There is no evaluated run in {folder}: give the folder of a run, of one of its evaluations, or "
             "of several runs."
         )
-    group = [read_evaluated(_evaluation(child, on)) for child in found]
+    group = [read_evaluated(_evaluation(child, on)) for child in folders]
     _check_group(group, folder)
     return group
 

@@ -96,17 +96,17 @@ def collapse(
         placed = batch.to(model.backbone.device)
         with seeded(model.backbone.device, seed):
             for _ in range(samples):
-                found = _divergences(guide, placed)
-                phi = {"phi": found[gates.phi]} if gates.phi else {}
+                divergences = _divergences(guide, placed)
+                phi = {"phi": divergences[gates.phi]} if gates.phi else {}
                 for i, path in enumerate(gates.modules if gates.theta else ()):
-                    units = found[gates.theta[path]][:, -1].sum(0) / samples
+                    units = divergences[gates.theta[path]][:, -1].sum(0) / samples
                     theta[i, : len(units)] += units
     if not rows:
         raise DataError("There are no rows: give at least one batch.")
-    found = phi | ({"theta": theta / rows} if gates.theta else {})
+    divergences = phi | ({"theta": theta / rows} if gates.theta else {})
     ranks = torch.tensor([model.rank_pattern.get(path, model.r) for path in gates.modules])
     gone = torch.arange(model.r) >= ranks[:, None]
-    return Collapse(gates.modules, {kind: kl.masked_fill(gone, math.nan) for kind, kl in found.items()})
+    return Collapse(gates.modules, {kind: kl.masked_fill(gone, math.nan) for kind, kl in divergences.items()})
 
 
 def _divergences(guide: SiteGuide, batch: Batch) -> dict[str, Tensor]:
@@ -186,13 +186,13 @@ def prior_predictive(
         raise ConfigError(f"samples is {samples}: give 1 or more.")
     if not batches:
         raise DataError("There are no rows: give at least one batch.")
-    device, found = model.backbone.device, []
+    device, results = model.backbone.device, []
     for name, prior in priors.items():
         guide = _Gates(model, make_prior(**prior, device=device))
         parts = [predict(model, guide, batch.to(device), samples=samples, seed=seed) for batch in batches]
         draws = torch.cat(parts, dim=1)
         largest = draws.exp().amax(-1)
-        found.append(
+        results.append(
             PriorPredictive(
                 name,
                 float(_entropy(draws).mean()),
@@ -201,7 +201,7 @@ def prior_predictive(
                 float(_entropy(posterior_predictive(draws)).mean()),
             )
         )
-    return tuple(found)
+    return tuple(results)
 
 
 def _entropy(log_probs: Tensor) -> Tensor:

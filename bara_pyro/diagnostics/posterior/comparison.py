@@ -105,9 +105,9 @@ def compare_with_reference(
     drawn, effective = draw_latents(model, guide, batch, samples, seed), float(samples)
     if weighed:
         size = CANDIDATES * samples
-        found = weighed_draws(model, guide, batch, samples=samples, candidates=size, seed=seed)
+        importance = weighed_draws(model, guide, batch, samples=samples, candidates=size, seed=seed)
         # Two sources of noise: the weights of the candidates and the choice among them.
-        drawn, effective = found.draws, 1 / (1 / found.effective + 1 / samples)
+        drawn, effective = importance.draws, 1 / (1 / importance.effective + 1 / samples)
     pairs = zip(names, reference.gates.T, flat_gates(drawn.values).T, reference.ess.tolist(), strict=True)
     return Comparison(
         tuple(_compare(*pair, effective) for pair in pairs),

@@ -49,13 +49,13 @@ def gibbs_draws(system: System, split: EncodedSplit, total: int, seed: int) -> T
     """
     draws = -(-total // len(split))
     pieces = [min(SEQUENCES, draws - first) for first in range(0, draws, SEQUENCES)]
-    found = []
+    by_batch = []
     with torch.no_grad(), seeded(system.model.backbone.device, seed):
         for batch in batches(split, system.answer_ids, max(1, SEQUENCES // draws)):
-            asked = replace(batch, labels=None).to(system.backbone.device)
-            own = []
+            unlabelled = replace(batch, labels=None).to(system.backbone.device)
+            parts = []
             for size in pieces:
                 with pyro.plate("draws", size, dim=-3), EachRowItsOwn(system.guide, size, len(batch)):
-                    own.append(system.model.forward(asked).double().log_softmax(-1).cpu())
-            found.append(torch.cat(own))
-    return among_offered(torch.cat(found, dim=1), split.offered)
+                    parts.append(system.model.forward(unlabelled).double().log_softmax(-1).cpu())
+            by_batch.append(torch.cat(parts))
+    return among_offered(torch.cat(by_batch, dim=1), split.offered)

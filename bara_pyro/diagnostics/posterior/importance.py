@@ -101,14 +101,14 @@ def log_weight_of(drawn: JointDraws) -> Tensor:
     Raises:
         TrainingError: a weight is NaN or infinite.
     """
-    found = drawn.log_prior + drawn.log_likelihood - drawn.log_posterior
-    bad = int((found.isnan() | (found == math.inf)).sum())
+    log_weight = drawn.log_prior + drawn.log_likelihood - drawn.log_posterior
+    bad = int((log_weight.isnan() | (log_weight == math.inf)).sum())
     if bad:
         raise TrainingError(
-            f"{bad} of {len(found)} importance weights are not finite, for example because gates underflow: "
-            "choose a less sparse prior."
+            f"{bad} of {len(log_weight)} importance weights are not finite, for example because gates "
+            "underflow: choose a less sparse prior."
         )
-    return found
+    return log_weight
 
 
 def importance_estimate(

@@ -191,13 +191,13 @@ def _read(model: AdaptedLM, count: int, program: Trace, posterior: Trace | None)
         if posterior is not None:
             guide += _density(distribution_of(posterior.nodes[name]), site, count)
         value = value_of(site)
-        own = latents.global_sites.get(name)
-        values[name] = value.reshape(count, *(own.shape if own else value.shape[1:]))
+        global_site = latents.global_sites.get(name)
+        values[name] = value.reshape(count, *(global_site.shape if global_site else value.shape[1:]))
     logits = distribution_of(program.nodes[LIKELIHOOD]).logits.squeeze(-2)
     return JointDraws(values, logits.double().log_softmax(-1).cpu(), prior, likelihood, guide)
 
 
 def _density(fn: TorchDistribution, site: Message, count: int) -> Tensor:
     """Return the log density of a site for each draw without masked entries, float64."""
-    found = scale_and_mask(fn.log_prob(value_of(site)), scale=1.0, mask=site["mask"])
-    return found.double().reshape(count, -1).sum(-1).cpu()
+    density = scale_and_mask(fn.log_prob(value_of(site)), scale=1.0, mask=site["mask"])
+    return density.double().reshape(count, -1).sum(-1).cpu()

@@ -120,13 +120,13 @@ def stored_scores(folder: Path, config_hash: str) -> list[DistributionScores]:
 
 def scores_of(log_probs: Tensor, labels: Tensor, draws: int) -> DistributionScores:
     """Return the scores of log-probabilities (`n x C`) that were averaged over `draws` draws."""
-    found = evaluate(log_probs, labels)
+    scores = evaluate(log_probs, labels)
     by_chance = chance_eces(log_probs)
     bins, sure = reliability_bins(log_probs, labels), log_probs.exp().amax(-1)
     return DistributionScores(
         rows=len(labels),
         draws=draws,
-        **{key: found[key] for key in ("acc", "ece", "nll", "brier")},
+        **{key: scores[key] for key in ("acc", "ece", "nll", "brier")},
         confidence=100 * float(sure.mean()),
         confidence_error=100 * float((sure * (1 - sure)).clamp_min(0).sum().sqrt()) / len(sure),
         majority=100 * float(labels.bincount().max()) / len(labels),

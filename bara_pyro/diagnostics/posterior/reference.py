@@ -127,17 +127,17 @@ def nuts(
             f"{latents} gates exceed max_latents={max_latents}: adapt fewer modules, lower r, give fewer or "
             "shorter rows, or raise max_latents."
         )
-    found, divergences, acceptance = [], 0, []
+    by_chain, divergences, acceptance = [], 0, []
     for chain in range(chains):
         sampler = NUTS(model.forward, max_tree_depth=max_tree_depth, **kernel)
         mcmc = MCMC(sampler, num_samples=samples, warmup_steps=warmup, disable_progbar=True)
         with fixed_weights(model), seeded(model.backbone.device, noise_seed(seed, f"chain/{chain}")):
             mcmc.run(batch)
-        said = mcmc.diagnostics()
-        divergences += len(said["divergences"]["chain 0"])
-        acceptance.append(float(said["acceptance rate"]["chain 0"]))
-        found.append(mcmc.get_samples())
-    values = {name: torch.cat([chain[name] for chain in found]).detach() for name in shapes}
+        facts = mcmc.diagnostics()
+        divergences += len(facts["divergences"]["chain 0"])
+        acceptance.append(float(facts["acceptance rate"]["chain 0"]))
+        by_chain.append(mcmc.get_samples())
+    values = {name: torch.cat([chain[name] for chain in by_chain]).detach() for name in shapes}
     return reference_from(model, batch, values, chains, divergences, acceptance)
 
 

@@ -69,13 +69,13 @@ class Calibration:
         share = (self.ranks.double() + 0.5) / (self.draws + 1)
         exact = (1 - 1 / (self.draws + 1) ** 2) / 12  # variance of a discrete uniform share
         p = ecdf_test(self.ranks, self.draws, resamples_for(len(self.names), level))
-        found = (p, share.mean(0), (share - 0.5).square().mean(0) / exact)
-        return tuple(map(Uniformity, self.names, *(values.tolist() for values in found)))
+        results = (p, share.mean(0), (share - 0.5).square().mean(0) / exact)
+        return tuple(map(Uniformity, self.names, *(values.tolist() for values in results)))
 
     def uneven(self, level: float = 0.95) -> tuple[str, ...]:
         """Return the quantities with ranks that are not uniform, at `level` for all quantities together."""
         worst = (1 - level) / len(self.names)  # Bonferroni
-        return tuple(found.name for found in self.uniformity(level) if found.p < worst)
+        return tuple(test.name for test in self.uniformity(level) if test.p < worst)
 
 
 def sbc(
@@ -117,13 +117,13 @@ def sbc(
     check_target(model, simulate(model, batch, seed)[1])
     ranks, draws = [], 0
     for number in range(first, first + simulations):
-        own = noise_seed(seed, f"simulation/{number}")
-        truth, labelled = simulate(model, batch, own)
-        drawn = sampler(labelled, own)
+        own_seed = noise_seed(seed, f"simulation/{number}")
+        truth, labelled = simulate(model, batch, own_seed)
+        drawn = sampler(labelled, own_seed)
         both = {name: torch.cat([value[None], drawn[name]]) for name, value in truth.items()}
         likelihood = evaluate_latents(model, labelled, both).log_likelihood
         quantities = torch.cat([flat_gates(both), likelihood[:, None]], dim=1)
-        ranks.append(rank_of_truth(quantities[1:], quantities[0], noise_seed(own, "ties")))
+        ranks.append(rank_of_truth(quantities[1:], quantities[0], noise_seed(own_seed, "ties")))
         draws = len(quantities) - 1
     return Calibration(names, torch.stack(ranks), draws)
 
@@ -243,11 +243,13 @@ def svi_sampler(
         try:
             with seeded(model.backbone.device, noise_seed(seed, "fit")):
                 fit_guide(model, guide, batch, steps=steps, lr=lr, sampled_kl=sampled_kl)
-            own = noise_seed(seed, "draws")
+            own_seed = noise_seed(seed, "draws")
             if not weighed:
-                return draw_latents(model, guide, batch, draws, own).values
+                return draw_latents(model, guide, batch, draws, own_seed).values
             size = CANDIDATES * draws
-            return weighed_draws(model, guide, batch, samples=draws, candidates=size, seed=own).draws.values
+            return weighed_draws(
+                model, guide, batch, samples=draws, candidates=size, seed=own_seed
+            ).draws.values
         finally:
             with torch.no_grad():
                 for name, value in guide.named_parameters():
@@ -278,8 +280,8 @@ def nuts_sampler(model: AdaptedLM, *, draws: int = 63, thin: int = 4, warmup: in
     """
 
     def sample(batch: Batch, seed: int) -> Mapping[str, Tensor]:
-        found = nuts(model, batch, samples=draws * thin, warmup=warmup, seed=seed)
-        return {name: value[thin - 1 :: thin] for name, value in found.values.items()}
+        posterior = nuts(model, batch, samples=draws * thin, warmup=warmup, seed=seed)
+        return {name: value[thin - 1 :: thin] for name, value in posterior.values.items()}
 
     return sample
 
@@ -288,7 +290,7 @@ def too_sure(sampler: Sampler, factor: float = 0.3) -> Sampler:
     """Return a sampler that should fail the test: draws shrunk towards their mean by `factor`."""
 
     def sample(batch: Batch, seed: int) -> Mapping[str, Tensor]:
-        found = sampler(batch, seed)
-        return {name: torch.lerp(value.mean(0, keepdim=True), value, factor) for name, value in found.items()}
+        drawn = sampler(batch, seed)
+        return {name: torch.lerp(value.mean(0, keepdim=True), value, factor) for name, value in drawn.items()}
 
     return sample

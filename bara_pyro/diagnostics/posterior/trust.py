@@ -73,8 +73,8 @@ def posterior_trust(c: Context) -> PosteriorTrust | None:
     few = list(batches(first_rows(c.rows, FEW_ROWS), c.system.answer_ids, FEW_ROWS, by_length=True))
     learning, why_not = [], ""
     try:
-        found = collapse(c.system.model, c.system.guide, few, samples=KL_DRAWS)
-        learning = [_learning(found, kind) for kind in found.kl]
+        collapsed = collapse(c.system.model, c.system.guide, few, samples=KL_DRAWS)
+        learning = [_learning(collapsed, kind) for kind in collapsed.kl]
     except MissingKLError as error:
         why_not = str(error)
     left_out: LeftOut | None = None
@@ -92,31 +92,31 @@ def posterior_trust(c: Context) -> PosteriorTrust | None:
     )
 
 
-def _learning(found: Collapse, kind: str) -> GateLearning:
-    kl = found.kl[kind]
+def _learning(collapsed: Collapse, kind: str) -> GateLearning:
+    kl = collapsed.kl[kind]
     return GateLearning(
         kind=kind,
         mean=float(kl.nanmean()),
-        at_prior=found.share()[kind],
+        at_prior=collapsed.share()[kind],
         r=kl.shape[1],
-        by_module=dict(zip(found.modules, kl.nanmean(1).tolist(), strict=True)),
-        at_prior_by_module=dict(zip(found.modules, (kl <= EPS).sum(1).tolist(), strict=True)),
+        by_module=dict(zip(collapsed.modules, kl.nanmean(1).tolist(), strict=True)),
+        at_prior_by_module=dict(zip(collapsed.modules, (kl <= EPS).sum(1).tolist(), strict=True)),
     )
 
 
 def _left_out(c: Context) -> LeftOut:
     samples, rows = c.options.train_draws, min(c.options.train_rows, len(c.system.task.train))
-    found = loo(to_inference_data(c.system, split="train", rows=rows, samples=samples, prior=False))
-    kept = len(found.ids)  # rows that are too long were dropped
+    result = loo(to_inference_data(c.system, split="train", rows=rows, samples=samples, prior=False))
+    count = len(result.ids)  # rows that are too long were dropped
     unseen = posterior_predictive(c.log_probs).gather(1, c.labels[:, None]).squeeze(1)
     return LeftOut(
-        rows=kept,
+        rows=count,
         draws=samples,
-        elpd=float(found.pointwise.mean()),
-        se=found.se / kept,
+        elpd=float(result.pointwise.mean()),
+        se=result.se / count,
         unseen=float(unseen.mean()),
         unseen_se=float(unseen.std() / math.sqrt(len(unseen))) if len(unseen) > 1 else 0.0,
-        good_k=found.good_k,
-        high_k=len(found.unreliable),
-        pareto_k=dict(zip(found.ids, found.pareto_k.tolist(), strict=True)),
+        good_k=result.good_k,
+        high_k=len(result.unreliable),
+        pareto_k=dict(zip(result.ids, result.pareto_k.tolist(), strict=True)),
     )

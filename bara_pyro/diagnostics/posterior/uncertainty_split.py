@@ -58,8 +58,8 @@ def _relations(parts: NestedUncertainty, wrong: Tensor, truth: Tensor) -> dict[s
     """Correlate the aleatoric part with the true entropy (if known), the epistemic part with errors."""
     if len(wrong) < 3:
         return {}
-    found = {}
+    relations = {}
     if int((~truth.isnan()).sum()) > 2:
-        found["Aleatoric uncertainty"] = relation(parts.aleatoric[:, None], truth, "the true entropy")
+        relations["Aleatoric uncertainty"] = relation(parts.aleatoric[:, None], truth, "the true entropy")
     epistemic = (parts.global_ + parts.local)[:, None]
-    return found | {"Epistemic uncertainty": relation(epistemic, wrong.double(), "error")}
+    return relations | {"Epistemic uncertainty": relation(epistemic, wrong.double(), "error")}

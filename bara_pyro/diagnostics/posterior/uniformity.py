@@ -89,8 +89,10 @@ def _least(counts: Tensor, pointwise: Tensor) -> Tensor:
 def _null(simulations: int, draws: int, resamples: int = RESAMPLES) -> Tensor:
     """Return the smallest pointwise p-value of each uniform sample, `resamples`."""
     generator = torch.Generator().manual_seed(0)
-    pointwise, found = _pointwise(simulations, draws), []
+    pointwise, statistics = _pointwise(simulations, draws), []
     for start in range(0, resamples, RESAMPLES):  # in pieces, to limit memory
         shape = (min(RESAMPLES, resamples - start), simulations)
-        found.append(_least(_counts(torch.randint(draws + 1, shape, generator=generator), draws), pointwise))
-    return torch.cat(found)
+        statistics.append(
+            _least(_counts(torch.randint(draws + 1, shape, generator=generator), draws), pointwise)
+        )
+    return torch.cat(statistics)

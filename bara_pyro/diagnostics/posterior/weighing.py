@@ -77,5 +77,5 @@ def weighed_draws(
     logs, k_hat = pareto_smoothed(log_weight_of(drawn).numpy())
     weights = torch.from_numpy(logs).softmax(0)
     generator = torch.Generator().manual_seed(noise_seed(seed, "choice"))
-    kept = torch.multinomial(weights, samples, replacement=True, generator=generator)
-    return Weighed(drawn.at(kept), k_hat, float(1 / weights.square().sum()))
+    chosen = torch.multinomial(weights, samples, replacement=True, generator=generator)
+    return Weighed(drawn.at(chosen), k_hat, float(1 / weights.square().sum()))
