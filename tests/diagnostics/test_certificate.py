@@ -162,7 +162,7 @@ def test_parametric_covers() -> None:
     assert values.nats == pytest.approx(3 * 6 * math.log(1 + 2 * 1.5 * 4 / 0.2))
     both = gate_cover("parametric+supports", **sizes, **extra).nats
     assert both == pytest.approx(values.nats + gate_cover("supports", **sizes).nats)
-    assert "jump" in values.assumption
+    assert "discontinuous" in values.assumption
     with pytest.raises(ConfigError, match="radius"):
         gate_cover("parametric", **sizes, inputs=5, lipschitz=4.0)
 
