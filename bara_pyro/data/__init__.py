@@ -3,18 +3,20 @@
 from bara_pyro.columns import ColumnNames
 from bara_pyro.data.answer_tokens import answer_token_ids
 from bara_pyro.data.batching import batches, training_batches
+from bara_pyro.data.chat import chat_frame
 from bara_pyro.data.encode import collate, encode, prompt_text
 from bara_pyro.data.labels import as_asked, as_letters, encode_labels
 from bara_pyro.data.loader import is_file_name, load_task
 from bara_pyro.data.questions import load_questions
 from bara_pyro.data.registry import SOURCES, Generated, Source, register_task
 from bara_pyro.data.split import EncodedRows, EncodedSplit, first_rows
-from bara_pyro.data.types import Batch, Columns, Example, Task
+from bara_pyro.data.types import Batch, ChatFrame, Columns, Example, Task
 from bara_pyro.data.userfile import task_from_rows
 
 __all__ = [
     "SOURCES",
     "Batch",
+    "ChatFrame",
     "ColumnNames",
     "Columns",
     "EncodedRows",
@@ -27,6 +29,7 @@ __all__ = [
     "as_asked",
     "as_letters",
     "batches",
+    "chat_frame",
     "collate",
     "encode",
     "encode_labels",

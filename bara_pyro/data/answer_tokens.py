@@ -7,11 +7,11 @@ from torch import Tensor
 
 from bara_pyro.data.schemas import ANSWER
 from bara_pyro.data.tokens import Tokenizer, continuation, ids_of
-from bara_pyro.data.types import LETTERS
+from bara_pyro.data.types import LETTERS, ChatFrame
 from bara_pyro.errors import DataError
 
 
-def answer_token_ids(tokenizer: Tokenizer, labels: Sequence[str]) -> Tensor:
+def answer_token_ids(tokenizer: Tokenizer, labels: Sequence[str], chat: ChatFrame | None = None) -> Tensor:
     """Return the token of each label as it follows the prompt without a space.
 
     A label's token is what the tokenizer adds when the label is appended to a line break; if that is not one
@@ -24,6 +24,8 @@ def answer_token_ids(tokenizer: Tokenizer, labels: Sequence[str]) -> Tensor:
     Args:
         tokenizer: a Hugging Face tokenizer.
         labels: C distinct labels, in class order.
+        chat: of the questions, if they are asked through a chat template; a label's token is then the one
+            that the template's output continues with.
 
     Returns:
         Token ids, long, `C`.
@@ -40,7 +42,7 @@ def answer_token_ids(tokenizer: Tokenizer, labels: Sequence[str]) -> Tensor:
     """
     label_of: dict[int, str] = {}
     for label in labels:
-        token = _single(tokenizer, label, label_tokens(tokenizer, label))
+        token = _single(tokenizer, label, label_tokens(tokenizer, label, chat))
         if token in label_of:
             raise DataError(
                 f"The labels {label_of[token]!r} and {label!r} are the same token ({token}): rename one, or "
@@ -50,8 +52,10 @@ def answer_token_ids(tokenizer: Tokenizer, labels: Sequence[str]) -> Tensor:
     return torch.tensor(list(label_of), dtype=torch.long)
 
 
-def label_tokens(tokenizer: Tokenizer, label: str) -> list[int]:
+def label_tokens(tokenizer: Tokenizer, label: str, chat: ChatFrame | None = None) -> list[int]:
     """Return the tokens of a label of any length as it follows the prompt; see `answer_token_ids`."""
+    if chat is not None:
+        return continuation(tokenizer, chat.after, chat.space + label)
     readings = [continuation(tokenizer, "\n", label), ids_of(tokenizer, [label])[0]]
     return next((reading for reading in readings if len(reading) == 1), readings[0])
 
@@ -71,13 +75,17 @@ def _single(tokenizer: Tokenizer, label: str, tokens: list[int]) -> int:
     return tokens[0]
 
 
-def text_tokens(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Return the tokens of an answer's whole text as it follows a prompt and a space.
+def text_tokens(tokenizer: Tokenizer, text: str, chat: ChatFrame | None = None) -> list[int]:
+    """Return the tokens of an answer's whole text as it follows a prompt and a space, or a chat's prompt.
 
     Raises:
         DataError: the text has no tokens, or an unknown one.
     """
-    tokens = continuation(tokenizer, ANSWER, f" {text}")
+    tokens = (
+        continuation(tokenizer, ANSWER, f" {text}")
+        if chat is None
+        else continuation(tokenizer, chat.after, chat.space + text)
+    )
     if not tokens or tokenizer.unk_token_id in tokens:
         raise DataError(
             f"The tokenizer cannot read the answer {text!r}: choose another language model (--model), use "

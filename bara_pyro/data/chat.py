@@ -1,13 +1,64 @@
-"""Chat messages as tokens: the prompt as the chat template writes it, and the reply to learn."""
+"""Chat messages as tokens: the prompt as the chat template writes it, and the reply or answer to learn."""
 
 from collections.abc import Sequence
 
-from bara_pyro.data.messages import Message, said_by_user
+from bara_pyro.data.messages import Message, said_by_assistant, said_by_user
 from bara_pyro.data.templates import Written, model_of, written
 from bara_pyro.data.tokens import Tokenizer, continuation, front_ids, ids_of
 from bara_pyro.data.turns import turn_end
+from bara_pyro.data.types import ChatFrame
 from bara_pyro.errors import DataError
 from bara_pyro.types import Fields
+
+QUESTION, ANSWER = "what-is-asked", "what-is-answered"
+"""Texts that `chat_frame` looks for in the output of a template."""
+
+
+def chat_frame(tokenizer: Tokenizer, system: str | None = None) -> ChatFrame:
+    """Return the text that a tokenizer's chat template writes around a question and its answer.
+
+    The template writes a conversation of one question and its answer. What it writes in front of the answer
+    is the prompt; it equals `apply_chat_template(..., add_generation_prompt=True)` except for spaces at its
+    end and for templates that open the turn with thoughts, which an answer does not have.
+
+    Args:
+        tokenizer: of the language model.
+        system: text of the system message; None leaves it to the template.
+
+    Raises:
+        DataError: there is no chat template, or it refuses or omits the question or the system message.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> from bara_pyro.data import chat_frame
+        >>> tokenizer = bp.load_backbone("microworld").tokenizer
+        >>> tokenizer.chat_template = (
+        ...     "{% for m in messages %}[{{ m.role }}] {{ m.content }} {% endfor %}"
+        ...     "{% if add_generation_prompt %}[assistant]{% endif %}"
+        ... )
+        >>> chat_frame(tokenizer)
+        ChatFrame(before='[user] ', after=' [assistant]', space=' ')
+        >>> chat_frame(tokenizer, "Be brief.").before
+        '[system] Be brief. [user] '
+    """
+    _check_chat(tokenizer)
+    asked = said_by_user(QUESTION)
+    opening: tuple[Message, ...] = () if system is None else ({"role": "system", "content": system},)
+    reply = said_by_assistant(ANSWER)
+    try:
+        whole = written((*opening, *asked), tokenizer, "a question", reply=reply).whole
+    except DataError as error:
+        if system is None:
+            raise
+        written(asked, tokenizer, "a question", reply=reply)  # raises if the system message is not the cause
+        raise DataError(
+            f"The chat template of {model_of(tokenizer)} has no system message: leave out system (--system), "
+            "or put its text into the rows."
+        ) from error
+    given = whole.rpartition(ANSWER)[0]
+    before, _, after = given.rpartition(QUESTION)
+    opened = after.rstrip(" ")
+    return ChatFrame(before, opened, after[len(opened) :])
 
 
 def prompt_tokens(
@@ -38,12 +89,17 @@ def in_chat(prompt: str | Sequence[Message], tokenizer: Tokenizer) -> tuple[Mess
     Raises:
         DataError: the prompt is a text and the tokenizer has no chat template.
     """
-    if isinstance(prompt, str) and not tokenizer.chat_template:
+    if isinstance(prompt, str):
+        _check_chat(tokenizer)
+    return said_by_user(prompt)
+
+
+def _check_chat(tokenizer: Tokenizer) -> None:
+    if not tokenizer.chat_template:
         raise DataError(
             f"{model_of(tokenizer)} has no chat template: leave out chat=True (--chat), or choose a chat "
             "model."
         )
-    return said_by_user(prompt)
 
 
 def _check_template(tokenizer: Tokenizer) -> None:

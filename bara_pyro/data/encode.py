@@ -8,7 +8,7 @@ from functools import cache, cached_property, partial
 from torch import Tensor
 
 from bara_pyro.data.answer_tokens import text_tokens
-from bara_pyro.data.schemas import unlisted
+from bara_pyro.data.schemas import unlisted, without_cue
 from bara_pyro.data.split import EncodedSplit
 from bara_pyro.data.texts import Texts
 from bara_pyro.data.tokens import (
@@ -16,11 +16,12 @@ from bara_pyro.data.tokens import (
     Tokenizer,
     continuation,
     front_ids,
+    ids_of,
     leading,
     pad_id,
     unknown_share,
 )
-from bara_pyro.data.types import Batch, Example
+from bara_pyro.data.types import Batch, ChatFrame, Example
 from bara_pyro.errors import ConfigError, DataError, unknown
 
 MUCH = 8  # the tokens of a question that is too long are counted up to this multiple of the limit
@@ -35,7 +36,7 @@ def prompt_text(example: Example) -> str:
         It is summer .
         Is it warm ?
     """
-    return f"{example.context}\n{example.question}" if example.context else example.question
+    return "\n".join(part for part in (example.context, example.question) if part)
 
 
 def encode(
@@ -47,6 +48,7 @@ def encode(
     answers: Sequence[str] = (),
     classes: int | None = None,
     context: int | None = None,
+    chat: ChatFrame | None = None,
 ) -> EncodedSplit:
     """Tokenise prompts, at most `max_length` tokens each (300 in the published protocol).
 
@@ -66,6 +68,9 @@ def encode(
         answers: texts of the answers, for rows that list no options.
         context: the language model's limit for a prompt and its answer in tokens (`Backbone.context`); it
             applies if `max_length` is larger. None: no limit.
+        chat: the text around each question, for questions that are asked through a chat template
+            (`data.chat_frame`). It is never cut, and takes the place of "Answer:" and of the tokenizer's
+            special tokens.
 
     Returns:
         The rows as tokens, with their identifiers and labels; `batch` makes batches of them.
@@ -92,7 +97,9 @@ def encode(
         raise DataError(f"Two rows have the identifier {twice!r}: give each row a different one.")
     if classes is not None:
         examples = [unlisted(example) for example in examples]
-    fitting = _Fitting(tokenizer, max_length, context, tuple(answers), classes)
+    if chat is not None:
+        examples = [without_cue(example) for example in examples]
+    fitting = _Fitting(tokenizer, max_length, context, tuple(answers), classes, chat)
     encoded: list[_EncodedRow] = []
     shortened, dropped = [], []
     for example, row in zip(examples, fitting.rows(examples), strict=True):
@@ -152,10 +159,19 @@ class _Fitting:
     context: int | None
     answers: Sequence[str]
     classes: int | None
+    chat: ChatFrame | None = None
 
     @cached_property
     def front(self) -> list[int]:
-        return front_ids(self.tokenizer)
+        return [] if self.chat else front_ids(self.tokenizer)
+
+    @property
+    def around(self) -> ChatFrame:
+        """The text around each question."""
+        return self.chat or ChatFrame("", "")
+
+    def _framed(self, text: str) -> str:
+        return f"{self.around.before}{text}{self.around.after}"
 
     @property
     def longest(self) -> int:
@@ -165,17 +181,35 @@ class _Fitting:
     def rows(self, examples: Sequence[Example]) -> Iterator[_EncodedRow | None]:
         """Yield a row for each example, or None if its question or answers do not fit."""
         room = self.longest - len(self.front)
-        for example, start in zip(
-            examples, leading(self.tokenizer, [*map(prompt_text, examples)], room), strict=True
-        ):
+        prompts = [self._framed(prompt_text(example)) for example in examples]
+        for example, start in zip(examples, leading(self.tokenizer, prompts, room), strict=True):
             row = self._within(example, start, room)
             yield row if row is None or self.classes is None else self._answered(row, start)
 
     def _within(self, example: Example, start: Leading, room: int) -> _EncodedRow | None:
         if start.whole and len(start.tokens) <= room:
             return _EncodedRow(example, self.front + start.tokens, cut=False)
-        cut = _cut(example, self.tokenizer, room)
+        cut = self._cut(example, room)
         return None if cut is None else _EncodedRow(example, self.front + cut, cut=True)
+
+    def _cut(self, example: Example, room: int) -> list[int] | None:
+        """Return the prompt with its context cut to `room` tokens, or None if the question does not fit."""
+        question = leading(self.tokenizer, [self._framed(example.question)], room)[0]
+        if not question.whole or len(question.tokens) > room:
+            return None
+        # As tokenised after a context.
+        ending = f"\n{example.question}" if example.question else ""
+        tail = continuation(self.tokenizer, "a", ending + self.around.after)
+        left = room - len(tail)
+        if left <= self._opening:
+            return question.tokens
+        begun = self.around.before + example.context
+        return leading(self.tokenizer, [begun], left)[0].tokens[:left] + tail
+
+    @cached_property
+    def _opening(self) -> int:
+        """The number of tokens in front of a question."""
+        return len(ids_of(self.tokenizer, [self.around.before])[0])
 
     def _answered(self, row: _EncodedRow, start: Leading) -> _EncodedRow | None:
         """Return a row with the tokens of its C answers; an answer that the row does not offer is empty."""
@@ -203,7 +237,7 @@ class _Fitting:
 
     @cached_property
     def _read(self) -> Callable[[str], list[int]]:
-        return cache(partial(text_tokens, self.tokenizer))
+        return cache(partial(text_tokens, self.tokenizer, chat=self.chat))
 
     def error(self, example: Example) -> DataError:
         """Return the error for an example that does not fit."""
@@ -211,7 +245,7 @@ class _Fitting:
         if len(self.answers) > 1 and all(answer in example.question for answer in self.answers):
             held = f", which lists {len(self.answers)} labels,"
             also = " score the labels' texts with labels='texts' (--labels texts),"
-        start = leading(self.tokenizer, [example.question], MUCH * self.longest)[0]
+        start = leading(self.tokenizer, [self._framed(example.question)], MUCH * self.longest)[0]
         length = ("" if start.whole else "more than ") + str(len(self.front) + len(start.tokens))
         way_out = "drop such rows with too_long='drop' (--too-long drop)."
         if self.longest == self.max_length < len(self.front) + len(start.tokens):
@@ -224,15 +258,3 @@ class _Fitting:
             f"The question of row {example.id!r}{held} is {length} tokens long, and the language model takes "
             f"{self.context}{behind}: shorten it,{also} or {way_out}"
         )
-
-
-def _cut(example: Example, tokenizer: Tokenizer, room: int) -> list[int] | None:
-    """Return the prompt with its context cut to fit `room` tokens, or None if the question does not fit."""
-    question = leading(tokenizer, [example.question], room)[0]
-    if not question.whole or len(question.tokens) > room:
-        return None
-    tail = continuation(tokenizer, "a", f"\n{example.question}")  # as tokenised after a context
-    if len(tail) >= room:
-        return question.tokens
-    left = room - len(tail)
-    return leading(tokenizer, [example.context], left)[0].tokens[:left] + tail

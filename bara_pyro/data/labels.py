@@ -8,7 +8,7 @@ from itertools import product
 from bara_pyro.data.answer_tokens import answer_token_ids, label_tokens
 from bara_pyro.data.schemas import ANSWER, lettered
 from bara_pyro.data.tokens import Tokenizer
-from bara_pyro.data.types import LETTERS, Example, Task
+from bara_pyro.data.types import LETTERS, ChatFrame, Example, Task
 from bara_pyro.errors import DataError
 
 # Codes that can stand for a class, in the order of assignment.
@@ -48,16 +48,16 @@ def encode_labels(task: Task, tokenizer: Tokenizer, style: str = "auto") -> Task
         return replace(task, labels=task.names) if task.names else task
     if style == "words" or not task.names or task.labels != task.names:
         return task
-    if style == "auto" and _single_tokens(tokenizer, task.labels):
+    if style == "auto" and _single_tokens(tokenizer, task.labels, task.chat):
         return task
-    return as_letters(task, _usable_codes(tokenizer, len(task.names)))
+    return as_letters(task, _usable_codes(tokenizer, len(task.names), task.chat))
 
 
-def _usable_codes(tokenizer: Tokenizer, count: int) -> tuple[str, ...]:
+def _usable_codes(tokenizer: Tokenizer, count: int, chat: ChatFrame | None) -> tuple[str, ...]:
     """Return the first of `CODES` that are single, different tokens."""
     label_of: dict[int, str] = {}
     for code in CODES:
-        tokens = label_tokens(tokenizer, code)
+        tokens = label_tokens(tokenizer, code, chat)
         if len(tokens) == 1 and tokens[0] != tokenizer.unk_token_id:
             label_of.setdefault(tokens[0], code)
         if len(label_of) == count:
@@ -68,9 +68,9 @@ def _usable_codes(tokenizer: Tokenizer, count: int) -> tuple[str, ...]:
     )
 
 
-def _single_tokens(tokenizer: Tokenizer, labels: Sequence[str]) -> bool:
+def _single_tokens(tokenizer: Tokenizer, labels: Sequence[str], chat: ChatFrame | None) -> bool:
     try:
-        answer_token_ids(tokenizer, labels)
+        answer_token_ids(tokenizer, labels, chat)
     except DataError:
         return False
     return True

@@ -6,6 +6,7 @@ label -1. A schema function raises a `DataError` about the row; the loader adds 
 """
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -30,6 +31,11 @@ def lettered(stem: str, options: Sequence[str], letters: Sequence[str] = LETTERS
     """
     lines = [f"{letter}) {option}" for letter, option in zip(letters, options, strict=False)]
     return "\n".join([*([stem] if stem else []), *lines, ANSWER])
+
+
+def without_cue(example: Example) -> Example:
+    """Return a row whose question does not end in "Answer:", for a prompt that ends in another way."""
+    return replace(example, question=re.sub(r"\s*Answer ?:$", "", example.question))
 
 
 def unlisted(example: Example) -> Example:

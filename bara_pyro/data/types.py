@@ -56,6 +56,22 @@ class Columns:
     indices: bool = False
 
 
+@dataclass(frozen=True)
+class ChatFrame:
+    """The text that a chat template writes around a question and in front of its answer.
+
+    Attributes:
+        before: text in front of the question: BOS, the system prompt, the opening of the user's turn.
+        after: text between question and answer, which ends with the opening of the assistant's turn.
+        space: spaces between this opening and the answer. They belong to the answer's first token, because
+            many tokenizers read a word with the space in front of it.
+    """
+
+    before: str
+    after: str
+    space: str = ""
+
+
 def split_counts(train: Sequence[object], validation: Sequence[object], test: Sequence[object]) -> str:
     """Return the number of rows of each split as text."""
     return f"{len(train)} train, {len(validation)} validation, {len(test)} test rows"
@@ -80,6 +96,7 @@ class Task:
         names: the user's names of the classes, in class order: the labels, or what they stand for if they are
             letters. Empty if each row lists its own options, which is the default if the labels are A, B, ...
         columns: the columns read, if the rows are a user's own.
+        chat: the text around each question, if the questions are asked through a chat template.
     """
 
     name: str
@@ -90,6 +107,7 @@ class Task:
     notes: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     columns: Columns | None = None
+    chat: ChatFrame | None = None
 
     def __repr__(self) -> str:
         return f"Task {self.name!r}: {self.counts}; answers {listed(self.names or self.labels)}"

@@ -2,10 +2,10 @@
 
 import logging
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
-from bara_pyro.data import Columns, Task, encode_labels
+from bara_pyro.data import ChatFrame, Columns, Task, encode_labels
 from bara_pyro.data.reply_tasks import ReplyTask
 from bara_pyro.errors import CheckpointError, ConfigError
 from bara_pyro.lm.backbone import Backbone
@@ -66,6 +66,7 @@ def write_config(system: System, folder: str | Path) -> None:
             "manifest": MANIFEST,
             "names": list(system.task.names),
             "columns": _columns(system.task),
+            **({"chat": asdict(system.task.chat)} if system.task.chat else {}),
             **fingerprints(system),
             **({"rank_pattern": system.model.rank_pattern} if system.model.rank_pattern else {}),
             **({"plugins": PLUGINS} if PLUGINS else {}),
@@ -289,6 +290,8 @@ def load_system(
     lm = given or load_backbone(config.backbone.name, dtype=config.backbone.dtype, device=where)
     check_backbone(lm, folder, stored)
     if isinstance(task, Task):
+        # As in training, even if the model's chat template has changed since.
+        task = replace(task, chat=stored_task(stored).chat)
         task = encode_labels(task, lm.tokenizer, config.task.labels)
     if reads_rows and isinstance(task, Task):
         for kind, now in (("names", task.names), ("labels", task.labels)):
@@ -316,10 +319,11 @@ def fitted(run: System | str | Path, *, with_rows: bool = False) -> System:
 
 def stored_task(stored: Json) -> Task:
     """Return the task of a run without its rows, from its settings file."""
-    columns = stored.get("columns")
+    columns, chat = stored.get("columns"), stored.get("chat")
     return Task(
         stored["task"],
         tuple(stored["labels"]),
         names=tuple(stored.get("names", ())),
         columns=Columns(**columns) if columns else None,
+        chat=ChatFrame(**chat) if chat else None,
     )

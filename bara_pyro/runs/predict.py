@@ -151,7 +151,8 @@ def check_rows_of_run(system: System, folder: Path, data_dir: Path | None = None
     if isinstance(task, ReplyTask):
         then = replace(system, conversations=task, config=config)
     else:
-        labelled = encode_labels(task, system.backbone.tokenizer, config.task.labels)
+        asked = replace(task, chat=system.task.chat)
+        labelled = encode_labels(asked, system.backbone.tokenizer, config.task.labels)
         then = replace(system, task=labelled, config=config)
     check_own_rows(then, folder)
 
@@ -208,7 +209,7 @@ def rows_asked(run: System, data: Data | Task) -> Task:
     """
     require_answers(run.config)
     if isinstance(data, Task):
-        return as_asked(data, run.task.labels, run.task.names)
+        return replace(as_asked(data, run.task.labels, run.task.names), chat=run.task.chat)
     name = Path(data).stem if isinstance(data, str | Path) else "rows"
     rows = tuple(load_questions(data, run.task, answers=True))
     notes = (f"tested on all {len(rows)} rows given",)

@@ -1,7 +1,8 @@
 """The prompt format of a run, for programs that send prompts themselves: PEFT, vLLM and other servers."""
 
-from bara_pyro.data import load_questions, prompt_text
-from bara_pyro.data.schemas import unlisted
+from bara_pyro.data import Example, load_questions, prompt_text
+from bara_pyro.data.messages import said_by_user
+from bara_pyro.data.schemas import unlisted, without_cue
 from bara_pyro.data.tokens import front_ids
 from bara_pyro.runs.rows import longest
 from bara_pyro.runs.system import System, require_answers
@@ -20,6 +21,8 @@ def prompt_format(system: System) -> Json:
         - `prompt`: the text to send. For a run on a file it has `{text}` instead of the row's text, and
           `{context}`, `{option 1}`, `{option 2}`, .. if rows have these; for a known task it is the prompt of
           one of its rows, as an example.
+        - `messages`: for a run that was trained with `chat`, the same prompt as messages, for a server that
+          applies the model's chat template.
         - `front_tokens`: ids that the tokenizer puts in front of the prompt; none follow it.
         - `answers`: in class order, the `answer` that follows the prompt, its `token` id (None if whole texts
           are scored), and its `class`.
@@ -32,9 +35,22 @@ def prompt_format(system: System) -> Json:
     task, whole_texts = system.task, system.config.task.labels == "texts"
     tokens = [None] * len(task.labels) if whole_texts else system.answer_ids.tolist()
     classes = task.names or task.labels
+    asked = unlisted(_row(system)) if whole_texts else _row(system)
+    if task.chat is None:
+        prompt: Json = {
+            "prompt": prompt_text(asked),
+            "front_tokens": front_ids(system.backbone.tokenizer),
+        }
+    else:
+        said, opening = prompt_text(without_cue(asked)), system.config.task.system
+        before = [] if opening is None else [{"role": "system", "content": opening}]
+        prompt = {
+            "prompt": f"{task.chat.before}{said}{task.chat.after}",
+            "front_tokens": [],
+            "messages": [*before, *said_by_user(said)],
+        }
     return {
-        "prompt": _prompt(system, whole_texts),
-        "front_tokens": front_ids(system.backbone.tokenizer),
+        **prompt,
         "answers": [
             {"answer": answer, "token": token, "class": name}
             for answer, token, name in zip(task.labels, tokens, classes, strict=True)
@@ -43,15 +59,15 @@ def prompt_format(system: System) -> Json:
     }
 
 
-def _prompt(system: System, whole_texts: bool) -> str:
+def _row(system: System) -> Example:
+    """Return a row with a name in place of each text, or a row of a known task."""
     task = system.task
     if task.columns is None:
-        example = next(iter((*task.test, *task.validation, *task.train)))
-    else:
-        row: dict[str, object] = {task.columns.text: "{text}"}
-        if task.columns.context:
-            row[task.columns.context] = "{context}"
-        if task.columns.choices and not task.names:
-            row[task.columns.choices] = [f"{{option {i}}}" for i in range(1, len(task.labels) + 1)]
-        [example] = load_questions([row], task)
-    return prompt_text(unlisted(example) if whole_texts else example)
+        return next(iter((*task.test, *task.validation, *task.train)))
+    row: dict[str, object] = {task.columns.text: "{text}"}
+    if task.columns.context:
+        row[task.columns.context] = "{context}"
+    if task.columns.choices and not task.names:
+        row[task.columns.choices] = [f"{{option {i}}}" for i in range(1, len(task.labels) + 1)]
+    [example] = load_questions([row], task)
+    return example

@@ -232,6 +232,7 @@ def encode_rows(config: RunConfig, backbone: Backbone, task: Task, rows: Sequenc
         answers=task.names,
         classes=classes,
         context=backbone.context,
+        chat=task.chat,
     )
 
 

@@ -26,8 +26,8 @@ MOST_SEED = 2**32 - 1  # NumPy's limit, the lowest of all random number generato
 MOST_DRAWS = 100_000
 MOST_ROWS = 65_536
 REPLY_LENGTH = 2048  # tokens of a prompt with its reply, as in the paper
-OF_ANSWERS = ("labels", "classes", *OPTIONS)
-OF_REPLIES = ("chat", "packing", "streaming")
+OF_ANSWERS = ("labels", "classes", "system", *OPTIONS)
+OF_REPLIES = ("packing", "streaming")
 Seed = Annotated[int, Field(ge=0, le=MOST_SEED)]
 Rank = Annotated[int, Field(ge=1, le=16_384)]
 Rows = Annotated[int, Field(ge=1, le=MOST_ROWS)]
@@ -109,8 +109,11 @@ class TaskConfig(SettingsSection):
         "reply, with a default max_length of 2048",
     )
     chat: bool = later(
-        False, "with likelihood=completion: apply the model's chat template to plain prompts as well"
+        False,
+        "ask questions through the model's chat template, as instruct models expect; the answer is the "
+        "assistant's; with likelihood=completion: apply it to plain prompts as well",
     )
+    system: str | None = later(None, "with chat: system prompt of every question", min_length=1)
     packing: bool = later(
         False,
         "with likelihood=completion: pack several replies into each training row of max_length tokens",
@@ -160,6 +163,8 @@ class TaskConfig(SettingsSection):
             if (value := getattr(self, name)) != type(self).model_fields[name].default:
                 needed = "answer" if replies else "completion"
                 raise ValueError(f"{name}={value!r} needs likelihood={needed!r} (now {self.likelihood!r})")
+        if self.system is not None and not self.chat:
+            raise ValueError(f"system={self.system[:40]!r} needs chat=True (now {self.chat})")
         if self.streaming and self.packing:
             raise ValueError(
                 "packing=True needs all rows in memory and streaming=True keeps them on disk: leave one out"

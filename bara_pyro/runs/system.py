@@ -15,6 +15,7 @@ from bara_pyro.data import (
     EncodedSplit,
     Task,
     answer_token_ids,
+    chat_frame,
     encode_labels,
     is_file_name,
 )
@@ -220,6 +221,8 @@ def build_system(
     if isinstance(task, ReplyTask):
         split = encode_reply_split(config, backbone, task, "train", on_rows)
     else:
+        if config.task.chat:
+            task = replace(task, chat=chat_frame(backbone.tokenizer, config.task.system))
         task = encode_labels(task, backbone.tokenizer, config.task.labels)
         split = encode_split(config, backbone, task, "train")
     check_readable(split, backbone)
@@ -304,7 +307,7 @@ def assemble(
     labelled = Task(task.name, (), notes=task.notes) if isinstance(task, ReplyTask) else task
     labelled = encode_labels(labelled, backbone.tokenizer, config.task.labels)
     texts = config.task.labels == "texts"
-    answer_ids = answer_token_ids(backbone.tokenizer, () if texts else labelled.labels)
+    answer_ids = answer_token_ids(backbone.tokenizer, () if texts else labelled.labels, labelled.chat)
     backbone.checkpointing = config.train.checkpointing
     if config.backbone.states_folder is not None:
         backbone.states.folder = config.backbone.states_folder / states_name(backbone, config.backbone.dtype)

@@ -12,6 +12,7 @@ MOST_JSON = 2**26
 """Most bytes of a JSON file, unless its schema allows more."""
 MOST_CLASSES, MOST_MODULES, MOST_ROWS, MOST_RANK = 100_000, 100_000, 10**12, 16_384
 Text = Annotated[str, Field(max_length=10_000)]
+LongText = Annotated[str, Field(max_length=1_000_000)]
 Names = Annotated[list[Text], Field(max_length=MOST_CLASSES)]
 Count = Annotated[int, Field(ge=0, le=MOST_ROWS)]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{1,64}$")]
@@ -51,6 +52,16 @@ class StoredColumns(Stored):
     indices: bool = False
 
 
+class StoredChat(Stored):
+    """The text around each question; see `bara_pyro.data.ChatFrame`."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    before: LongText
+    after: LongText
+    space: Text = ""
+
+
 class RunFile(Stored):
     """The settings of a run, its language model and its rows."""
 
@@ -64,6 +75,7 @@ class RunFile(Stored):
     manifest: PlainName = ""
     names: Names = []
     columns: StoredColumns | None = None
+    chat: StoredChat | None = None
     training_rows: Digest = ""
     test_rows: Digest = ""
     rank_pattern: RankPattern = {}

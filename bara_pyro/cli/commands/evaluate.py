@@ -28,7 +28,16 @@ from bara_pyro.types import Json
 if TYPE_CHECKING:
     from bara_pyro.runs.config import RunConfig
 
-OF_THE_MODEL = ("max_length", "too_long", "labels", "text_score", "likelihood", "chat", "evaluate_on")
+OF_THE_MODEL = (
+    "max_length",
+    "too_long",
+    "labels",
+    "text_score",
+    "likelihood",
+    "chat",
+    "system",
+    "evaluate_on",
+)
 """Settings of a task that other rows are also read with."""
 
 
