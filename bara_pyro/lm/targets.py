@@ -21,6 +21,7 @@ DEFAULT_TARGETS: dict[str, tuple[str, ...]] = {
     "phi3": ("qkv_proj",),
 }
 FALLBACK_TARGETS = ("q_proj", "v_proj")
+ALL_LINEAR = "all-linear"
 
 
 @dataclass(frozen=True)
@@ -71,9 +72,8 @@ def _mixtures(lm: PreTrainedModel) -> tuple[str, ...]:
 def _select(
     pattern: str | Sequence[str], linears: dict[str, nn.Module], head: str, mixtures: tuple[str, ...]
 ) -> list[str]:
-    if pattern == "all-linear":
-        # As in PEFT, without the output embedding: its rows are words, not features.
-        return [name for name in linears if name != head and not name.startswith(mixtures)]
+    if pattern == ALL_LINEAR:
+        pattern = [ALL_LINEAR]
     if isinstance(pattern, str):
         try:
             names = matching(pattern, [*linears])
@@ -84,6 +84,10 @@ def _select(
         return _require(names, pattern, linears)
     chosen = []
     for item in dict.fromkeys(pattern):
+        if item == ALL_LINEAR:
+            # As in PEFT, without the output embedding: its rows are words, not features.
+            chosen += [name for name in linears if name != head and not name.startswith(mixtures)]
+            continue
         chosen += _require([n for n in linears if n == item or n.endswith("." + item)], item, linears)
     return [name for name in linears if name in set(chosen)]
 
@@ -131,7 +135,7 @@ def find_targets(
             - a list of names, each matching a whole path or its end;
             - a regular expression that matches a whole path (RE2 syntax, no backreferences or lookaround);
             - `"all-linear"`: all linear layers except the output embedding and mixtures of experts, whose
-              layers see single tokens;
+              layers see single tokens; in a list, these and further names;
             - None: query and value projections and the output embedding (the paper's targets, Section V-A).
 
         top_layers: keep only those in the last transformer layers, this many, and the output embedding if

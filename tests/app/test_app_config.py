@@ -18,13 +18,13 @@ from bara_pyro.settings import later
 # What is no part of what a run is called by: no result depends on it.
 WITHOUT_EFFECT = ("backbone.states_folder", "task.streaming")
 # What goes with none of the answers' settings.
-OF_REPLIES = ("task.likelihood", "task.chat", "task.packing", "task.streaming")
+OF_REPLIES = ("task.likelihood", "task.packing", "task.streaming")
 # What a setting is refused without.
 NEEDED = {
     "task.text_score": ["task.labels=texts"],
     "task.train_rows_seed": ["task.train_rows=8"],
     "task.likelihood": ["task.max_length=77"],  # which is then another by default
-    "task.chat": ["task.likelihood=completion"],
+    "task.system": ["task.chat=true"],
     "task.packing": ["task.likelihood=completion"],
     "task.streaming": ["task.likelihood=completion"],
 }

@@ -49,6 +49,8 @@ def test_all_linear_is_everything_but_the_head(arch: str) -> None:
     expected = [n for n, m in lm.named_modules() if type(m).__name__ in kinds and n != head_path(lm)]
     assert [t.path for t in find_targets(lm, "all-linear")] == expected
     assert expected
+    with_head = find_targets(lm, [head_path(lm), "all-linear"])
+    assert [t.path for t in with_head] == [*expected, head_path(lm)]
 
 
 def test_a_list_matches_whole_paths_or_their_ends(qwen: Backbone) -> None:
