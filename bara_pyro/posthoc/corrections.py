@@ -38,8 +38,8 @@ class Corrections(nn.Module):
         one_pass: make S = 0 approximate the average of draws, see :class:`.OnePass`.
 
     Raises:
-        ConfigError: the likelihood has no closed set of answers (`calibrated`), or answers of more than one
-            token (the other two).
+        ConfigError: the likelihood has no closed set of answers, or answers of more than one token
+            (`one_pass`).
 
     Examples:
         >>> import bara_pyro as bp
@@ -68,7 +68,7 @@ class Corrections(nn.Module):
         if calibrated:
             require_closed_set(model.likelihood, "Temperatures")
         if distance_aware:
-            require_answer_tokens(model.likelihood, "Distance-aware predictions")
+            require_closed_set(model.likelihood, "Distance-aware predictions")
         if one_pass:
             require_answer_tokens(model.likelihood, "One-pass predictions")
         width = model.backbone.lm.get_output_embeddings().weight.shape[1]

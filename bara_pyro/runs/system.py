@@ -261,12 +261,11 @@ def _check_local_rate(system: System) -> None:
 
 def _check_labels(config: RunConfig) -> None:
     """Refuse whole texts as answers if a setting of the adapters needs answers of one token."""
-    for name in ("distance_aware", "one_pass"):
-        if getattr(config.adapter, name) and config.task.labels == "texts":
-            raise ConfigError(
-                f"{name}=True (--{name.replace('_', '-')}) needs answers of one token, not labels='texts' "
-                f"(--labels texts): set labels='letters' (--labels letters), or leave {name} out."
-            )
+    if config.adapter.one_pass and config.task.labels == "texts":
+        raise ConfigError(
+            "one_pass=True (--one-pass) needs answers of one token, not labels='texts' (--labels texts): set "
+            "labels='letters' (--labels letters), or leave one_pass out."
+        )
 
 
 def _check_world(config: RunConfig, backbone: Backbone, task: str) -> None:

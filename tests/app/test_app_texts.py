@@ -124,12 +124,9 @@ def test_texts_that_are_not_known_are_refused(place: Place) -> None:
         build_system(place.config(task__labels="texts", task__name="micro-arcc"))
 
 
-@pytest.mark.parametrize("option", ["--distance-aware", "--one-pass"])
-def test_options_that_want_answers_of_one_token_say_so(
-    place: Place, tmp_path: Path, bara: Bara, option: str
-) -> None:
-    arguments = [*place.arguments(tmp_path / "run"), "--labels", "texts", option]
-    assert_one_sentence(bara(*arguments), f"({option}) needs answers of one token", "(--labels letters)")
+def test_one_pass_wants_answers_of_one_token(place: Place, tmp_path: Path, bara: Bara) -> None:
+    arguments = [*place.arguments(tmp_path / "run"), "--labels", "texts", "--one-pass"]
+    assert_one_sentence(bara(*arguments), "(--one-pass) needs answers of one token", "(--labels letters)")
 
 
 def test_texts_that_the_tokenizer_cannot_read_are_refused(place: Place) -> None:

@@ -13,9 +13,10 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from bara_pyro.core.guide import SiteGuide
-from bara_pyro.core.likelihood import CompletionLikelihood, TextLikelihood
+from bara_pyro.core.likelihood import AnswerLikelihood, CompletionLikelihood, TextLikelihood
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.program import AdaptedLM
+from bara_pyro.data.texts import with_texts
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.methods import METHODS, build, method_config
@@ -195,9 +196,30 @@ def test_too_few_rows_and_other_likelihoods_are_refused() -> None:
     with pytest.raises(DataError, match=f"9 training rows .* at least {FEWEST}"):
         Distance(WIDTH).fit(states(9), torch.zeros(9, 2))
     model, _ = lora_pair("llama")
-    for likelihood in (TextLikelihood(), CompletionLikelihood()):
-        with pytest.raises(ConfigError, match="Distance-aware predictions need answers of one token"):
-            aware(LoRA(model.backbone, 4, likelihood=likelihood))
+    with pytest.raises(ConfigError, match="Distance-aware predictions need"):
+        aware(LoRA(model.backbone, 4, likelihood=CompletionLikelihood()))
+
+
+def as_texts(batch: Batch, *more: int) -> Batch:
+    """The same rows, whose answers are texts of one token and `more`."""
+    lengths = batch.attention_mask.sum(-1).tolist()
+    prompts = [row[-length:].tolist() for row, length in zip(batch.input_ids, lengths, strict=True)]
+    texts = [[[answer, *more] for answer in batch.answer_ids.tolist()]] * len(prompts)
+    return with_texts(replace(batch, answer_ids=batch.answer_ids[:0]), prompts, texts)
+
+
+def test_texts_of_one_token_get_the_noise_of_answers() -> None:
+    found = []
+    for likelihood, form in ((AnswerLikelihood(), replace), (TextLikelihood(), as_texts)):
+        torch.manual_seed(0)
+        pair = bara_pair("llama", scale=0.3, form="gate", likelihood=likelihood)
+        own, (known, far) = aware(pair[0]), near_and_far()
+        own.fit(*pair, map(form, known))
+        found.append(own.predict(*pair, form(far), samples=7))
+        assert not torch.allclose(found[-1], predict(*pair, form(far), samples=7), atol=0.1)
+    assert_close(*found, rtol=1e-4, atol=1e-4)
+    longer = frozen_states(pair[0], as_texts(far, 9, 8, 7))
+    assert_close(longer, frozen_states(pair[0], far), rtol=1e-4, atol=1e-5)
 
 
 def near_and_far() -> tuple[list[Batch], Batch]:
