@@ -24,8 +24,8 @@ def answer_token_ids(tokenizer: Tokenizer, labels: Sequence[str], chat: ChatFram
     Args:
         tokenizer: a Hugging Face tokenizer.
         labels: C distinct labels, in class order.
-        chat: of the questions, if they are asked through a chat template; a label's token is then the one
-            that the template's output continues with.
+        chat: the text around each question, if questions go through a chat template; a label's token is then
+            the one that the template continues with.
 
     Returns:
         Token ids, long, `C`.

@@ -68,9 +68,8 @@ def encode(
         answers: texts of the answers, for rows that list no options.
         context: the language model's limit for a prompt and its answer in tokens (`Backbone.context`); it
             applies if `max_length` is larger. None: no limit.
-        chat: the text around each question, for questions that are asked through a chat template
-            (`data.chat_frame`). It is never cut, and takes the place of "Answer:" and of the tokenizer's
-            special tokens.
+        chat: the text around each question, if questions go through a chat template (`data.chat_frame`). It
+            is never cut, and replaces "Answer:" and the tokenizer's own special tokens.
 
     Returns:
         The rows as tokens, with their identifiers and labels; `batch` makes batches of them.

@@ -96,7 +96,7 @@ class Task:
         names: the user's names of the classes, in class order: the labels, or what they stand for if they are
             letters. Empty if each row lists its own options, which is the default if the labels are A, B, ...
         columns: the columns read, if the rows are a user's own.
-        chat: the text around each question, if the questions are asked through a chat template.
+        chat: the text around each question, if questions go through a chat template.
     """
 
     name: str

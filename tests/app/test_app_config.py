@@ -199,7 +199,7 @@ RESULTS = Path(__file__).parents[2] / "experiments" / "results"
 
 
 def as_asked(record: dict) -> dict:
-    """A record's configuration without the length, rehearsal and noise that nobody gave and its rows did."""
+    """Return a record's configuration without the length, calibration and noise that follow from its rows."""
     config = json.loads(json.dumps(record["config"]))
     for key in ("train.steps", "train.may_double", "method.init_kappa", "adapter.calibrated"):
         section, name = key.split(".")
@@ -209,7 +209,7 @@ def as_asked(record: dict) -> dict:
 
 
 def test_stored_results_keep_their_names() -> None:
-    """The hash of every stored configuration, as it was asked or run, is the one of its results."""
+    """The hash of every stored configuration, as given or as run, is the one of its results."""
     lines: list[dict[str, Any]] = []
     for path in RESULTS.glob("*.jsonl.gz"):
         with gzip.open(path, "rt", encoding="utf-8") as file:
