@@ -36,13 +36,14 @@ def with_adapter(config: RunConfig, given: GivenAdapter, backbone: Backbone) -> 
                 f"{key}={requested:g} differs from that of the adapter to start from, {value:g}: "
                 f"leave {key} out."
             )
-    if c.target_modules is None:
-        settings["target_modules"] = shortest(backbone, paths)
-    elif {target.path for target in find_targets(backbone.lm, c.target_modules)} != set(paths):
+    chosen = shortest(backbone, paths) if c.target_modules is None else c.target_modules
+    if {target.path for target in find_targets(backbone.lm, chosen, c.top_layers)} != set(paths):
+        key = "top_layers" if c.target_modules is None else "target_modules"
         raise ConfigError(
-            f"target_modules={str(c.target_modules)[:60]} are other layers than those of the adapter to "
-            "start from: leave target_modules out."
+            f"{key}={str(getattr(c, key))[:60]} chooses other layers than the adapter to start from has: "
+            f"leave {key} out."
         )
+    settings["target_modules"] = chosen
     return config.model_copy(update={"adapter": c.model_copy(update=settings)})
 
 

@@ -213,6 +213,7 @@ def test_what_cannot_be_kept_is_refused(
         (["--r", 4], "r=4"),
         (["--lora-alpha", 4], "lora_alpha=4"),
         (["--target-modules", "q_proj"], "target_modules"),
+        (["--top-layers", "1"], "top_layers"),
         (["--method", "blob"], "blob"),
         (["--method", "lora", "--steps", 9], "train.steps=9"),
         (["--method", "tfb", "--set", "adapter.calibrated=true"], "calibrated"),
