@@ -93,9 +93,11 @@ class AmortizedGuide(SiteGuide):
     ) -> None:
         super().__init__(model)
         latents = model.latents
-        if own := [name for name, site in latents.global_sites.items() if site.shape[-1:] != (latents.r,)]:
+        if other_shapes := [
+            name for name, site in latents.global_sites.items() if site.shape[-1:] != (latents.r,)
+        ]:
             raise ConfigError(
-                f"A {type(self).__name__} is for gates, r per module, and {own[0]!r} of this "
+                f"A {type(self).__name__} is for gates, r per module, and {other_shapes[0]!r} of this "
                 f"{type(model).__name__} is not a gate: choose a guide for its latents."
             )
         check_choice("shape", shape, Shape)
@@ -237,8 +239,10 @@ class AmortizedGuide(SiteGuide):
                 self.model.global_latents(ANY_ROW)
             else:
                 self.model.forward(batch.unlabelled())
-            found = medians.found.items()
-            return {name: torch.stack([quantile(fn, level) for level in quantiles]) for name, fn in found}
+            posteriors = medians.found.items()
+            return {
+                name: torch.stack([quantile(fn, level) for level in quantiles]) for name, fn in posteriors
+            }
 
     def family(self, mean: Tensor, kappa: Tensor) -> TorchDistribution:
         """Return the distribution with the given mean and noise level; its batch shape is that of `mean`."""
@@ -248,8 +252,8 @@ class AmortizedGuide(SiteGuide):
         mean = bound_mean(level)  # softplus underflows to 0
         if local and self.activation == "topk":
             largest = mean.topk(min(self.top_k, mean.shape[-1]), dim=-1).indices
-            kept = torch.zeros_like(mean).scatter(-1, largest, 1.0)
-            mean = (mean * kept).clamp_min(MEAN_MIN)
+            mask = torch.zeros_like(mean).scatter(-1, largest, 1.0)
+            mean = (mean * mask).clamp_min(MEAN_MIN)
         return mean
 
     def _kappa(self, level: Tensor, shape: torch.Size) -> Tensor:

@@ -247,6 +247,6 @@ def _probit(mean: Tensor, covariance: Tensor) -> Tensor:
     1 / p_k = sum_j exp(z_j - z_k), with each difference shrunk as in MacKay's (1992) rule for two answers.
     """
     difference = mean.unsqueeze(-2) - mean.unsqueeze(-1)  # entry k, j: z_j - z_k
-    own = covariance.diagonal(dim1=-2, dim2=-1)
-    variance = (own.unsqueeze(-1) + own.unsqueeze(-2) - 2 * covariance).clamp_min(0.0)
+    variances = covariance.diagonal(dim1=-2, dim2=-1)
+    variance = (variances.unsqueeze(-1) + variances.unsqueeze(-2) - 2 * covariance).clamp_min(0.0)
     return (-(difference / (1 + math.pi / 8 * variance).sqrt()).logsumexp(-1)).log_softmax(-1)

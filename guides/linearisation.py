@@ -35,17 +35,17 @@ class Linearisation:
         if batch.labels is None:
             # Any label will do; without labels the program would draw an answer.
             batch = replace(batch, labels=torch.zeros_like(batch.input_ids[:, 0]))
-        with PROGRAM, torch.enable_grad(), PosteriorMean(guide), tapped(adapters) as seen:
+        with PROGRAM, torch.enable_grad(), PosteriorMean(guide), tapped(adapters) as taps:
             self.log_probs: Tensor = model.forward(batch)
         self._adapters = adapters
         self._mask = batch.attention_mask
         self._answers = batch.answer_ids
         # With full_vocab the head's output covers the vocabulary, of which only the answers are used.
         self._cut = model.full_vocab
-        self._outputs = [seen[a.target.path][1] for a in adapters]
+        self._outputs = [taps[a.target.path][1] for a in adapters]
         self.inputs: dict[str, Tensor] = {}
         for a in adapters:
-            x = self._real(seen[a.target.path][0])
+            x = self._real(taps[a.target.path][0])
             self.inputs[a.target.site("lora_A")] = x
             self.inputs[a.target.site("lora_B")] = F.linear(x, a.lora_A.detach())
 

@@ -187,4 +187,4 @@ class BaRA(AdaptedLM):
         if self.latent == "theta":
             return [Gate(None, prior, self.beta_theta, None)] * len(self.targets)
         phi = sample_per_module(PHI, self.phi_prior, len(self.targets), self.r, self.beta_phi)
-        return [Gate(own, prior, self.beta_theta, phi) for own in by_module(phi)]
+        return [Gate(of_module, prior, self.beta_theta, phi) for of_module in by_module(phi)]

@@ -135,14 +135,14 @@ class VBLL(AdaptedLM):
                 )
             return torch.arange(len(answer_ids), device=known.device)
         same = known == answer_ids.unsqueeze(-1)
-        found, places = same.any(-1), same.int().argmax(-1)
+        matched, places = same.any(-1), same.int().argmax(-1)
         spare = (known == NONE).nonzero()[:, 0]
-        if (~found).sum() > len(spare):
+        if (~matched).sum() > len(spare):
             raise ConfigError(
                 f"The last layer was trained for the answer tokens {known[known != NONE].tolist()}, not for "
                 f"{answer_ids.tolist()}: train it on a task with these answers."
             )
-        places[~found] = spare[: int((~found).sum())]
+        places[~matched] = spare[: int((~matched).sum())]
         return places
 
     @torch.no_grad()

@@ -99,11 +99,11 @@ def ask_pool(
         latents = system.model.latents
         shared = system.guide.joint and (not latents.local_sites or bool(latents.global_sites))
         repeats = REPEATS if samples and latents.local_sites and shared else 1
-        kept, split, draws = answers_drawn(
+        answered, split, draws = answers_drawn(
             system, examples, "given", samples * repeats, repeats=repeats, seed=seed, on_rows=on_rows
         )
     draws = draws.unflatten(0, (-1, repeats)).logsumexp(1) - math.log(repeats)
-    return Pool(kept, draws, shared, tuple(reading_notes(system.config, system.backbone, split, "given")))
+    return Pool(answered, draws, shared, tuple(reading_notes(system.config, system.backbone, split, "given")))
 
 
 def one_a_text(rows: Sequence[Example]) -> list[int]:
@@ -132,15 +132,19 @@ def acquire(pool: Pool, count: int, *, by: Acquisition = "batch-bald", seed: int
     once = torch.tensor(one_a_text(pool.examples))
     places = once[choose(pool.draws[:, once], count, by, seed=seed)]
     parts, most = decompose(pool.draws), math.log(len(pool.draws))
-    told = joint_information(pool.draws[:, places], seed=seed).tolist() if pool.shared else [None] * count
-    near = [number for number, nats in enumerate(told, start=1) if most and nats and nats >= NEAR * most]
+    information = (
+        joint_information(pool.draws[:, places], seed=seed).tolist() if pool.shared else [None] * count
+    )
+    near = [
+        number for number, nats in enumerate(information, start=1) if most and nats and nats >= NEAR * most
+    ]
     rows = [
         {
             "id": pool.examples[place].id,
             "chosen": number,
             "total": float(parts.total[place]),
             "epistemic": float(parts.epistemic[place]),
-            "joint": told[number - 1],
+            "joint": information[number - 1],
         }
         for number, place in enumerate(places.tolist(), start=1)
     ]
@@ -149,7 +153,7 @@ def acquire(pool: Pool, count: int, *, by: Acquisition = "batch-bald", seed: int
         "count": count,
         "by": by,
         "draws": len(pool.draws),
-        "joint": told[-1],
+        "joint": information[-1],
         "most": most,
         "used_up": near[0] if near else None,
     }

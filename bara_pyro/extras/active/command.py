@@ -98,15 +98,15 @@ def acquire(
         )
     check_count(count, texts)
     with progress("ask the pool", len(examples)) as advance:
-        asked = ask_pool(system, examples, samples=samples, seed=seed, on_rows=advance)
-    say_notes(asked.notes)
-    acquired = choose_rows(asked, count, by=by, seed=seed)
+        pool_rows = ask_pool(system, examples, samples=samples, seed=seed, on_rows=advance)
+    say_notes(pool_rows.notes)
+    acquired = choose_rows(pool_rows, count, by=by, seed=seed)
     for line in _said(acquired.summary):
         say(line)
     if output is not None:
         # The file will be added to the training rows, so keep the pool's columns and separator.
-        own = dict(zip((example.id for example in examples), table.rows, strict=True))
-        rows = [own[row["id"]] | {k: v for k, v in row.items() if k != "id"} for row in acquired.rows]
+        columns_of = dict(zip((example.id for example in examples), table.rows, strict=True))
+        rows = [columns_of[row["id"]] | {k: v for k, v in row.items() if k != "id"} for row in acquired.rows]
         write_decisions(output, rows, separator_in(pool) if pool.suffix.lower() == ".csv" else ",")
         say(f"{count} rows to label, best first, written to {output}")
     result({**acquired.summary, "chosen": [row["id"] for row in acquired.rows], "output": output})
@@ -153,18 +153,18 @@ def check_cells(pool: "DataTable", output: Path) -> None:
                 )
 
 
-def _said(found: Json) -> list[str]:
+def _said(report: Json) -> list[str]:
     """Return lines that summarise the chosen rows."""
-    lines = [f"{found['count']} of {found['rows']} rows chosen by {found['by']}, {found['draws']} draws."]
-    if found["joint"] is not None and found["draws"] > 1:
+    lines = [f"{report['count']} of {report['rows']} rows chosen by {report['by']}, {report['draws']} draws."]
+    if report["joint"] is not None and report["draws"] > 1:
         lines.append(
-            f"Their answers carry {found['joint']:.3g} nats of information about the latents; the limit with "
-            f"this many draws is {found['most']:.3g}."
+            f"Their answers carry {report['joint']:.3g} nats of information about the latents; the limit "
+            f"with this many draws is {report['most']:.3g}."
         )
-    if found["used_up"] is not None:
-        rest = "" if found["by"] != "batch-bald" else ", and their choice is mostly noise"
+    if report["used_up"] is not None:
+        rest = "" if report["by"] != "batch-bald" else ", and their choice is mostly noise"
         lines.append(
-            f"Choice {found['used_up']} reaches 90 % of this limit: with these draws, later rows cannot be "
+            f"Choice {report['used_up']} reaches 90 % of this limit: with these draws, later rows cannot be "
             f"ranked{rest}. Give more --samples or a smaller --count."
         )
     return lines

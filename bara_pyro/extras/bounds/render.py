@@ -39,24 +39,23 @@ def render_bounds(found: Guarantees) -> Shown:
     return shown_section("Guarantees", _plain(found), technical, blocks)
 
 
-def _plain(found: Guarantees) -> str:
-    if found.pac_bayes is not None:
-        average = found.pac_bayes.average
+def _plain(result: Guarantees) -> str:
+    if result.pac_bayes is not None:
+        average = result.pac_bayes.average
         return (
             f"On new questions of the same kind the model errs at most {100 * average.held_out:.0f} % of the "
-            f"time; on the {found.pac_bayes.rows} questions evaluated it erred {100 * average.mean:.0f} % of "
-            "the time. The bound holds with 95 % probability if these questions were used neither for "
+            f"time; on the {result.pac_bayes.rows} questions evaluated it erred {100 * average.mean:.0f} % "
+            "of the time. The bound holds with 95 % probability if these questions were used neither for "
             "training nor for choosing settings."
         )
-    if found.certified is not None and not found.certified.vacuous:
-        return (
-            f"The model's loss on new questions of the same kind is at most {found.certified.bound:.3g} nats."
-        )
+    if result.certified is not None and not result.certified.vacuous:
+        bound = result.certified.bound
+        return f"The model's loss on new questions of the same kind is at most {bound:.3g} nats."
     return "There is no useful bound for new questions; only the measured scores are available."
 
 
-def _pac_bayes(found: PacBayes) -> str:
-    drawn, average = found.drawn, found.average
+def _pac_bayes(bounds: PacBayes) -> str:
+    drawn, average = bounds.drawn, bounds.average
     paid = drawn.pac_bayes if drawn.pac_bayes is not None else drawn.most
     return (
         "PAC-Bayes: with 95 % probability, the predictor that draws Φ and its answer errs at most "
@@ -67,21 +66,23 @@ def _pac_bayes(found: PacBayes) -> str:
     )
 
 
-def _certified(found: CertifiedHead) -> str:
+def _certified(head: CertifiedHead) -> str:
     return (
-        f"The certified bound is {found.bound:.3g} nats, and no loss exceeds {found.loss_cap:g} nats, so the "
-        f"bound is {'vacuous' if found.vacuous else 'not vacuous'}. It covers only the answer head."
+        f"The certified bound is {head.bound:.3g} nats, and no loss exceeds {head.loss_cap:g} nats, so the "
+        f"bound is {'vacuous' if head.vacuous else 'not vacuous'}. It covers only the answer head."
     )
 
 
-def _bounds(found: PacBayes) -> list[Block]:
-    caption = f"Bounds (95 %), {found.rows} rows, {found.draws} draws each, KL(Φ) = {found.kl_phi:.1f} nats"
-    table = Table(BOUNDS, [bound.model_dump() for bound in found.bounds], caption)
-    return [table, Details("What the PAC-Bayes bound covers and assumes", [found.statement])]
+def _bounds(bounds: PacBayes) -> list[Block]:
+    caption = (
+        f"Bounds (95 %), {bounds.rows} rows, {bounds.draws} draws each, KL(Φ) = {bounds.kl_phi:.1f} nats"
+    )
+    table = Table(BOUNDS, [bound.model_dump() for bound in bounds.bounds], caption)
+    return [table, Details("What the PAC-Bayes bound covers and assumes", [bounds.statement])]
 
 
-def _certificate(found: CertifiedHead) -> list[Block]:
+def _certificate(head: CertifiedHead) -> list[Block]:
     """Return the certificate, always with its assumptions."""
-    table = Table(CONSTANTS, [vars(constant) for constant in found.constants], "Certified bound")
-    text = f"Certified bound for the answer head only. {found.statement}"
+    table = Table(CONSTANTS, [vars(constant) for constant in head.constants], "Certified bound")
+    text = f"Certified bound for the answer head only. {head.statement}"
     return [Details("The certified bound: all constants and assumptions", [text, table])]

@@ -108,10 +108,10 @@ def export_lora(
             f"{out} is the folder of a run, whose files the adapter would replace: give another folder."
         )
     check_replaceable(out, (PEFT_CONFIG, ADAPTER, EXPORT))
-    found = nearest_loras(system, rows=rows, compared_on=compared_on, fit=fit, draws=draws, seed=seed)
-    check_near(found.report, max_kl)
-    found.write(out)
-    return found.report
+    loras = nearest_loras(system, rows=rows, compared_on=compared_on, fit=fit, draws=draws, seed=seed)
+    check_near(loras.report, max_kl)
+    loras.write(out)
+    return loras.report
 
 
 @dataclass(frozen=True)
@@ -131,10 +131,10 @@ class PlainLoras:
 
     def write(self, out: Path) -> None:
         """Write the adapters and the report."""
-        own = {key: self.report[key] for key in ("method", "config_hash")}
+        facts = {key: self.report[key] for key in ("method", "config_hash")}
         for number, phi in enumerate(self._phis):
             fold(self.system, self._down, phi, self._lora)
-            write_adapter(self._lora, out if number == 0 else out / f"draw-{number - 1}", own)
+            write_adapter(self._lora, out if number == 0 else out / f"draw-{number - 1}", facts)
         with adding(out) as place:
             write_json(place / EXPORT, self.report)
 
@@ -154,14 +154,14 @@ def nearest_loras(
     down, phis = _parts(system, rows, fit, draws, seed)
     tempered = system.corrections.temperature
     temperature = 1.0 if tempered is None else tempered.value
-    own = {"method": system.config.method.name, "config_hash": system.config.hash}
+    facts = {"method": system.config.method.name, "config_hash": system.config.hash}
     log_probs = []
     lora = plain_lora(system)
     for phi in phis:
         fold(system, down, phi, lora)
         log_probs.append((draw(lora, compared_on, 0) / temperature).log_softmax(-1))
     labels = compared_on.labels
-    report: Json = {"schema": SCHEMA, **own, "fit": fit, "fitted_rows": len(rows), "seed": seed}
+    report: Json = {"schema": SCHEMA, **facts, "fit": fit, "fitted_rows": len(rows), "seed": seed}
     report["ask"] = prompt_format(system)
     if tempered is not None:
         report["temperature"] = temperature
@@ -191,9 +191,9 @@ def _parts(
     name, gates = system.config.method.name, system.model.gates
     if not METHODS[name].peft and (gates is None or not is_bara(system)):
         guide = getattr(system.config.method, "guide", None)
-        told = f" with the guide {guide!r}" if gates is not None and guide else ""
-        way_out = "train with the guide 'weibull'" if told else "export BaRA or a LoRA method"
-        raise ConfigError(f"The method {name!r}{told} cannot be exported as plain LoRA: {way_out}.")
+        guide_note = f" with the guide {guide!r}" if gates is not None and guide else ""
+        way_out = "train with the guide 'weibull'" if guide_note else "export BaRA or a LoRA method"
+        raise ConfigError(f"The method {name!r}{guide_note} cannot be exported as plain LoRA: {way_out}.")
     if draws and (gates is None or gates.phi is None):
         raise ConfigError(f"This run of {name!r} has no gates Phi to draw: leave --draws out.")
     if gates is None:
@@ -243,8 +243,8 @@ def fold(system: System, down: Mapping[str, Tensor], phi: Tensor | None, lora: S
             model.get_parameter(f"adapters.{module_key(target.path)}.{name}")
             for model, name in ((system.model, "lora_B"), (lora.model, "lora_A"), (lora.model, "lora_B"))
         )
-        own, rank = down[target.path], ours.shape[1]
-        a.zero_()[: len(own)] = own
+        new_a, rank = down[target.path], ours.shape[1]
+        a.zero_()[: len(new_a)] = new_a
         b.zero_()[:, :rank] = ours
         if phi is not None:
             b[:, :rank].mul_(phi[target.index, :rank].to(b.device))

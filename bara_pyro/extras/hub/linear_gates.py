@@ -43,10 +43,10 @@ def linear_gates(system: System, gates: Gates, rows: EncodedSplit, fit: Fit) -> 
     theta, squares, products = (dict.fromkeys(gates.theta, torch.zeros(())) for _ in range(3))
     tokens = dict.fromkeys(gates.theta, 0)
     for batch in batches(rows, system.answer_ids, system.config.predict.batch_size, by_length=True):
-        with tapped(system.model.adapters.values()) as seen:
+        with tapped(system.model.adapters.values()) as taps:
             for piece in record(system.model, system.guide, batch.to(system.backbone.device), samples=0):
                 for path, site in gates.theta.items():
-                    inputs, values = seen[path][0], piece.values[site]
+                    inputs, values = taps[path][0], piece.values[site]
                     real = piece.mask[:, -values.shape[1] :]
                     x, gate = (value[real].cpu().double() for value in (inputs, values))
                     theta[path] = theta[path] + gate.sum(0)
@@ -76,5 +76,5 @@ def down_projections(system: System) -> Mapping[str, Tensor]:
 def _ridge(products: Tensor, squares: Tensor, start: Tensor | None) -> Tensor:
     ridge = RIDGE * squares.diagonal().mean()
     regular = squares + ridge * torch.eye(len(squares), dtype=squares.dtype)
-    wanted = products if start is None else products + ridge * start
-    return torch.linalg.solve(regular, wanted, left=False)
+    target = products if start is None else products + ridge * start
+    return torch.linalg.solve(regular, target, left=False)

@@ -85,13 +85,13 @@ def export(
         )
     fitted = first_rows(system.split("train"), rows)
     compared = first_rows(system.split(system.config.task.evaluate_on), rows)
-    found = nearest_loras(system, rows=fitted, compared_on=compared, fit=fit, draws=draws, seed=seed)
-    say_report(found.report)
-    check_near(found.report, max_kl)
+    loras = nearest_loras(system, rows=fitted, compared_on=compared, fit=fit, draws=draws, seed=seed)
+    say_report(loras.report)
+    check_near(loras.report, max_kl)
     clear(out)
-    found.write(out)
+    loras.write(out)
     say(f"Written to {out}: load it with peft.PeftModel.from_pretrained(lm, {str(out)!r})")
-    result({"out": out, **found.report})
+    result({"out": out, **loras.report})
 
 
 def say_report(report: Json) -> None:

@@ -140,7 +140,7 @@ class BaRALayer(nn.Module, BaseTunerLayer):
             change = self.change(name, x).to(out.dtype)
             if names is not None:
                 # Compute all rows, because a row's noise depends on its place in the batch.
-                rows = torch.tensor([own == name for own in names], device=out.device)
+                rows = torch.tensor([row_name == name for row_name in names], device=out.device)
                 change = torch.where(rows.view(-1, *(1,) * (change.dim() - 1)), change, 0)
             out = out + change
         return out

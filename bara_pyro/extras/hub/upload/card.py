@@ -120,9 +120,11 @@ def _load(run: Published) -> str:
     ]
     if run.peft:
         dtype = run.config.backbone.dtype if run.config.backbone.dtype in DTYPES else "bfloat16"
-        kept = "with the gates at their means or at one draw" if run.peft == "BARA" else "its posterior mean"
+        merged = (
+            "with the gates at their means or at one draw" if run.peft == "BARA" else "its posterior mean"
+        )
         lines += [
-            f"In PEFT, {kept}:",
+            f"In PEFT, {merged}:",
             "",
             "```python",
             *(["import bara_pyro.peft"] if run.peft == "BARA" else []),
@@ -148,8 +150,12 @@ def _load(run: Published) -> str:
 
 def _columns(run: Published) -> str:
     """Return the names of the columns of a question."""
-    own, source = run.stored.get("columns"), SOURCES.get(run.report["task"])
-    named = [own[key] for key in ("context", "text", "choices") if own.get(key)] if own else ["question"]
+    columns, source = run.stored.get("columns"), SOURCES.get(run.report["task"])
+    named = (
+        [columns[key] for key in ("context", "text", "choices") if columns.get(key)]
+        if columns
+        else ["question"]
+    )
     return ", ".join(source.columns if source else named)
 
 

@@ -86,21 +86,23 @@ def prepare_upload(
     for needed in (METRICS, PREDICTIONS):
         if not (run / needed).is_file():
             raise CheckpointError(f"{run / needed} is missing: write it with {how_to_resume(run)}.")
-    own, kept = stored_config(run)
-    if own.task.likelihood == "completion":
+    run_config, run_stored = stored_config(run)
+    if run_config.task.likelihood == "completion":
         raise ConfigError(
             f"{run} was trained on replies, but `bara push` writes cards only for runs that answer "
             f"questions: upload the folder itself with `hf upload {name} {run}`."
         )
-    base = base or hub_name(own.backbone.name)
+    base = base or hub_name(run_config.backbone.name)
     config, stored = _public_config(run, base)
     report: Json = scrubbed(
-        read_scores(run, PublishedMetrics), _places(parse_config(kept["config"], stored=True))
+        read_scores(run, PublishedMetrics), _places(parse_config(run_stored["config"], stored=True))
     )
     settings: Json = {**read_json(run / PEFT_CONFIG, AdapterFile), "base_model_name_or_path": base}
     kind = settings["peft_type"].split(":")[0]
     peft = kind if kind in ("LORA", "BARA") else ""
-    told = Published(name, base, config, stored, report, peft, FIGURE, _temperature(run), stored_step(run))
+    published = Published(
+        name, base, config, stored, report, peft, FIGURE, _temperature(run), stored_step(run)
+    )
     with adding(out) as place:
         write_json(place / CONFIG, stored)
         write_json(place / PEFT_CONFIG, settings)
@@ -111,7 +113,7 @@ def prepare_upload(
         if (run / FITTED).is_file():
             shutil.copyfile(run / FITTED, place / FITTED)
         _draw(run, best_draws(report), place / FIGURE)
-        write_text(place / CARD, card(told, license_name))
+        write_text(place / CARD, card(published, license_name))
     return out
 
 
@@ -195,13 +197,13 @@ def _public_config(run: Path, base: str | None) -> tuple[RunConfig, Json]:
     """Return the settings of a run and the content of their file, without local paths."""
     config, stored = stored_config(run)
     data = config.dump()
-    own = {"name": base or Path(data["backbone"]["name"]).name, "device": "cpu", "states_folder": None}
-    data["backbone"] |= own
+    backbone = {"name": base or Path(data["backbone"]["name"]).name, "device": "cpu", "states_folder": None}
+    data["backbone"] |= backbone
     task = data["task"]
     task |= {key: Path(task[key]).name for key in ("name", "test_file") if task[key]} | {"data_dir": None}
     public = parse_config(data, stored=True)
-    kept = {key: value for key, value in stored.items() if key not in ("config", "config_hash")}
-    return public, {**kept, "config": public.dump(), "config_hash": public.hash}
+    others = {key: value for key, value in stored.items() if key not in ("config", "config_hash")}
+    return public, {**others, "config": public.dump(), "config_hash": public.hash}
 
 
 def _draw(run: Path, samples: str, path: Path) -> None:

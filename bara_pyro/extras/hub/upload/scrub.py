@@ -31,8 +31,8 @@ def scrubbed(value: Any, known: Iterable[str] = ()) -> Any:
     return PATH.sub(_last, value)
 
 
-def _last(found: re.Match[str]) -> str:
-    return re.split(r"[\\/]", found.group())[-1]
+def _last(match: re.Match[str]) -> str:
+    return re.split(r"[\\/]", match.group())[-1]
 
 
 def hub_name(name: str) -> str | None:

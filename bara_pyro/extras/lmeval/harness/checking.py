@@ -53,8 +53,8 @@ def _check_row(task: Json, row: Json, place: str) -> None:
     if "process_docs" in task:
         row = row | _part("row", OF_ROWS[task["process_docs"]], row, place)
     question = _part("question", task["doc_to_text"], row, place)
-    told = task["doc_to_target"]
-    answer = _part("answer", told, row, place)
+    target = task["doc_to_target"]
+    answer = _part("answer", target, row, place)
     if "doc_to_choice" not in task:
         return
     options = _part("options", task["doc_to_choice"], row, place)
@@ -67,21 +67,21 @@ def _check_row(task: Json, row: Json, place: str) -> None:
         there = isinstance(answer, int | str) and 0 <= int(answer) < len(options)
     if not there:
         raise DataError(
-            f"{place}: the answer{_read_from(_columns(told))} is {answer!r}, which is none of the "
+            f"{place}: the answer{_read_from(_columns(target))} is {answer!r}, which is none of the "
             f"{len(options)} options: correct the row."
         )
 
 
-def _part(name: str, told: Any, row: Json, place: str) -> Any:
+def _part(name: str, column: Any, row: Json, place: str) -> Any:
     """Return the question, options or answer of a row, as the task file defines it."""
     try:
-        if callable(told):
-            return told(row)
-        if not isinstance(told, str):
-            return told
-        return _template(told).render(**row) if "{{" in told else row[told]
+        if callable(column):
+            return column(row)
+        if not isinstance(column, str):
+            return column
+        return _template(column).render(**row) if "{{" in column else row[column]
     except WRONG as error:
-        part = f"the {name}{_read_from(_columns(told))}"
+        part = f"the {name}{_read_from(_columns(column))}"
         raise DataError(
             f"{place}: {part} cannot be read ({_reason(error)}): give the row the same columns and values as "
             "the dataset on the hub."
@@ -96,11 +96,11 @@ def _template(text: str) -> Template:
 # Parts of the error messages -------------------------------------------------------------------------
 
 
-def _columns(told: object) -> list[str]:
+def _columns(template: object) -> list[str]:
     """Return the columns of a part that the task file names."""
-    if not isinstance(told, str):
+    if not isinstance(template, str):
         return []
-    return sorted(meta.find_undeclared_variables(env.parse(told))) if "{{" in told else [told]
+    return sorted(meta.find_undeclared_variables(env.parse(template))) if "{{" in template else [template]
 
 
 def _read_from(columns: list[str]) -> str:

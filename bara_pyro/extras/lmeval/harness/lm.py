@@ -145,9 +145,9 @@ class BaraLM(HFLM):
     ) -> tuple[Tensor, Tensor]:
         """Encode contexts as `HFLM` does, and count those that lose their beginning."""
         ids, mask = super().tok_batch_encode(strings, padding_side, None, truncation)
-        kept = slice(-(left_truncate_len or 0), None)
-        self.truncated += int((mask.sum(-1) > mask[:, kept].sum(-1)).sum())
-        return ids[:, kept], mask[:, kept]
+        last = slice(-(left_truncate_len or 0), None)
+        self.truncated += int((mask.sum(-1) > mask[:, last].sum(-1)).sum())
+        return ids[:, last], mask[:, last]
 
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
@@ -163,8 +163,8 @@ class BaraLM(HFLM):
         if add_generation_prompt:
             return templates.written(chat_history, self.tokenizer, what, options).given
         *before, last = chat_history
-        found = templates.written(before, self.tokenizer, what, options, last)
-        return found.whole.removesuffix(found.tail)
+        texts = templates.written(before, self.tokenizer, what, options, last)
+        return texts.whole.removesuffix(texts.tail)
 
     def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
         """Return texts that continue the contexts; see the class for `predictive`.
@@ -185,7 +185,7 @@ class BaraLM(HFLM):
         """Continue contexts under draws of the posterior."""
         system = self._drawn_from()
         eos = self.tok_decode(self.eot_token_id, skip_special_tokens=False)
-        asked: list[Request] = []
+        needed: list[Request] = []
         known: dict[int, tuple[Prompt, WritingSettings]] = {}
         numbers: Counter[int] = Counter()
         for request in requests:
@@ -193,15 +193,15 @@ class BaraLM(HFLM):
             if which not in known:
                 settings = settings_of(request.args[1], self.max_gen_toks, eos)
                 known[which] = self._prompt(request.args[0], settings, str(len(known))), settings
-            asked.append(Request(known[which][0], numbers[which], known[which][1]))
+            needed.append(Request(known[which][0], numbers[which], known[which][1]))
             numbers[which] += 1
-        found: dict[int, str] = {}
+        written: dict[int, str] = {}
         with tqdm(total=len(requests), disable=quiet, desc=f"{self.predictive}, text of a draw") as bar:
-            for place, text in generated_texts(system, asked, seed=self.seed, size=self.batch_size):
-                found[place] = text
+            for place, text in generated_texts(system, needed, seed=self.seed, size=self.batch_size):
+                written[place] = text
                 self.cache_hook.add_partial("generate_until", requests[place].args, text)
                 bar.update()
-        return [found[place] for place in range(len(requests))]
+        return [written[place] for place in range(len(requests))]
 
     def _prompt(self, context: str, settings: WritingSettings, name: str) -> Prompt:
         """Return a context as `HFLM` reads it, cut at the left to leave room for the text."""
@@ -237,7 +237,7 @@ class BaraLM(HFLM):
         system = self._drawn_from()
         texts = [context + continuation for _, context, continuation in requests]
         order = sorted(range(len(requests)), key=lambda i: (-len(texts[i]), texts[i]))
-        found: dict[int, tuple[float, bool]] = {}
+        by_place: dict[int, tuple[float, bool]] = {}
         with tqdm(total=len(requests), disable=quiet, desc=f"{self.predictive}, {self.samples} draws") as bar:
             for start in range(0, len(order), size):
                 chunk = order[start : start + size]
@@ -246,19 +246,19 @@ class BaraLM(HFLM):
                     system, replies, self.predictive, samples=self.samples, seed=self.seed
                 )
                 for i, score in zip(chunk, scores, strict=True):
-                    found[i] = score
+                    by_place[i] = score
                     if requests[i][0] is not None:
                         self.cache_hook.add_partial("loglikelihood", requests[i][0], score)
                 bar.update(len(chunk))
-        return [found[i] for i in range(len(requests))]
+        return [by_place[i] for i in range(len(requests))]
 
 
 def _reply(request: Encoded, max_length: int) -> EncodedReply:
     """Return a request's tokens, cut at the left as in `HFLM`; its id is a hash of the whole context."""
     _, context, continuation = request
-    kept = (context + continuation)[-(max_length + 1) :][: -len(continuation)]
+    tokens = (context + continuation)[-(max_length + 1) :][: -len(continuation)]
     name = hashlib.sha256(",".join(map(str, context)).encode()).hexdigest()
-    return EncodedReply(tuple(kept), tuple(continuation), name)
+    return EncodedReply(tuple(tokens), tuple(continuation), name)
 
 
 def _loaded(

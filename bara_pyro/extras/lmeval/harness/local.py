@@ -63,8 +63,8 @@ def _filled(source: Path, data_dir: Path) -> Json:
     there = {split: str(path.resolve()) for split, path in paths.items() if path.is_file()}
     tested = [task[key] for key in ("test_split", "validation_split") if task.get(key)]
     if not any(split in there for split in tested):
-        wanted = " or ".join(str(paths[split]) for split in tested)
-        raise DataError(f"There is no {wanted}, which {task['task']} needs: give another --data-dir.")
+        expected = " or ".join(str(paths[split]) for split in tested)
+        raise DataError(f"There is no {expected}, which {task['task']} needs: give another --data-dir.")
     check_task_rows(source, [paths[split] for split in there])
     absent = {key: None for key in SPLITS if task.get(key) is not None and task[key] not in there}
     return {
@@ -94,7 +94,7 @@ def named(tasks: Sequence[str], data_dir: Path | None, others: Sequence[str] = (
         ConfigError: a task for local rows has no folder, or a folder is given for a task that cannot read it.
     """
     ours = local_tasks()
-    found = []
+    names = []
     for task in tasks:
         name = task.removeprefix(PREFIX)
         if task in others:
@@ -107,5 +107,5 @@ def named(tasks: Sequence[str], data_dir: Path | None, others: Sequence[str] = (
                 "--data-dir to read the hub."
             )
         if data_dir is not None:
-            found.append(name)
-    return found
+            names.append(name)
+    return names

@@ -105,10 +105,10 @@ def log_likelihoods(
     ends = [[replies[i].reply[-1] for i in (row * most)[:most]] for row in rows]
     with observing(system.model, ContinuationLikelihood(predictive, torch.tensor(ends, device=device))):
         # A mixture needs all draws of a row at once, so the batch is not split: the caller limits the rows.
-        [found, *_] = predict(
+        [log_probs, *_] = predict(
             system.model, system.guide, batch, samples=samples, seed=seed, memory_budget=sys.maxsize
         )
-    places = {i: found[number, k] for number, row in enumerate(rows) for k, i in enumerate(row)}
+    places = {i: log_probs[number, k] for number, row in enumerate(rows) for k, i in enumerate(row)}
     return [(float(places[i][0]), bool(places[i][1])) for i in range(len(replies))]
 
 

@@ -27,10 +27,10 @@ def _hellaswag_row(row: Json) -> Json:
 
 def divided_context(context: str) -> tuple[str, str]:
     """Split a HellaSwag context into its complete sentences and the unfinished last one."""
-    found = STOP.match(context)
-    if context.rstrip().endswith((".", "!", "?")) or found is None:
+    match = STOP.match(context)
+    if context.rstrip().endswith((".", "!", "?")) or match is None:
         return context, ""
-    return found[1].rstrip(), context[found.end() :]
+    return match[1].rstrip(), context[match.end() :]
 
 
 def boolq(dataset: Dataset) -> Dataset:

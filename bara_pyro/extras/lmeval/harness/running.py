@@ -36,17 +36,17 @@ def loaded_tasks(
     """
     if not tasks:
         raise ConfigError("There are no tasks: name them with --tasks, separated by commas.")
-    own = [] if include_path is None else [include_path]
-    others = TaskManager(include_path=own, include_defaults=False).all_tasks
+    folders = [] if include_path is None else [include_path]
+    others = TaskManager(include_path=folders, include_defaults=False).all_tasks
     local = named(tasks, data_dir, others)
     with ExitStack() as stack:
         if data_dir is not None and local:
-            own = [*own, stack.enter_context(filled(local, data_dir))]
-        asked = [f"{PREFIX}{task.removeprefix(PREFIX)}" if _is(task, local) else task for task in tasks]
+            folders = [*folders, stack.enter_context(filled(local, data_dir))]
+        names = [f"{PREFIX}{task.removeprefix(PREFIX)}" if _is(task, local) else task for task in tasks]
         # lm-eval reads thousands of files to list its own tasks, so do this only if one is requested.
         stock = any(task not in others and not _is(task, local) for task in tasks)
-        manager = TaskManager(include_path=own, include_defaults=stock)
-        yield [part for task in dict.fromkeys(asked) for part in _load(manager, task)], manager
+        manager = TaskManager(include_path=folders, include_defaults=stock)
+        yield [part for task in dict.fromkeys(names) for part in _load(manager, task)], manager
 
 
 def _is(task: str, local: Sequence[str]) -> bool:
@@ -59,15 +59,15 @@ def _load(manager: TaskManager, name: str) -> list[object]:
         raise ConfigError(f"Unknown task {name!r}: list lm-eval's tasks with `lm-eval ls tasks`.")
     try:
         with quiet_transformers():
-            found = manager.load([name])
+            loaded = manager.load([name])
     except (DatasetsError, OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].split(". ")[0].rstrip(".")
         raise DataError(
             f"The rows of {name} cannot be read ({reason}): connect to the hub, or give local rows with "
             "--data-dir."
         ) from error
-    groups = found.get("groups", {})
-    return [groups[name]] if name in groups else list(found["tasks"].values())
+    groups = loaded.get("groups", {})
+    return [groups[name]] if name in groups else list(loaded["tasks"].values())
 
 
 def evaluate_tasks(
@@ -110,6 +110,6 @@ def evaluate_tasks(
             num_fewshot=num_fewshot,
             log_samples=False,
         )
-    kept = {key: report[key] for key in KEPT if key in report}
+    results = {key: report[key] for key in KEPT if key in report}
     model = lm.get_model_info() if hasattr(lm, "get_model_info") else {}
-    return {"lm_eval": lm_eval.__version__, "model": model, "limit": limit, **kept}
+    return {"lm_eval": lm_eval.__version__, "model": model, "limit": limit, **results}

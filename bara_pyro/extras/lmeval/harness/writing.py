@@ -72,26 +72,26 @@ def settings_of(gen_kwargs: Json, default: int, eos: str) -> WritingSettings:
     Raises:
         ConfigError: a setting is not supported under draws of the posterior.
     """
-    given = _normal(gen_kwargs, default)
-    for name, value in given.items():
+    settings = _normal(gen_kwargs, default)
+    for name, value in settings.items():
         if name not in HONOURED or (name == "num_beams" and value != 1):
             raise ConfigError(
                 f"The task's generation_kwargs have {name}={value!r}, which is not supported with posterior "
                 f"draws: give only {', '.join(HONOURED)}, or choose mean or base."
             )
-    temperature = float(given.get("temperature", 0.0))
-    if given["do_sample"] and temperature == 0:
+    temperature = float(settings.get("temperature", 0.0))
+    if settings["do_sample"] and temperature == 0:
         raise ConfigError(
             "The task's generation_kwargs have do_sample=True, but no temperature above 0: give "
             "temperature=1, or leave out do_sample for greedy decoding."
         )
-    until = handle_stop_sequences(list(given["until"]), eos=eos)
+    until = handle_stop_sequences(list(settings["until"]), eos=eos)
     if not all(isinstance(text, str) for text in until):
         raise ConfigError(f"The task's generation_kwargs have until={until[:-1]!r}: give texts.")
     stop = tuple(dict.fromkeys(text for text in until if text))
-    top_p, top_k = given.get("top_p"), given.get("top_k")
+    top_p, top_k = settings.get("top_p"), settings.get("top_k")
     narrowing = 1.0 if top_p is None else float(top_p), int(top_k or 0)
-    return WritingSettings(int(given["max_gen_toks"]), stop, temperature, *narrowing)
+    return WritingSettings(int(settings["max_gen_toks"]), stop, temperature, *narrowing)
 
 
 def _normal(gen_kwargs: Json, default: int) -> Json:

@@ -137,7 +137,7 @@ def generate(
 def _batches(
     model: AdaptedLM,
     guide: SiteGuide,
-    wanted: Sequence[tuple[Prompt, int]],
+    pairs: Sequence[tuple[Prompt, int]],
     how: Decoding,
     budget: int | None,
     options: dict[str, object],
@@ -145,17 +145,17 @@ def _batches(
     if budget is None:
         budget = CPU_BUDGET if model.backbone.device.type == "cpu" else ACCELERATOR_BUDGET
     start = 0
-    while start < len(wanted):
+    while start < len(pairs):
         end = start + 1
-        longest = len(wanted[start][0].token_ids)
-        while end < len(wanted):
-            longest = max(longest, len(wanted[end][0].token_ids))
+        longest = len(pairs[start][0].token_ids)
+        while end < len(pairs):
+            longest = max(longest, len(pairs[end][0].token_ids))
             # Options of transformers would also apply to padding, so do not pad with them.
-            padded = longest > len(wanted[start][0].token_ids) or longest > len(wanted[end][0].token_ids)
+            padded = longest > len(pairs[start][0].token_ids) or longest > len(pairs[end][0].token_ids)
             if (options and padded) or (end + 1 - start) * _bytes(model.backbone, longest, how) > budget:
                 break
             end += 1
-        yield from _some(model, guide, wanted[start:end], how, options)
+        yield from _some(model, guide, pairs[start:end], how, options)
         start = end
 
 
@@ -163,7 +163,7 @@ def _batches(
 def _some(
     model: AdaptedLM,
     guide: SiteGuide,
-    wanted: Sequence[tuple[Prompt, int]],
+    pairs: Sequence[tuple[Prompt, int]],
     how: Decoding,
     options: dict[str, object],
 ) -> list[Reply]:
@@ -171,12 +171,12 @@ def _some(
     backbone = model.backbone
     drawn = how.draws != "mean" and (guide.stochastic or model.members > 0)
     together = how.mixture if how.mixture and drawn else 1
-    rows = [(prompt, number, k) for prompt, number in wanted for k in range(together)]
+    rows = [(prompt, number, k) for prompt, number in pairs for k in range(together)]
     ids = pad_left(_pad_id(backbone), [[*p.token_ids] for p, _, _ in rows]).to(backbone.device)
     backbone.check_tokens(ids)
     mask = pad_left(0, [[1] * len(p.token_ids) for p, _, _ in rows]).to(backbone.device)
-    numbers = torch.tensor([n for _, n in wanted], device=backbone.device)
-    dice = CounterNoise.paired(how.seed, numbers, numbers, [p.key for p, _ in wanted])
+    numbers = torch.tensor([n for _, n in pairs], device=backbone.device)
+    dice = CounterNoise.paired(how.seed, numbers, numbers, [p.key for p, _ in pairs])
     choice = Choice(
         dice,
         together,
@@ -197,9 +197,9 @@ def _some(
         )
     new = rows_of_tokens[::together, ids.shape[1] :]
     log_probs = torch.stack(choice.log_probs, dim=-1)
-    counts = stop.counts[::together] if stop else [None] * len(wanted)
+    counts = stop.counts[::together] if stop else [None] * len(pairs)
     return [
-        _reply(*wanted[i], tokens, log_p, backbone.tokenizer, ends, how.stop, stopped)
+        _reply(*pairs[i], tokens, log_p, backbone.tokenizer, ends, how.stop, stopped)
         for i, (tokens, log_p, stopped) in enumerate(
             zip(new.tolist(), log_probs.tolist(), counts, strict=True)
         )
@@ -285,11 +285,11 @@ def _text(prompt: Prompt, tokens: Sequence[int], tokenizer: Tokenizer) -> str:
     alone: str = tokenizer.decode(tokens, skip_special_tokens=True)
     if not prompt.goes_on:
         return alone
-    before, whole = (
+    before, both = (
         tokenizer.decode(ids, skip_special_tokens=True)
         for ids in (prompt.token_ids, [*prompt.token_ids, *tokens])
     )
-    return whole[len(before) :] if whole.startswith(before) else alone
+    return both[len(before) :] if both.startswith(before) else alone
 
 
 def _ends(backbone: Backbone, stop: Sequence[str] = ()) -> set[int]:

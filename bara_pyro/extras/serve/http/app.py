@@ -110,8 +110,8 @@ def create_app(
             except BaraError as error:
                 raise HTTPException(422, str(error)) from error
             answers = await while_there(request, batcher.answer(questions))
-        said = [say(answer) for answer in answers]
-        return JSONResponse({"samples": engine.about["samples"], "rows": said, "notes": notes})
+        outputs = [say(answer) for answer in answers]
+        return JSONResponse({"samples": engine.about["samples"], "rows": outputs, "notes": notes})
 
     # No documentation pages: they load scripts from other hosts. /openapi.json has the same content.
     app = FastAPI(title="bara serve", version=__version__, lifespan=running, docs_url=None, redoc_url=None)
@@ -125,8 +125,8 @@ def create_app(
     async def health() -> JSONResponse:
         """Return the server's status, what it serves and how many rows it holds."""
         alive = batcher.running
-        found = {"status": "ok" if alive else "stopped", **engine.about, "rows_held": batcher.held}
-        return JSONResponse(found, 200 if alive else 503)
+        health = {"status": "ok" if alive else "stopped", **engine.about, "rows_held": batcher.held}
+        return JSONResponse(health, 200 if alive else 503)
 
     @app.get("/metrics")
     async def metrics() -> Response:
@@ -210,11 +210,11 @@ def _add_refusals(app: FastAPI) -> None:
 
 def _refusal(status: int, sentence: str, headers: dict[str, str] | None = None) -> JSONResponse:
     # Text quoted from a request may contain a lone surrogate, which UTF-8 cannot encode.
-    said = sentence.encode(errors="backslashreplace").decode()
-    if len(said) > MOST_SAID:
+    text = sentence.encode(errors="backslashreplace").decode()
+    if len(text) > MOST_SAID:
         half = MOST_SAID // 2
-        said = f"{said[:half]}[...]{said[-half:]}"
-    return JSONResponse({"error": said}, status, headers)
+        text = f"{text[:half]}[...]{text[-half:]}"
+    return JSONResponse({"error": text}, status, headers)
 
 
 __getattr__ = old_names(__name__)

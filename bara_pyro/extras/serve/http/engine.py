@@ -152,8 +152,8 @@ class RunEngine:
         c = self.system.config.predict
         # Sorted by length, so that the parts of a batch have little padding.
         order = sorted(range(len(questions)), key=lambda i: questions[i].encoded.lengths[0])
-        asked = [questions[i] for i in order]
-        batch = joined_questions(asked).batch(range(len(asked)), self.system.answer_ids)
+        ordered = [questions[i] for i in order]
+        batch = joined_questions(ordered).batch(range(len(ordered)), self.system.answer_ids)
         log_probs = self.system.corrections.predict(
             self.system.model,
             self.system.guide,
@@ -163,15 +163,15 @@ class RunEngine:
             memory_budget=self.memory_budget,
             last=c.last,
         )
-        examples = [question.example for question in asked]
+        examples = [question.example for question in ordered]
         log_probs = among_offered(log_probs, [len(example.options) for example in examples])
-        said = answers_of(log_probs, examples, self.system.task)
+        rows = answers_of(log_probs, examples, self.system.task)
         draws = log_probs.exp().transpose(0, 1).tolist()
-        found = [
+        answers = [
             Answer(row, names_of(example, self.system.task), of_row)
-            for row, example, of_row in zip(said, examples, draws, strict=True)
+            for row, example, of_row in zip(rows, examples, draws, strict=True)
         ]
-        return [found[place] for place in sorted(range(len(order)), key=order.__getitem__)]
+        return [answers[place] for place in sorted(range(len(order)), key=order.__getitem__)]
 
 
 def parts(examples: Sequence[Example]) -> Iterator[list[Example]]:

@@ -26,11 +26,11 @@ class OneLine(logging.Formatter):
 
 def log_config() -> dict[str, Any]:
     """Return uvicorn's logging configuration: warnings and errors of uvicorn and asyncio."""
-    own = {"handlers": ["terminal"], "level": "WARNING", "propagate": False}
+    logger = {"handlers": ["terminal"], "level": "WARNING", "propagate": False}
     return {
         "version": 1,
         "disable_existing_loggers": False,
         "formatters": {"line": {"()": OneLine}},
         "handlers": {"terminal": {"class": "logging.StreamHandler", "formatter": "line"}},
-        "loggers": {name: own for name in ("uvicorn", "asyncio")},
+        "loggers": {name: logger for name in ("uvicorn", "asyncio")},
     }

@@ -18,16 +18,16 @@ class Meters:
     """
 
     def __init__(self, held: Callable[[], int]) -> None:
-        self.registry = own = CollectorRegistry()
+        self.registry = registry = CollectorRegistry()
         times = "Seconds from request to answer."
-        self.requests = Counter("bara_requests", "Requests answered.", ("path", "status"), registry=own)
-        self.seconds = Histogram("bara_request_seconds", times, ("path",), buckets=SECONDS, registry=own)
-        self.rows = Counter("bara_rows", "Rows computed.", registry=own)
-        self.batch_rows = Histogram("bara_batch_rows", "Rows per batch.", buckets=ROWS, registry=own)
+        self.requests = Counter("bara_requests", "Requests answered.", ("path", "status"), registry=registry)
+        self.seconds = Histogram("bara_request_seconds", times, ("path",), buckets=SECONDS, registry=registry)
+        self.rows = Counter("bara_rows", "Rows computed.", registry=registry)
+        self.batch_rows = Histogram("bara_batch_rows", "Rows per batch.", buckets=ROWS, registry=registry)
         self.batch_seconds = Histogram(
-            "bara_batch_seconds", "Seconds per batch.", buckets=SECONDS, registry=own
+            "bara_batch_seconds", "Seconds per batch.", buckets=SECONDS, registry=registry
         )
-        Gauge("bara_rows_held", "Rows waiting or being computed.", registry=own).set_function(held)
+        Gauge("bara_rows_held", "Rows waiting or being computed.", registry=registry).set_function(held)
 
     def request(self, path: str, status: int, seconds: float) -> None:
         """Record an answered request."""

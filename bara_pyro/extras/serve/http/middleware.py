@@ -109,9 +109,9 @@ class Trusted:
         sentence = f"The host {shown} is not allowed: start the server with --allowed-host to allow it."
         await JSONResponse({"error": sentence}, 400)(scope, receive, send)
 
-    def _is_ours(self, asked: str) -> bool:
+    def _is_ours(self, address: str) -> bool:
         try:
-            host = urlsplit(f"//{asked}").hostname or ""
+            host = urlsplit(f"//{address}").hostname or ""
         except ValueError:  # no valid address in the brackets
             return False
         return host in self.hosts or (ADDRESSES in self.hosts and _is_address(host))

@@ -64,8 +64,8 @@ class GuardedProtocol(H11Protocol):
         self._watch()
 
     def _make_room(self) -> bool:
-        own = (c for c in self.connections if isinstance(c, GuardedProtocol))
-        waiting = [c for c in own if c.waiting and c is not self]
+        protocols = (c for c in self.connections if isinstance(c, GuardedProtocol))
+        waiting = [c for c in protocols if c.waiting and c is not self]
         if not waiting:
             return False
         oldest = min(waiting, key=lambda connection: connection.since)

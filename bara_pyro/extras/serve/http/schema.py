@@ -128,19 +128,19 @@ def request_rows(body: bytes, form: str) -> list[Fields]:
     Raises:
         HTTPException: 400 if the body is not JSON, 422 if it does not contain rows.
     """
-    asked = _parsed(body, form)
-    if asked is None:
+    body_value = _parsed(body, form)
+    if body_value is None:
         raise HTTPException(422, f"The request is empty (no body, or null): {form} {JSON_TYPE}.")
-    if not isinstance(asked, dict):
-        raise HTTPException(422, f"The request is {_shown(asked)}, not an object: {form}.")
-    if "rows" not in asked:
+    if not isinstance(body_value, dict):
+        raise HTTPException(422, f"The request is {_shown(body_value)}, not an object: {form}.")
+    if "rows" not in body_value:
         raise HTTPException(422, f"The request has no 'rows': {form}.")
-    for key in asked:
+    for key in body_value:
         if key != "rows":
             raise HTTPException(
                 422, f"The request has an unknown key {key[:SHOWN]!r}: {form} and nothing else."
             )
-    rows = asked["rows"]
+    rows = body_value["rows"]
     if not isinstance(rows, list) or not rows:
         raise HTTPException(422, f"The rows are {_shown(rows)}: {form}, with at least one row.")
     keys: set[str] = set()
