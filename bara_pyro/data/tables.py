@@ -130,9 +130,9 @@ def _parquet_rows(path: Path) -> Iterator[Json]:
 
 def _from_arrow(table: "pa.Table", path: Path) -> DataTable:
     """Return the rows of an Arrow table, which may be one that `datasets` wrote."""
-    import datasets
-
     if b"huggingface" in (table.schema.metadata or {}):
+        import datasets
+
         features = datasets.Features.from_arrow_schema(table.schema)
         return _from_dataset(datasets.Dataset(table.cast(features.arrow_schema)), str(path))
     return DataTable(str(path), [plain_row(row) for row in table.to_pylist()], _categories(table))
@@ -180,6 +180,9 @@ def _as_parquet(path: Path) -> Iterator["pa.Schema"]:
 
 
 def _from_memory(data: object, text_column: str) -> DataTable:
+    if isinstance(data, list | tuple):  # first, because pandas and datasets take a second to import
+        return _from_list(data, text_column)
+
     import datasets
     import pandas as pd
 
@@ -197,14 +200,17 @@ def _from_memory(data: object, text_column: str) -> DataTable:
         splits = ", ".join(map(repr, data))
         raise DataError(f"The rows are a dictionary with the keys {splits}: give one of its splits.")
     if isinstance(data, Iterable) and not isinstance(data, bytes):
-        rows = list(data)
-        if rows and all(isinstance(row, str) for row in rows):
-            rows = [{text_column: row} for row in rows]
-        return DataTable("list of rows", list(_plain_rows(rows, "list of rows")))
+        return _from_list(list(data), text_column)
     raise DataError(
         f"Rows cannot be read from a {type(data).__name__}: give a file, a DataFrame, a Dataset or a list of "
         "dictionaries or texts."
     )
+
+
+def _from_list(rows: Sequence[object], text_column: str) -> DataTable:
+    if rows and all(isinstance(row, str) for row in rows):
+        rows = [{text_column: row} for row in rows]
+    return DataTable("list of rows", list(_plain_rows(rows, "list of rows")))
 
 
 def _check_frame(frame: "pd.DataFrame") -> None:

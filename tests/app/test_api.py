@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,16 @@ def test_answers_are_those_of_the_command(place: Place, tmp_path: Path, bara: Ba
     assert bara("predict", tmp_path / "run", "--input", rows, "--output", out, "--samples", 3).code == 0
     assert bp.predict(run, QUESTIONS, samples=3).lines() == read_jsonl(out)
     assert bp.predict(run, rows, samples=3).lines() == read_jsonl(out)
+
+
+@pytest.mark.parametrize("rows", [["is the fox red ?"], [{"question": "is the fox red ?"}]])
+def test_questions_in_a_list_are_predicted_without_the_packages_for_tables_and_plots(
+    run: System, rows: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("arviz", "datasets", "matplotlib", "pandas", "peft"):
+        monkeypatch.setitem(sys.modules, name, None)  # importing it fails
+    [answer] = bp.predict(run, rows, samples=2).rows
+    assert sum(answer["probs"].values()) == pytest.approx(1, abs=1e-6)
 
 
 def test_replies_are_those_of_the_command(tmp_path: Path, bara: Bara) -> None:
