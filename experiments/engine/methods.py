@@ -43,7 +43,7 @@ class Studied:
         display: its name in tables.
         search: where its settings are looked for.
         kinds: what studies choose methods by: "reference" (others are compared with it), "ours", "main" (for
-            studies that cannot have all), "recalibrated", "ranked" (a larger one has another rank).
+            studies that cannot have all), "recalibrated".
     """
 
     def __init__(self, display: str, search: SearchSpace, *kinds: str) -> None:
@@ -52,14 +52,14 @@ class Studied:
 
 # In the order of the tables.
 STUDIED = {
-    "lora": Studied("MLE (LoRA)", SearchSpace(), "main", "ranked", "reference"),
+    "lora": Studied("MLE (LoRA)", SearchSpace(), "main", "reference"),
     "map_decoupled": Studied("MAP (weight decay)", SearchSpace("train.weight_decay", (0.1, 1.0))),
     "map_prior": Studied("MAP (Gaussian prior)", SearchSpace("method.prior_scale", (0.1, 1.0))),
-    "mc_dropout": Studied("MC-Dropout", SearchSpace("method.p", (0.05, 0.2)), "main", "ranked"),
+    "mc_dropout": Studied("MC-Dropout", SearchSpace("method.p", (0.05, 0.2)), "main"),
     "ensemble": Studied("Ensemble", SearchSpace(), "main"),
     "laplace": Studied("Laplace", SearchSpace("method.prior_precision", (10.0, 1000.0)), "main"),
-    "blob": Studied("BLoB", SearchSpace("method.beta", (0.1, 0.01)), "main", "ranked"),
-    "scalabl": Studied("ScalaBL", SearchSpace("method.beta", (0.1, 0.01)), "main", "ranked"),
+    "blob": Studied("BLoB", SearchSpace("method.beta", (0.1, 0.01)), "main"),
+    "scalabl": Studied("ScalaBL", SearchSpace("method.beta", (0.1, 0.01)), "main"),
     "clora": Studied("C-LoRA", SearchSpace("method.beta", (1e-4, 1e-6))),
     "fvae": Studied("FVAE-LoRA", SearchSpace("method.beta", (1e-4, 1e-6))),
     "temperature": Studied("Temperature", SearchSpace(), "recalibrated"),

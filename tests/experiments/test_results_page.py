@@ -96,15 +96,15 @@ def test_the_overview_draws_the_contrasts_that_are_stored(
 
 
 def test_what_is_incomplete_is_said(tmp_path: Path) -> None:
-    runs = invent("parameter_budget", tmp_path, tasks={"t": 40}, seeds=2)
-    with changing(results_path("parameter_budget", tmp_path)) as store:
+    runs = invent("guides_and_gates", tmp_path, tasks={"t": 40}, seeds=2)
+    with changing(results_path("guides_and_gates", tmp_path)) as store:
         record = store.records[runs[1]["hash"]]
         kept = {key: record[key] for key in ("schema", "kind", *IDENTITY)} | {
             "failed": "The loss is not finite."
         }
         store.records[runs[1]["hash"]] = kept
-    spec = find_study("parameter_budget")
-    text = page("parameter_budget", spec, load_study("parameter_budget", tmp_path), "", None)
+    spec = find_study("guides_and_gates")
+    text = page("guides_and_gates", spec, load_study("guides_and_gates", tmp_path), "", None)
     assert "Incomplete: BLoB on t has 1 of 2 seeds: The loss is not finite." in text.replace("\n", " ")
     assert "| BLoB | 23,616 | failed 1/2 |" in text
 

@@ -70,14 +70,6 @@ def test_the_main_table_has_every_method(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(args.tasks) == 6
 
 
-def test_larger_baselines_keep_their_scaling(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, arms, args, _ = asked_for("parameter_budget", monkeypatch)
-    for name, arm in arms.items():
-        adapter = config_of(arm, args, "micro-wgs").adapter
-        assert adapter.lora_alpha / adapter.r == 2.0
-        assert f"r = {adapter.r}" in name
-
-
 def test_published_recipes_take_the_rate_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     _, arms, args, _ = asked_for("reproductions", monkeypatch, "--methods", "laplace", "blob")
     published = arms["blob, two optimisers, G by SGD alone"]

@@ -62,7 +62,7 @@ def test_results_of_a_retired_study_can_be_named(results: Path, tmp_path: Path) 
     ("source", "said"),
     [
         ("{{ pruning.nothing }}", "nothing"),
-        ("{{ hierarchy }}", "hierarchy"),
+        ("{{ regret }}", "regret"),
         ('{{ untuned.mean("nll", "nobody") }}', "no arm 'nobody'"),
         ('{{ untuned.mean("x/y", "bara") }}', "There is no 'x/y'"),
         ('{{ pruning.mean("kept/0.01", method="z") }}', "No entry"),
