@@ -94,7 +94,7 @@ def unknown(kind: str, name: object, known: object) -> str:
 
 
 def check_choice(kind: str, value: object, known: object) -> None:
-    """Check that a value is one of those of `known`, a `Literal`.
+    """Check that a value is one of the values of `known`, a `Literal`.
 
     Raises:
         ConfigError: it is not; `kind` names it in the message.

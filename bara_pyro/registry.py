@@ -27,7 +27,7 @@ class Registry(Mapping[str, Item], Generic[Item]):
     Items of installed packages are listed by name and imported on first use.
 
     Args:
-        kind: what the items are, for messages, such as "method".
+        kind: kind of the items, for messages, such as "method".
         group: entry-point group of other packages, such as "bara_pyro.methods".
         modules: modules of this package that register items on import; they are imported when an unknown name
             is looked up. `package.*` stands for all modules of a package.

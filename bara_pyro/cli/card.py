@@ -117,7 +117,7 @@ def _spread(row: CardRow, key: str, digits: int) -> str:
 
 
 def _requirements(rows: Sequence[CardRow]) -> list[str]:
-    """Return one line a requirement, with what was found."""
+    """Return one line per requirement with its result."""
     checks = (
         (
             f"untrained accuracy above a uniform guess, at most {MAX_WAY:.0f} % of the way to the true one",

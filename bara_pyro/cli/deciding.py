@@ -48,9 +48,9 @@ class DecisionCommand:
     Attributes:
         run: folder of the run.
         input_file, output, overwrite, calibration: files, see the options.
-        samples, seed: of the draws.
+        samples, seed: number and seed of the draws.
         columns: if they have other names than in training; only calibration rows have clusters.
-        model, device: where the language model is now, and what to compute on.
+        model, device: new location of the language model, and the device to compute on.
     """
 
     run: Path

@@ -84,7 +84,7 @@ def _predictions(folder: Path, samples: int) -> Predictions:
 
 
 def _setting(system: System) -> str:
-    """Return what was done, in one paragraph."""
+    """Return a paragraph on the experiment."""
     return (
         f"Three methods fine-tuned the same language model on {system.model.num_data} examples. Each then "
         f"answered {len(system.split('test'))} new questions, and said how sure it was of every answer. "

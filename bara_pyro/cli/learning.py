@@ -21,7 +21,7 @@ class HeldOut:
     """The scores of held-out rows that show whether a run has learnt.
 
     Attributes:
-        rows: how many.
+        rows: number of rows.
         nll: mean negative log-likelihood, nats.
         guess: the same of answering with the frequencies of the classes in these rows, which is their
             entropy: no answer that ignores the question does better.
@@ -84,8 +84,8 @@ def warning(scores: HeldOut, steps: int | None = None) -> str:
     """Return two sentences on a run that has not learnt, the figures and what to change; "" if it has.
 
     Args:
-        scores: of held-out rows.
-        steps: that the run was trained for; twice as many are proposed.
+        scores: scores on held-out rows.
+        steps: number of training steps of the run; the message proposes twice as many.
     """
     longer = f"Train longer ({f'--steps {2 * steps}' if steps else '--epochs'}) or with"
     near = f"within {100 * NEAR:.0f} % of" if scores.nll <= (1 + NEAR) * scores.guess else "worse than"

@@ -71,7 +71,7 @@ class Once(TyperCommand):
 
 
 class Group(TyperGroup):
-    """A command of commands whose help names values as that of its commands does."""
+    """A group of commands whose help names values in the same way as the help of its commands."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)

@@ -41,7 +41,7 @@ def check_folder(
         out: the folder.
         overwrite: replace earlier output; None for a command without this option.
         inputs: folders that the command reads, and never writes to.
-        choice: what the user can do instead, for the message.
+        choice: alternative to offer in the message.
         parts: subfolders of a run that are runs themselves; no other run in the folder is touched.
         resumes: the command can resume a run.
 

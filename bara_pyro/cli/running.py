@@ -105,7 +105,7 @@ class Stages:
 
     Args:
         before: steps of the calibration, 0 without one.
-        steps: of the run; they double if the calibration does.
+        steps: number of steps of the run; they double if the calibration does.
         advance: moves the bar.
     """
 

@@ -62,7 +62,7 @@ def score_table(rows: Sequence[Json], *, sizes: bool = True) -> Table:
     """Return the table of scores, without the columns that no row has a value for.
 
     Args:
-        rows: of `score_rows` and `baseline_rows`.
+        rows: rows from `score_rows` and `baseline_rows`.
         sizes: show the parameter count and the percentages of gates that are off.
     """
     left_out = () if sizes else [column.key for column in SIZES]

@@ -136,8 +136,8 @@ def show(table: "Table", *, marked: bool = False) -> None:
     """Print a table: its caption above it, and behind a column's heading an arrow to the better values.
 
     Args:
-        table: to print.
-        marked: its rows have arrows of their own, see `arrow`.
+        table: the table to print.
+        marked: whether the rows already have arrows; see `arrow`.
     """
     from bara_pyro.report.table import rich_table
 
@@ -161,8 +161,8 @@ def say_next(*words: object, remark: str = "") -> None:
     """Print what to type next, with paths as a shell reads them.
 
     Args:
-        words: of the command; a word in capitals or in quotation marks stands for the user's own.
-        remark: what it is for.
+        words: words of the command; a word in capitals or quotation marks is a placeholder.
+        remark: purpose of the command.
     """
     say(f"Next: {' '.join(map(shell_word, words))}{remark and f' ({remark})'}")
 

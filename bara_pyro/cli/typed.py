@@ -15,7 +15,7 @@ def refuse(names: Collection[str], why: str) -> None:
 
     Args:
         names: parameters of the command, `top_p` for `--top-p`.
-        why: what the option needs in order to change something, behind its name: "needs --page".
+        why: the missing condition, which follows the option's name in the message: "needs --page".
 
     Raises:
         ConfigError: one of them was typed.

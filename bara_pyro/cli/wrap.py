@@ -118,7 +118,7 @@ def add_command(
     Args:
         app: the app.
         command: a function, whose parameters typer reads.
-        name: what is typed for it; by default the function's name.
+        name: name of the command; by default the function's name.
         panel: the heading that the app's help lists it under.
     """
     name = name or command.__name__.replace("_", "-")
@@ -132,7 +132,7 @@ def group(help_text: str, listed_in: str = PLUG_INS) -> typer.Typer:
     """Return an app for commands of commands, which prints its help if none is named.
 
     Args:
-        help_text: what it is for.
+        help_text: purpose of the group.
         listed_in: the heading in `bara --help`.
     """
     app = typer.Typer(cls=Group, help=help_text, rich_help_panel=listed_in)
@@ -155,7 +155,7 @@ def with_parameters(function: Command, parameters: Iterable[Parameter]) -> Comma
 
 @contextmanager
 def terminated_as_interrupted() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP stop a command as Ctrl-C does, so that it can print what is kept.
+    """Make SIGTERM and SIGHUP stop a command like Ctrl-C, so that it can say what was saved.
 
     A signal that is ignored, as under nohup, stays ignored.
     """

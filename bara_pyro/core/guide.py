@@ -58,7 +58,7 @@ class SiteGuide(Module, AutoMessenger):  # type: ignore[metaclass]  # Pyro compu
                 f"{type(model).__name__}: choose a guide for its latents."
             )
         super().__init__(model)
-        # A root name of its own: otherwise guide and model parameters could share names in Pyro's store.
+        # A separate root name: otherwise guide and model parameters could share names in Pyro's store.
         self._pyro_name = "guide"
         # A list, because setting an attribute of a PyroModule costs as much as a small matrix product.
         self._inputs: list[tuple[Tensor | None, Tensor | None]] = []

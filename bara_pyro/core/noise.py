@@ -164,7 +164,8 @@ class CounterNoise:
 
     def draw_global(self, site: str, fn: TorchDistribution) -> Tensor:
         """Draw a site that all rows share, `S x batch x event`."""
-        # If it depends on another drawn latent, the distribution has a draw dimension left of its own two.
+        # If it depends on another drawn latent, the distribution has a further dimension for draws on the
+        # left.
         batch = fn.batch_shape[-2:]
         places = torch.arange(batch.numel(), device=self.draws.device).reshape(batch)
         shape = (len(self.shared), *batch, *fn.event_shape)

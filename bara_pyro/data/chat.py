@@ -22,7 +22,7 @@ def chat_frame(tokenizer: Tokenizer, system: str | None = None) -> ChatFrame:
     end and for templates that open the turn with thoughts, which an answer does not have.
 
     Args:
-        tokenizer: of the language model.
+        tokenizer: the language model's tokenizer.
         system: text of the system message; None leaves it to the template.
 
     Raises:
@@ -68,7 +68,7 @@ def prompt_tokens(
 
     Args:
         prompt: a text or messages.
-        tokenizer: with a chat template if the prompt is messages.
+        tokenizer: a tokenizer, with a chat template if the prompt is messages.
         what: name of the prompt in errors.
         options: further arguments of the template.
 
@@ -118,7 +118,7 @@ def answered(
     Args:
         prompt: the messages before the reply.
         reply: the assistant's message.
-        tokenizer: with a chat template.
+        tokenizer: a tokenizer with a chat template.
         what: name of the conversation in errors.
         options: further arguments of the template.
 

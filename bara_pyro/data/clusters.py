@@ -37,13 +37,13 @@ def as_compared(text: str) -> str:
 
 
 def together(rows: Sequence[Example], *, clusters: bool = True, passages: bool = False) -> list[str]:
-    """Return the name of each row's group; an empty name marks a row that is alone.
+    """Return the name of each row's group; a row without others in its group has an empty name.
 
     Rows of one cluster belong together, and so do rows with the same text (`compared_text`). Groups are
     transitive: a text that two authors share joins all texts of both. A text that all rows share joins none.
 
     Args:
-        rows: to group.
+        rows: rows to group.
         clusters: whether rows of one `cluster` belong together.
         passages: whether rows about one passage belong together, whatever their questions.
 
@@ -115,7 +115,7 @@ def folds(names: Sequence[str], count: int) -> list[int]:
     """Return the fold of each row, 0 to `count` - 1; all rows of a group are in one fold.
 
     Each group goes to the fold with the fewest rows so far. There are at most as many folds as groups; if all
-    rows are of one group, each counts as a group of its own.
+    rows are in one group, each row counts as a separate group.
 
     Examples:
         >>> from bara_pyro.data.clusters import folds
@@ -144,7 +144,7 @@ def set_aside(
     is too large, or if a class would be left without rows.
 
     Args:
-        rows: to split.
+        rows: rows to split.
         most: the most rows to set aside.
         salt: put before each name, to get another order.
         column: name of the cluster column in errors.
@@ -205,7 +205,7 @@ def one_of_each(rows: Sequence[Example], *, clusters: bool = True) -> list[Examp
     If groups are independent, these rows are: a guarantee calibrated on them holds for a row of a new group.
 
     Args:
-        rows: to choose from.
+        rows: rows to choose from.
         clusters: whether rows of one cluster belong together; rows with the same text always do.
 
     Examples:

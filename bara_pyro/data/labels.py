@@ -19,8 +19,8 @@ def encode_labels(task: Task, tokenizer: Tokenizer, style: str = "auto") -> Task
     """Return a task with answers that a model can give: single tokens, or whole texts.
 
     Args:
-        task: as loaded.
-        tokenizer: of the language model.
+        task: the loaded task.
+        tokenizer: the language model's tokenizer.
         style: "words" answers with the names of the classes; "letters" assigns a letter to each (`CODES`, in
             class order, skipping codes that are not single tokens); "auto" uses letters unless the names are
             different single tokens; "texts" scores the whole text of each name (`data.texts`).
@@ -121,7 +121,7 @@ def as_asked(task: Task, labels: Sequence[str], names: Sequence[str]) -> Task:
     """Return a task with the order of classes, and the letters, that a model was trained with.
 
     Args:
-        task: with classes among `names`, in any order; or with rows that list their own options.
+        task: a task with classes among `names`, in any order; or with rows that list their own options.
         labels: the model's answers.
         names: the names of the model's classes; empty if each row lists its options.
 

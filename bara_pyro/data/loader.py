@@ -126,12 +126,12 @@ def check_effect(
     """Refuse options that have no effect on a task.
 
     Args:
-        name: of the task.
+        name: name of the task.
         made: whether its rows are generated, not read.
         test_file: file of test rows.
         test_fraction: share of the rows to test on.
         data_dir: folder of files.
-        revision: of a dataset on the hub.
+        revision: commit or tag of a dataset on the hub.
         of_files: whether another option is given that only applies to a user's own file.
 
     Raises:

@@ -60,7 +60,7 @@ def write_rows(path: Path, rows: Iterable[bytes], check: Callable[[Path], None])
 
     Args:
         path: the file.
-        rows: to write.
+        rows: rows to write.
         check: called with the temporary file before it replaces `path`; an exception keeps the old file.
 
     Raises:

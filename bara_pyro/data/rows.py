@@ -153,7 +153,7 @@ def carve(
     Args:
         train: the rows to split.
         rows: number of rows to split off.
-        seed: of the permutation.
+        seed: seed of the permutation.
         names: the group of each row (`bara_pyro.data.clusters.together`); whole groups are split off as long
             as they fit, so there may be fewer than `rows`. None: no groups.
 
@@ -212,7 +212,7 @@ def first_validation(rows: Sequence[R], wanted: int, name: str) -> Sequence[R]:
 
 
 def too_few(place: str, what: str, rows: int, test_fraction: float, kept: int = 1) -> DataError:
-    """Return the error for too few rows to hold any out, if `kept` of them must remain for training."""
+    """Return the error for too few rows to hold some out, if `kept` of them must remain for training."""
     # At least one row is held out if the fraction is more than half a row; exactly half rounds to none.
     half = min(0.5 / test_fraction, sys.maxsize)
     needed = max(kept, math.floor(half)) + 1

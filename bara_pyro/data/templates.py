@@ -87,7 +87,7 @@ def written(
 
     Args:
         messages: the messages before the reply.
-        tokenizer: with a chat template.
+        tokenizer: a tokenizer with a chat template.
         what: name of the messages in errors, for example "row 'a'".
         options: further arguments of the template (`data.tools.template_options`).
         reply: the assistant's message.

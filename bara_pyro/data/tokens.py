@@ -34,7 +34,7 @@ def leading(tokenizer: Tokenizer, texts: Sequence[str], count: int) -> list[Lead
 
     Args:
         tokenizer: a Hugging Face tokenizer.
-        texts: of any length.
+        texts: texts of any length.
         count: number of tokens wanted of each. A text that is not `whole` gets exactly this many, or fewer if
             it has more than `MOST` characters per token.
 

@@ -76,7 +76,7 @@ def look(folder: Path, system: System, options: Options, out: Path | None = None
     Args:
         folder: folder of the run.
         system: the fitted run.
-        options: how many rows and draws to use.
+        options: numbers of rows and draws to use.
         out: folder of the report; `report` inside the run's folder if None.
     """
     name = system.config.task.evaluate_on

@@ -1,1 +1,1 @@
-"""The uses: each a room of its own that stands on the library, and that the library does not know."""
+"""Uses of the library (replies, hub, serving and others), which the other packages never import."""

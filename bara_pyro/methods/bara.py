@@ -136,7 +136,7 @@ def _build(
 
 
 def _around_given(model: BaRA, guide: AmortizedGuide) -> None:
-    """Train Phi alone, from the given adapter on, which is that of Phi = 1."""
+    """Train only Phi, from the given adapter, which corresponds to Phi = 1."""
     model.requires_grad_(False)
     guide.centre(1.0)
 

@@ -285,7 +285,7 @@ def build(
     """Make the model and the guide of a method.
 
     Args:
-        config: from `method_config`.
+        config: settings from `method_config`.
         backbone: the frozen language model.
         num_data: number of training examples.
         adapter: options such as `r`, `lora_alpha` and `target_modules`.

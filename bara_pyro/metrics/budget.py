@@ -25,7 +25,7 @@ class BudgetComparison:
     """The replies that the first method needs to reach the second's score at its largest budget.
 
     Attributes:
-        target: that score, in its unit.
+        target: the score to reach, in its unit.
         budget: the smallest number of replies at which the first method reaches the target; None if it never
             does.
         reference: the smallest number of replies at which the second method reaches the target. It is below

@@ -84,7 +84,7 @@ def spread_weights(weights: Floats, clusters: Sequence[str], level: float) -> tu
     Corrected weights may be slightly negative.
 
     Args:
-        weights: from `prompt_weights`, `resamples x prompts`.
+        weights: weights from `prompt_weights`, `resamples x prompts`.
         clusters: the cluster of each prompt.
         level: nominal coverage.
     """

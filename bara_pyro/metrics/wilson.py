@@ -18,7 +18,7 @@ def wilson(rate: float, rows: int, level: float = 0.95) -> tuple[float, float]:
     Source: Wilson 1927, J. Am. Stat. Assoc. 22, 209-212.
 
     Args:
-        rate: in percent; ties may count half.
+        rate: rate in percent; ties may count half.
         rows: number of rows n.
         level: nominal coverage, between 0 and 1.
 

@@ -81,7 +81,7 @@ def build_backbone(
 
     Args:
         out: the folder, created if needed.
-        seed: of the initial weights and of the corpus.
+        seed: seed of the initial weights and of the corpus.
         steps: optimiser steps; default: `STEPS`.
         progress: called after each step with (step, steps, loss).
         world: seed of the world of the corpus; it is stored in the model's configuration.

@@ -59,7 +59,7 @@ def micro_task(name: str, seed: int = 0, world: int = WORLD_SEED) -> Task:
 
     Args:
         name: one of `TASKS`.
-        seed: of the questions and the drawn answers.
+        seed: seed of the questions and the drawn answers.
         world: seed of the world; the language model must know this world. The shipped one knows the default.
 
     Raises:

@@ -68,7 +68,7 @@ class World:
         seed: the seed of the world; the shipped backbone knows the world of `WORLD_SEED`.
 
     Attributes:
-        seed: as given.
+        seed: seed of the world.
         residents: the residents that tasks ask about; see `split`.
         newcomers: residents that only the near-shift task asks about.
     """

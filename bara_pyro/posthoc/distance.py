@@ -100,17 +100,18 @@ class Distance(FittedToRows):
 
     @torch.no_grad()
     def fit(self, states: Tensor, log_probs: Tensor, groups: Sequence[str] | None = None) -> dict[str, float]:
-        """Set mean, whitening, radius and scale from training rows; no label is looked at.
+        """Set mean, whitening, radius and scale from training rows, without their labels.
 
         Args:
             states: `n x d`, of at least `FEWEST` rows.
             log_probs: `n x C`, of the fitted program at the posterior mean; -inf where a row does not offer
                 an answer.
-            groups: the name of each row's group (`bara_pyro.data.clusters.together`); None: each is alone.
+            groups: the name of each row's group (`bara_pyro.data.clusters.together`); None: each row is its
+                own group.
 
         Returns:
-            `radius` (q), `scale` (sigma: the root mean square over rows of each one's logits about their
-            mean, of the answers that it offers), `shrinkage` (of the covariance), `rows`.
+            `radius` (q); `scale` (sigma, the root mean square over rows of the offered answers' logits about
+            their mean); `shrinkage` of the covariance; and the number of `rows`.
 
         Raises:
             DataError: there are too few rows.

@@ -88,7 +88,7 @@ def ask(
         name: name of the rows in notes, for example "validation".
         given: columns that the user names, if the rows have not been read yet.
         samples: posterior draws S; 0 for the posterior mean.
-        seed: of the draws; default: the run's seed.
+        seed: seed of the draws; default: the run's seed.
         on_rows: called with the number of rows just done.
 
     Raises:

@@ -19,9 +19,9 @@ def for_rows(config: RunConfig, rows: int, held_out: int | None = None) -> RunCo
     """Return a configuration completed with the defaults for this number of training rows.
 
     Args:
-        config: to complete.
+        config: the settings to complete.
         rows: number of training rows.
-        held_out: how many of them split-half calibration can hold out; None: half.
+        held_out: number of rows that split-half calibration can hold out; None: half.
 
     Raises:
         ConfigError: `may_double` is set without split-half calibration.

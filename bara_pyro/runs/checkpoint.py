@@ -30,10 +30,10 @@ def save_checkpoint(
     All processes must call this; the first one writes, with the random states of all.
 
     Args:
-        folder: of the run.
+        folder: folder of the run.
         svi: the inference to save.
         step: number of steps done.
-        identity: what a resumed run must share (configuration, backbone, rows), by name.
+        identity: facts that a resumed run must share (configuration, backbone, rows), by name.
         ranks: the processes that train together.
     """
     states = {"cpu": torch.get_rng_state()}

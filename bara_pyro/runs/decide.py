@@ -186,7 +186,7 @@ def write_decisions(path: str | Path, rows: Sequence[Json], separator: str = ","
     Args:
         path: a .jsonl, .parquet, .tsv or .csv file.
         rows: the decisions.
-        separator: of a .csv file.
+        separator: separator of a .csv file.
     """
     path = Path(path)
     if path.suffix.lower() == ".jsonl":

@@ -16,7 +16,7 @@ def halves(clusters: Sequence[str], seed: int) -> tuple[list[int], list[int]]:
 
     Args:
         clusters: the group of each row (`bara_pyro.data.clusters.together`); empty if it has none.
-        seed: of the order of the groups; if all have the same size, the first ones are fitted.
+        seed: seed of the order of the groups; if all have the same size, the first ones are fitted.
 
     Returns:
         Two lists of indices. If all rows are of one group, the groups are ignored.

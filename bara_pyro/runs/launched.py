@@ -4,7 +4,7 @@ import os
 
 
 def rank() -> int:
-    """Return the rank of this process among those of one training; 0 if it is alone."""
+    """Return the rank of this process in the training; 0 if it is the only process."""
     return int(os.environ.get("RANK", "0"))
 
 

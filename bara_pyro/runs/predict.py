@@ -164,7 +164,7 @@ def rows_to_evaluate(folder: Path, config: RunConfig) -> Task | ReplyTask:
     row needs its answer. Classes are matched by name.
 
     Args:
-        folder: of the run.
+        folder: folder of the run.
         config: the run's configuration, with changed settings of the task.
 
     Raises:

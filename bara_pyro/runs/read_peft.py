@@ -85,7 +85,7 @@ def read_peft(name: str) -> GivenAdapter:
 
     Args:
         name: a folder with `adapter_config.json` and `adapter_model.safetensors`, a hub name, or the copy
-            that an unfinished run keeps of its own.
+            in the folder of an unfinished run.
 
     Raises:
         ConfigError: a file is missing or damaged, or the adapter is not a plain LoRA.
@@ -174,7 +174,7 @@ def _factors(file: Path, name: str, *, others: bool = False) -> dict[str, Factor
 
     Args:
         file: safetensors.
-        name: of the adapter, for errors.
+        name: name of the adapter, for messages.
         others: ignore other tensors instead of refusing them.
     """
     try:

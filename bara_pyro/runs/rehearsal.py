@@ -63,7 +63,7 @@ def rehearsal_of(system: System, steps: int) -> tuple[System, EncodedSplit]:
 
     Args:
         system: the run's own system.
-        steps: of the run; the second fit has as many passes over its rows as the run over all.
+        steps: steps of the run; the second fit has as many passes over its rows as the run over all.
     """
     split, c = system.split("train"), system.config
     learnt, held_out = halves_of(system)

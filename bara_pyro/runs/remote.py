@@ -29,11 +29,11 @@ def is_address(run: object) -> bool:
 def predict_remotely(address: str, data: "Data", on_rows: Callable[[int], None] | None = None) -> Answers:
     """Predict the answers of rows with the run, the draws and the seed of a server.
 
-    Without identifiers of their own, rows are called `row-1`, `row-2`, ..., as `predict` does: a row gets the
+    Rows without identifiers are named `row-1`, `row-2`, ..., as in `predict`, so that a row gets the
     answer that it would get without a server.
 
     Args:
-        address: of `bara serve`, such as "http://127.0.0.1:8000".
+        address: address of a server that `bara serve` started, such as "http://127.0.0.1:8000".
         data: see `data.tables.read_table`; the columns have the names of the training rows.
         on_rows: called with the number of rows just done.
 

@@ -300,7 +300,7 @@ def assemble(
         backbone: the language model.
         task: the rows.
         num_data: number of training rows.
-        rank_pattern: of a pruned or given adapter: path of a module -> its rank.
+        rank_pattern: ranks of a pruned or given adapter, path of a module -> rank.
     """
     conversations = task if isinstance(task, ReplyTask) else None
     labelled = Task(task.name, (), notes=task.notes) if isinstance(task, ReplyTask) else task

@@ -88,7 +88,7 @@ def train(
     every step, and only the first writes; `out` must be a folder that all of them can read.
 
     Args:
-        system: from `build_system`; trained in place.
+        system: a system from `build_system`, trained in place.
         out: folder of the run.
         resume: continue from the last checkpoint in `out`, or start if there is none; a finished run is only
             loaded.

@@ -24,7 +24,7 @@ def batches_in(path: Path, of_all: int = WITHOUT_END) -> Iterator["pa.RecordBatc
     """Yield the rows of a Parquet file in batches of `ROWS`, each of at most `MOST` bytes.
 
     Args:
-        path: of the file.
+        path: path of the file.
         of_all: the most bytes that all batches may take together.
 
     Raises:

@@ -44,7 +44,7 @@ class TemplateRenderer:
 
         Args:
             template: the template.
-            messages: of one conversation.
+            messages: messages of one conversation.
             options: further variables of the template, such as special tokens.
             how: further arguments of `transformers.utils.chat_template_utils.render_jinja_template`.
 
@@ -135,7 +135,7 @@ def rendered(
     """Return messages as a tokenizer's chat template writes them.
 
     Args:
-        tokenizer: of transformers, with a chat template.
+        tokenizer: a tokenizer of transformers with a chat template.
         messages: roles and contents.
         options: `tools`, `documents` and further variables of the template.
         opened: whether to begin the assistant's turn after the messages.

@@ -1,1 +1,1 @@
-"""One file a command; what is heavy is imported where it is used, so that help stays quick."""
+"""Commands, one per file; heavy imports are inside the functions, so that help is quick."""

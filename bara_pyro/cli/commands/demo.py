@@ -30,7 +30,7 @@ def demo(
     """Fine-tune LoRA and BaRA on a small task, and show on one page how far to trust each.
 
     Takes a few minutes and needs no download. An interrupted demonstration continues, and a finished one is
-    shown again; --overwrite starts it anew.
+    shown again; --overwrite starts it again.
     """
     from bara_pyro.cli import demo as program
     from bara_pyro.cli.demo_page import METHODS

@@ -132,7 +132,7 @@ def _evaluation_config(
 
     data = config.dump()
     if "name" in task:
-        # What belongs to the rows trained on does not hold for other rows.
+        # Settings of the training rows do not apply to other rows.
         data["task"] = {key: data["task"][key] for key in OF_THE_MODEL if key in data["task"]}
     for key, value in task.items():
         set_key(data, f"task.{key}", value)

@@ -91,7 +91,7 @@ def card(
 ) -> None:
     """Measure every task before training, by LoRA and by the truth, and write the card.
 
-    A card that was interrupted goes on where it stopped.
+    An interrupted card continues where it stopped.
     """
     from bara_pyro.cli.outputs import check_file
     from bara_pyro.runs.answers_file import world_card_in

@@ -40,7 +40,7 @@ def inspect_run(
     Args:
         folder: folder of the run.
         system: the run.
-        options: how many rows and draws to use.
+        options: numbers of rows and draws to use.
         out: folder for the report; `report` inside the run's folder if None.
         on_part: called with 1 after each part and after the page.
 
