@@ -21,6 +21,7 @@ The equality holds if no two scores are equal; ties make P larger.
 """
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -60,10 +61,17 @@ class PredictionSets:
         return nonconformity(log_probs, self.score) <= self.threshold
 
     @property
-    def law(self) -> tuple[int, int]:
+    def coverage_beta(self) -> tuple[int, int]:
         """The parameters of the Beta distribution of the coverage on new rows."""
         missed = allowed(self.rows, self.alpha)
         return self.rows + 1 - missed, missed
+
+    @property
+    def law(self) -> tuple[int, int]:
+        """Old name of `coverage_beta`."""
+        sentence = "law is now coverage_beta: the old name goes with the next version."
+        warnings.warn(sentence, DeprecationWarning, stacklevel=2)
+        return self.coverage_beta
 
 
 def prediction_sets(

@@ -1,4 +1,4 @@
-"""Prediction sets and detection: ranks by enumeration, coverage and false alarms by their exact laws."""
+"""Prediction sets and detection: ranks by enumeration, coverage and false alarms by their exact distributions."""
 
 import math
 
@@ -64,8 +64,10 @@ def test_the_coverage_of_rows_to_come_has_its_beta_law() -> None:
         labels = (torch.rand(39, generator=generator) >= p).long()
         sets = prediction_sets(torch.stack([p, 1 - p], 1).log(), labels, alpha=0.1)
         found.append(1 - (1 - sets.threshold) ** 2)
-    assert sets.law == (36, 4)
-    assert kstest(found, beta(*sets.law).cdf).pvalue > 0.01
+    assert sets.coverage_beta == (36, 4)
+    with pytest.warns(DeprecationWarning, match="coverage_beta"):
+        assert sets.law == sets.coverage_beta
+    assert kstest(found, beta(*sets.coverage_beta).cdf).pvalue > 0.01
     for a, b in ((37, 3), (35, 5)):  # a rank beside it
         assert kstest(found, beta(a, b).cdf).pvalue < 1e-6
 
