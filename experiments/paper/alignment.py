@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from transformers import AutoConfig
 
-from bara_pyro.errors import BaraError, ConfigError
+from bara_pyro.errors import SandboxError
 from bara_pyro.extras.replies.generation import Reply, generate
 from bara_pyro.extras.replies.generation.prompts import encode_prompts
 from bara_pyro.extras.replies.reward import RewardModel, load_reward_model, score_replies
@@ -63,7 +64,7 @@ CAPTION = "AlpacaEval (wins), HumanEval (pass), OpenLLM tasks (tax: accuracy min
 
 
 def looked_at(
-    system: System, data: Path | None, name: str, replies: int, new_tokens: int, rows: int | None
+    system: System, data: Path, name: str, replies: int, new_tokens: int, rows: int | None
 ) -> dict[str, Any]:
     """Return what a model writes and forgets.
 
@@ -79,9 +80,8 @@ def looked_at(
         `chat` and `programs`, each with `best` (percent, for n = 1 to `replies`), `diversity` and `entropy`
         (nats a token); `tax`: task -> accuracy in percent before and after; `judge`.
     """
-    folder = checked(data)
-    asked = read_jsonl(folder / "alpaca_eval" / "eval.jsonl")[:rows]
-    problems = load_humaneval(folder / "humaneval" / "test.jsonl")[:rows]
+    asked = read_jsonl(data / "alpaca_eval" / "eval.jsonl")[:rows]
+    problems = load_humaneval(data / "humaneval" / "test.jsonl")[:rows]
     reward = reward_model(name, str(system.backbone.device))
     instructions = [row["instruction"] for row in asked]
     tokenizer = system.backbone.tokenizer
@@ -102,16 +102,9 @@ def looked_at(
             "best": pass_at_k_per_problem(outcomes, range(1, replies + 1)).mean(0).tolist(),
             **_spread(programs),
         },
-        "tax": taxed(system, folder, rows),
+        "tax": taxed(system, data, rows),
         "judge": {"name": name, "held_out": reward.held_out},
     }
-
-
-def checked(data: Path | None) -> Path:
-    """Return the folder of the rows; a `ConfigError` if there is none."""
-    if data is None:
-        raise ConfigError("The table 'alignment' reads its rows from a folder: give --data.")
-    return data
 
 
 @lru_cache(maxsize=1)
@@ -169,14 +162,17 @@ def tax_of(found: dict[str, dict[str, float]]) -> float:
     return float(np.mean([scores["after"] - scores["before"] for scores in found.values()]))
 
 
-def missing(data: Path | None) -> list[str]:
-    """Return what this table lacks here."""
-    found = []
+def missing(data: Path | None, name: str) -> list[str]:
+    """Return what this table lacks here, of its rows, its judge and the sandbox."""
+    if data is None:
+        return ["the table 'alignment' reads its rows from a folder: give --data"]
+    files = ("alpaca_eval/eval.jsonl", "humaneval/test.jsonl")
+    found = [f"{data / file} is missing" for file in files if not (data / file).exists()]
     try:
-        folder = checked(data)
-        files = ("alpaca_eval/eval.jsonl", "humaneval/test.jsonl")
-        found += [f"{folder / name} is missing" for name in files if not (folder / name).exists()]
         check_isolation()
-    except BaraError as error:
+        AutoConfig.from_pretrained(name)
+    except SandboxError as error:
         found.append(str(error))
+    except (OSError, ValueError) as error:
+        found.append(f"the judge {name} cannot be read: {str(error).partition(chr(10))[0]}")
     return found

@@ -157,6 +157,11 @@ ARMS = {
         ("gate form, learning rate 1e-3, steps by the number of rows: what `bara train` does by default",),
     ),
 }
+UNREAD = {
+    "phi": ("method.beta_theta", "method.random_kappa", "method.normalize_input", "train.local_lr_scale"),
+    "theta": ("method.beta_phi",),
+}
+"""Settings that BaRA with only one kind of gate does not have."""
 OPEN = (
     "BoolQ: the first 2,490 of its 9,427 training rows; its labels as in the data set, which the public code "
     "swaps",
@@ -201,9 +206,12 @@ def run_settings(run: Run, typed: Settings) -> dict[str, Any]:
     """Return the dotted settings of a run: the protocol's, the arm's, the variation's, and what was typed."""
     arm = ARMS[run.arm]
     share = {} if arm.kl_share is None else {"method.beta_phi": arm.kl_share * DATASETS[run.task].train}
+    own = {**PROTOCOL, **share, **arm.settings, **run.settings}
+    for key in UNREAD.get(own.get("method.latent", ""), ()):
+        own.pop(key, None)
     place = {"task.name": run.task, "seed": run.seed}
     place |= {"train.epochs": None} if "train.steps" in typed else {}
-    return {**PROTOCOL, **share, **arm.settings, **run.settings, **typed, **place}
+    return {**own, **typed, **place}
 
 
 def differences(typed: Settings) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import torch
 from bara_pyro.data import Task, answer_token_ids, encode_labels, first_rows, load_task
 from bara_pyro.data.reply_tasks import ReplyTask, load_replies
 from bara_pyro.diagnostics.gates.sparsity import gate_sparsity
-from bara_pyro.errors import BaraError
+from bara_pyro.errors import BaraError, ConfigError
 from bara_pyro.lm.backbone import Backbone
 from bara_pyro.lm.loading import load_backbone
 from bara_pyro.runs.config import load_config
@@ -151,7 +151,10 @@ def work(job: Job) -> Record:
 
 
 def _completed(job: Job) -> Record:
-    run, setup, system = job.run, job.setup, load_system(job)
+    run, setup = job.run, job.setup
+    if run.task == alignment.TASK and (missing := alignment.missing(setup.data, setup.judge)):
+        raise ConfigError("; ".join(missing))
+    system = load_system(job)
     others = {name: on_rows(system, setup, name) for name in run.shifted}
     for tested in (system, *others.values()):
         tested.encoded("test")  # a row that cannot be read is an error now, not after training
@@ -175,7 +178,7 @@ def _completed(job: Job) -> Record:
 def _tested(system: System, job: Job) -> Record:
     report, setup = evaluate_system(system, job.folder), job.setup
     replied = {}
-    if system.conversations:
+    if system.conversations and setup.data:
         how = (setup.judge, setup.replies, setup.new_tokens, setup.test_rows)
         replied = alignment.looked_at(system, setup.data, *how)
     rows = system.conversations or system.task

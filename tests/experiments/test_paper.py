@@ -15,12 +15,14 @@ from transformers import PreTrainedTokenizerFast
 
 from bara_pyro.data import load_task, prompt_text
 from bara_pyro.errors import ConfigError, Stopped
+from bara_pyro.runs.config import load_config
 from experiments.paper import alignment, command, runs
-from experiments.paper.plan import COSTS, seconds_of
+from experiments.paper.costs import COSTS, measured
+from experiments.paper.plan import seconds_of
 from experiments.paper.prompts import with_prompts
-from experiments.paper.protocol import DATASETS, SHIFTED, TRAINED_ON, Run, run_settings
+from experiments.paper.protocol import ARMS, DATASETS, SHIFTED, TRAINED_ON, Run, run_settings
 from experiments.paper.runs import Setup
-from experiments.paper.tables import PUBLISHED, TABLES
+from experiments.paper.tables import PUBLISHED, TABLES, runs_of
 
 Rows = list[dict[str, Any]]
 Command = Callable[..., Path]
@@ -145,6 +147,11 @@ def test_published_averages_are_those_of_the_published_scores() -> None:
     assert differ == [("in_distribution", "ece", "C-LoRA")]  # 8.14 is printed, 8.13 is the mean
 
 
+def test_every_run_of_every_table_has_valid_settings() -> None:
+    for run in runs_of(TABLES, [*ARMS], 1):
+        load_config(overrides=run_settings(run, {}))
+
+
 def test_typed_settings_win_over_the_arms_own() -> None:
     run = Run("bara", "winogrande_s", 0)
     assert (run_settings(run, {})["train.lr"], run_settings(run, {})["train.steps"]) == (1e-3, None)
@@ -153,7 +160,7 @@ def test_typed_settings_win_over_the_arms_own() -> None:
 
 @pytest.mark.slow
 def test_killed_and_resumed_it_has_the_same_records(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = ("--methods", "lora", "bara-paper", "--tasks", "winogrande_s")
+    asked = ("--methods", "lora", "bara", "--tasks", "winogrande_s")
     whole = records(run("whole", *asked))
     train, trained = runs.train, []
 
@@ -207,8 +214,20 @@ def test_the_plan_counts_what_a_hand_counts(run: Command, capsys: pytest.Capture
     assert taken == pytest.approx(7 * COSTS["blob"].step + 15 * COSTS["blob"].row)
 
 
+def test_a_measurement_knows_every_pair(model: Path, data: Path) -> None:
+    setup = Setup(str(model), Path("out"), data, typed={"backbone.dtype": "float32", "predict.samples": [2]})
+    pairs = [(arm, task) for arm in ("lora", "blob") for task in ("winogrande_s", "boolq")]
+    found = measured([Run(arm, task, 0) for arm, task in pairs], setup, COSTS, seconds=0.01)
+    assert set(found) == set(pairs)
+    assert all(cost.step > 0 < cost.row for cost in found.values())
+    first = found["lora", "winogrande_s"]
+    longer = found["lora", "boolq"].step / first.step  # of LoRA, which was measured on both
+    assert found["blob", "boolq"].step == pytest.approx(found["blob", "winogrande_s"].step * longer)
+
+
 def stubbed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Judge replies by their length and programs by its parity, and let the tax be two points."""
+    monkeypatch.setattr(alignment, "missing", lambda *_: [])
     monkeypatch.setattr(alignment, "reward_model", lambda *_: SimpleNamespace(held_out=None))
     monkeypatch.setattr(
         alignment, "score_replies", lambda _, pairs: torch.tensor([float(len(reply)) for _, reply in pairs])
@@ -228,15 +247,16 @@ def stubbed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_table(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     stubbed(monkeypatch)
     short = ("--replies", "2", "--new-tokens", "3", "--steps", "2")
-    folder = run("all", "--table", "all", "--methods", "lora", "blob", "bara", *short)
+    folder = run("all", "--table", "all", "--methods", "lora", "blob", "bara-paper", *short)
     assert not [record for record in records(folder).values() if "failed" in record]
     pages = {path.stem: path.read_text() for path in folder.glob("*.md")}
     assert set(pages) == set(TABLES)
     assert {path.stem for path in folder.glob("*.png")} == {"sparsity", "alignment"}
+    own_name = "BaRA, Algorithm 1"
     for name, page in pages.items():
         assert (name == "prior") == ("Gamma(0.5, 1.0)" in page)
         first = {"hierarchy": "phi", "prior": "Gamma(1.0, 1.0)"}.get(name)
-        own = cells(page, first, "BaRA, our defaults") if first else cells(page, "BaRA, our defaults")
+        own = cells(page, first, own_name) if first else cells(page, own_name)
         theirs = cells(page, first, "BaRA") if first else cells(page, "BaRA", "paper")
         assert "–" not in own[0] or name == "efficiency"  # a CPU has no GPU memory
         assert len(own[0]) == len(theirs[0])
