@@ -1,4 +1,4 @@
-"""Prediction sets and detection: ranks by enumeration, coverage and false alarms by their exact distributions."""
+"""Prediction sets and detection: ranks by enumeration, coverage and false alarms by exact distributions."""
 
 import math
 
