@@ -84,27 +84,27 @@ def train(
         ('summer', 'winter')
     """
     check_free(Path(out), resume)
-    given = ({} if method is None else {"method": method}) | by_key(settings)
+    typed = ({} if method is None else {"method": method}) | by_key(settings)
     for key, argument in ARGUMENTS.items():
-        if key in given:
-            raise ConfigError(f"{key}={given[key]!r} has its own argument: use {argument}=.")
+        if key in typed:
+            raise ConfigError(f"{key}={typed[key]!r} has its own argument: use {argument}=.")
     if isinstance(task, str | Path):
-        given["task.name"] = str(task)
+        typed["task.name"] = str(task)
     elif isinstance(task, ReplyTask):
-        given.setdefault("task.likelihood", "completion")
+        typed.setdefault("task.likelihood", "completion")
     backbone = model if isinstance(model, Backbone) else None
     if isinstance(model, Backbone):
-        own = {f"backbone.{key}": value for key, value in model.settings.items()}
-        for key, has in own.items():
-            if (requested := given.get(key, has)) != has:
+        of_model = {f"backbone.{key}": value for key, value in model.settings.items()}
+        for key, has in of_model.items():
+            if (requested := typed.get(key, has)) != has:
                 name = key.partition(".")[2]
                 raise ConfigError(
                     f"{name}={requested!r}, but the given language model has {name} {has}: leave {name} out, "
                     "or load the model with it."
                 )
-        given |= own
+        typed |= of_model
     elif isinstance(model, str | Path):
-        given["backbone.name"] = str(model)
+        typed["backbone.name"] = str(model)
     elif model is not None:
         raise ConfigError(
             f"model is a {type(model).__name__}: pass a name, a folder, or bp.Backbone(model, tokenizer)."
@@ -112,10 +112,10 @@ def train(
     started = None
     if resume and is_run(Path(out)):
         with_rows = not isinstance(task, str | Path | None)
-        started, config = resumed(Path(out), None, given, [], with_rows=with_rows)
+        started, config = resumed(Path(out), None, typed, [], with_rows=with_rows)
     else:
-        config = load_config(overrides=given)
-    rows = None if isinstance(task, str | Path | None) else rows_given(config, task, given.keys())
+        config = load_config(overrides=typed)
+    rows = None if isinstance(task, str | Path | None) else rows_given(config, task, typed.keys())
     run = build_run(started, config, backbone, rows)
     fit(run, Path(out), resume=resume, on_step=on_step, on_rehearsal=on_rehearsal)
     return run

@@ -43,9 +43,9 @@ def pair_of(run: Fitted | tuple[AdaptedLM, SiteGuide]) -> tuple[AdaptedLM, SiteG
     Raises:
         ConfigError: `run` is neither a run nor a pair, or the guide belongs to another model.
     """
-    given: Any = run
+    value: Any = run
     pair = (
-        given if isinstance(given, tuple) else (getattr(given, "model", None), getattr(given, "guide", None))
+        value if isinstance(value, tuple) else (getattr(value, "model", None), getattr(value, "guide", None))
     )
     if len(pair) != 2 or not isinstance(pair[0], AdaptedLM):
         raise ConfigError(

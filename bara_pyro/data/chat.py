@@ -42,21 +42,22 @@ def chat_frame(tokenizer: Tokenizer, system: str | None = None) -> ChatFrame:
         '[system] Be brief. [user] '
     """
     _check_chat(tokenizer)
-    asked = said_by_user(QUESTION)
+    question = said_by_user(QUESTION)
     opening: tuple[Message, ...] = () if system is None else ({"role": "system", "content": system},)
     reply = said_by_assistant(ANSWER)
     try:
-        whole = written((*opening, *asked), tokenizer, "a question", reply=reply).whole
+        written_text = written((*opening, *question), tokenizer, "a question", reply=reply).whole
     except DataError as error:
         if system is None:
             raise
-        written(asked, tokenizer, "a question", reply=reply)  # raises if the system message is not the cause
+        # This raises if the system message is not the cause.
+        written(question, tokenizer, "a question", reply=reply)
         raise DataError(
             f"The chat template of {model_of(tokenizer)} has no system message: leave out system (--system), "
             "or put its text into the rows."
         ) from error
-    given = whole.rpartition(ANSWER)[0]
-    before, _, after = given.rpartition(QUESTION)
+    before_answer = written_text.rpartition(ANSWER)[0]
+    before, _, after = before_answer.rpartition(QUESTION)
     opened = after.rstrip(" ")
     return ChatFrame(before, opened, after[len(opened) :])
 

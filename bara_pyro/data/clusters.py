@@ -185,16 +185,16 @@ def set_shares_aside(rows: Sequence[Example], counts: dict[int, int]) -> tuple[l
         The rows that stay and the rows set aside, each in the order of `rows`; none are set aside if no group
         fits.
     """
-    wanted, kept = Counter(counts), Counter(row.label for row in rows)
+    needed, remaining = Counter(counts), Counter(row.label for row in rows)
     order = sorted(_groups(rows), key=lambda group: min(_order(row.id) for row in group))
     taken: set[str] = set()
-    for whole in (False, True):
+    for any_class in (False, True):
         for group in order:
             classes = Counter(row.label for row in group)
-            fits = len(group) <= wanted.total() if whole else classes <= wanted
-            if fits and group[0].id not in taken and all(kept[c] > n for c, n in classes.items()):
-                wanted.subtract(classes)
-                kept -= classes
+            fits = len(group) <= needed.total() if any_class else classes <= needed
+            if fits and group[0].id not in taken and all(remaining[c] > n for c, n in classes.items()):
+                needed.subtract(classes)
+                remaining -= classes
                 taken |= {row.id for row in group}
     return _parted(rows, taken)
 

@@ -30,27 +30,27 @@ def find_columns(
         DataError: a named column is missing, or no column has a usual name; the error lists the columns.
     """
     listed = ", ".join(map(repr, there))
-    found: dict[str, Any] = {**given.named}
-    for kind, name in found.items():
+    chosen: dict[str, Any] = {**given.named}
+    for kind, name in chosen.items():
         if name not in there:
             raise DataError(
                 f"{place} has no column {name!r}, named by {option_of(kind)}: its columns are {listed}."
             )
     for kind in KINDS:
         # A second text is read as context only of a question; beside a text to classify it may be anything.
-        asked = kind != "context" or is_question(found.get("text", ""))
-        if asked and kind not in found and (name := _usual(kind, there, tuple(found.values()), place)):
-            found[kind] = name
+        applies = kind != "context" or is_question(chosen.get("text", ""))
+        if applies and kind not in chosen and (name := _usual(kind, there, tuple(chosen.values()), place)):
+            chosen[kind] = name
     for kind in ("text", "choices", "context"):
-        if "label" in found and found.get(kind) == found["label"]:
+        if "label" in chosen and chosen.get(kind) == chosen["label"]:
             raise DataError(
-                f"{place}: the column {found['label']!r} is read as the answer and as {KINDS[kind].holds}: "
+                f"{place}: the column {chosen['label']!r} is read as the answer and as {KINDS[kind].holds}: "
                 f"name another column with {option_of(kind)}."
             )
-    lacking = [kind for kind in ("text", "label") if kind not in found and (kind == "text" or answers)]
+    lacking = [kind for kind in ("text", "label") if kind not in chosen and (kind == "text" or answers)]
     for kind in [*lacking]:
-        if last_words and (name := _named_for(kind, there, tuple(found.values()), place)):
-            found[kind] = name
+        if last_words and (name := _named_for(kind, there, tuple(chosen.values()), place)):
+            chosen[kind] = name
             lacking.remove(kind)
     if lacking:
         kinds = " and no column for ".join(KINDS[kind].holds for kind in lacking)
@@ -59,10 +59,10 @@ def find_columns(
         if "label" in lacking and not {"messages", *REPLIES}.isdisjoint(there):  # the rows hold replies
             replies = ", or learn replies with likelihood='completion' (--likelihood completion)"
         raise DataError(
-            f"{place} has no column for {kinds} among {listed}{_read_already(found)}: name it with "
+            f"{place} has no column for {kinds} among {listed}{_read_already(chosen)}: name it with "
             f"{options}{replies}."
         )
-    return Columns(**found)
+    return Columns(**chosen)
 
 
 def _read_already(columns: dict[str, str]) -> str:

@@ -155,12 +155,12 @@ def joined_turns(
     Raises:
         DataError: the turns begin with a prompt that differs from the column's.
     """
-    (own, asked), (other, said) = map(_opening, (given, turns))
-    again = _same(said[: len(asked)], asked)
-    if again and (not own or not other or _same(own, other)):
-        return (*(own or other), *asked, *said[len(asked) :])
-    if again or (said and said[0]["role"] == given[-1]["role"] == "user"):
-        first = other[0] if again else said[0]
+    (first_opening, first_turns), (other_opening, other_turns) = map(_opening, (given, turns))
+    again = _same(other_turns[: len(first_turns)], first_turns)
+    if again and (not first_opening or not other_opening or _same(first_opening, other_opening)):
+        return (*(first_opening or other_opening), *first_turns, *other_turns[len(first_turns) :])
+    if again or (other_turns and other_turns[0]["role"] == given[-1]["role"] == "user"):
+        first = other_opening[0] if again else other_turns[0]
         raise DataError(
             f"The messages of {where} begin with the {first['role']}'s {first['content'][:60]!r}, which "
             f"differs from {column!r}: leave {column!r} out, or begin with its content."
@@ -190,34 +190,34 @@ def messages_of(value: object, where: str, column: str) -> list[Message]:
         DataError: the cell is not a list of messages, or a message has no role, or neither a text nor tool
             calls.
     """
-    found = [_message(part, where) for part in value] if is_list(value) else []
-    whole = [message for message in found if message is not None]
-    if not whole or len(whole) < len(found):
+    parts = [_message(part, where) for part in value] if is_list(value) else []
+    messages = [message for message in parts if message is not None]
+    if not messages or len(messages) < len(parts):
         raise DataError(
             f"{column!r} of {where} is {_shown(value)}: give {'' if column == 'messages' else 'a text or '}a "
             "list of messages, each with a 'role' and a text as 'content'."
         )
-    return whole
+    return messages
 
 
 def _message(value: object, where: str) -> Message | None:
     """Return a value as a message, or None if it is not one."""
     if not isinstance(value, Mapping):
         return None
-    found = {str(key): part for key, part in value.items() if part is not None}
-    if "tool_calls" in found:
-        calls = found.pop("tool_calls")
+    message = {str(key): part for key, part in value.items() if part is not None}
+    if "tool_calls" in message:
+        calls = message.pop("tool_calls")
         if calls not in ("", "[]", [], ()):
-            found["tool_calls"] = tool_calls(calls, where)
-            found.setdefault("content", "")
-    if is_list(parts := found.get("content")):
+            message["tool_calls"] = tool_calls(calls, where)
+            message.setdefault("content", "")
+    if is_list(parts := message.get("content")):
         texts = [
             part["text"] for part in parts if isinstance(part, Mapping) and part.keys() == {"type", "text"}
         ]
         if texts and len(texts) == len(parts) and all(isinstance(text, str) for text in texts):
-            found["content"] = "".join(texts)  # as templates join parts
-    fine = isinstance(found.get("role"), str) and isinstance(found.get("content"), str)
-    return found if fine else None
+            message["content"] = "".join(texts)  # as templates join parts
+    fine = isinstance(message.get("role"), str) and isinstance(message.get("content"), str)
+    return message if fine else None
 
 
 def _shown(value: object) -> str:

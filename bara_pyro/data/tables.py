@@ -115,9 +115,9 @@ def _parquet(path: Path) -> DataTable:
 
     with _as_parquet(path) as schema:
         table = pa.Table.from_batches(batches_in(path, MOST_WHOLE), schema)
-        found = _from_arrow(table, path)
-    require_rows(found.rows, path)
-    return found
+        rows = _from_arrow(table, path)
+    require_rows(rows.rows, path)
+    return rows
 
 
 def _parquet_rows(path: Path) -> Iterator[Json]:
@@ -145,12 +145,12 @@ def _categories(table: "pa.Table") -> dict[str, tuple[str, ...]]:
     about = json.loads((table.schema.metadata or {}).get(b"pandas", b"{}"))
     columns = about.get("columns", ())
     categorical = {one["field_name"] for one in columns if one["pandas_type"] == "categorical"}
-    found = {}
+    by_column = {}
     for name in table.column_names:
         if name in categorical and pa.types.is_dictionary(table.schema.field(name).type):
             [chunk, *_] = table[name].unify_dictionaries().chunks or [None]
-            found[name] = _named(chunk.dictionary.to_pylist()) if chunk else ()
-    return {name: values for name, values in found.items() if values}
+            by_column[name] = _named(chunk.dictionary.to_pylist()) if chunk else ()
+    return {name: values for name, values in by_column.items() if values}
 
 
 def _named(categories: Iterable[object]) -> tuple[str, ...]:

@@ -48,13 +48,13 @@ class Form:
 
     def of(self, message: Message) -> Message:
         """Return a message in this form; its tool calls must have objects as arguments."""
-        found = with_arguments(message, _json) if self.as_text else dict(message)
-        content = found["content"]
+        formed = with_arguments(message, _json) if self.as_text else dict(message)
+        content = formed["content"]
         if self.absent and content == "":
-            del found["content"]
+            del formed["content"]
         elif self.in_parts:
-            found["content"] = [{"type": "text", "text": content}]
-        return found
+            formed["content"] = [{"type": "text", "text": content}]
+        return formed
 
 
 @dataclass(frozen=True)
@@ -104,13 +104,13 @@ def written(
     for form in _forms(parsed_messages):
         writer = partial(_rendered, tokenizer, form, answered=reply is not None)
         try:
-            found, missing = _tried(parsed_messages, options, writer)
+            texts, missing = _tried(parsed_messages, options, writer)
         except FAILURES as error:
             failed = failed or error
             continue
-        missing += _spoiled(parsed_messages, form, found.whole)
+        missing += _spoiled(parsed_messages, form, texts.whole)
         if not missing:
-            return found
+            return texts
         lost = missing if not lost or len(missing) < len(lost) else lost
     if lost:
         raise _left_out(lost[0], tokenizer, what)
@@ -173,8 +173,8 @@ def _rendered(
     """Return the text up to the assistant's turn, and the whole text; they are the same unless `answered`."""
     formed = [form.of(message) for message in messages]
     prompt = formed[:-1] if answered else formed
-    given = rendered(tokenizer, prompt, options, opened=True)
-    return given, rendered(tokenizer, formed, options, opened=False) if answered else given
+    before = rendered(tokenizer, prompt, options, opened=True)
+    return before, rendered(tokenizer, formed, options, opened=False) if answered else before
 
 
 def _tried(messages: Sequence[Message], options: Fields, writer: Writer) -> tuple[Written, list[Text]]:
@@ -183,7 +183,7 @@ def _tried(messages: Sequence[Message], options: Fields, writer: Writer) -> tupl
     Each text must be in the output. The template is also run with a unique mark in place of each text, which
     must be in that output: a short text may be there by chance.
     """
-    given, whole = writer(messages, options)
+    before, full = writer(messages, options)
     texts: list[Text] = []
     with_marks, beside = marked(messages, options, texts)
     marks = {mark_of(number): text for number, text in enumerate(texts) if text.is_marked}
@@ -191,16 +191,16 @@ def _tried(messages: Sequence[Message], options: Fields, writer: Writer) -> tupl
         _, tried = writer(with_marks, beside)
     except FAILURES:  # the template parses a text
         tried = "".join(marks)
-    bare = _bare(whole)
+    bare = _bare(full)
     missing = [
         *(text for mark, text in marks.items() if mark not in tried),
         *(text for text in texts if _bare(text.said) not in bare and _bare(_inside(text.said)) not in bare),
     ]
     tail = tried[max((tried.rfind(mark) + len(mark) for mark in marks), default=0) :]
-    if not tail or not whole.endswith(tail):  # the ending depends on a text
-        said = messages[-1]["content"].strip()
-        tail = whole.rpartition(said)[2] if said else ""
-    return Written(given, whole, tail), missing
+    if not tail or not full.endswith(tail):  # the ending depends on a text
+        last_text = messages[-1]["content"].strip()
+        tail = full.rpartition(last_text)[2] if last_text else ""
+    return Written(before, full, tail), missing
 
 
 def _spoiled(messages: Sequence[Message], form: Form, whole: str) -> Iterator[Text]:
@@ -208,10 +208,10 @@ def _spoiled(messages: Sequence[Message], form: Form, whole: str) -> Iterator[Te
     for message in messages:
         for call in message.get("tool_calls", ()):
             arguments = call["function"]["arguments"]
-            own = _json(arguments)
-            wrong = _inside(own) if form.as_text else str(arguments)
-            if wrong != own and wrong in whole:
-                yield Text(message["role"], "tool_calls", own)
+            as_json = _json(arguments)
+            wrong = _inside(as_json) if form.as_text else str(arguments)
+            if wrong != as_json and wrong in whole:
+                yield Text(message["role"], "tool_calls", as_json)
         for part in form.of(message).get("content", ()) if form.in_parts else ():
             if str(part) in whole or _json(part) in whole:
                 yield Text(message["role"], "content", part["text"])

@@ -38,7 +38,7 @@ def template_options(row: Fields, where: str) -> Json:
     for column, way_out in UNREAD.items():
         if row.get(column) not in (None, "", [], {}):
             raise DataError(f"{where} has a column {column!r}, which is not read: leave it out ({way_out}).")
-    found: Json = {}
+    columns: Json = {}
     for column in (TOOLS, DOCUMENTS):
         value = parsed(row.get(column))
         if value in (None, "", []):
@@ -49,15 +49,15 @@ def template_options(row: Fields, where: str) -> Json:
                 f"{column!r} of {where} is {str(value)[:60]!r}: give a list of objects, or its JSON."
             )
         _check_whole(row[column], column, where)
-        found[column] = objects
+        columns[column] = objects
     options = parsed(row.get(OPTIONS))
     if options in (None, ""):
-        return found
+        return columns
     if not isinstance(options, Mapping):
         raise DataError(f"{OPTIONS!r} of {where} is {str(options)[:60]!r}: give an object, or its JSON.")
-    if twice := sorted(found.keys() & options.keys()):
+    if twice := sorted(columns.keys() & options.keys()):
         raise DataError(f"{where} has {twice[0]!r} both as a column and in {OPTIONS!r}: leave one out.")
-    return found | {name: value for name, value in options.items() if value is not None}
+    return columns | {name: value for name, value in options.items() if value is not None}
 
 
 def tool_calls(value: object, where: str) -> list[Json]:
@@ -68,45 +68,45 @@ def tool_calls(value: object, where: str) -> list[Json]:
     """
     calls = parsed(value)
     if is_list(calls) and calls is value:
-        own = [_function(call).get("arguments") for call in calls if isinstance(call, Mapping)]
-        _check_whole(own, "arguments", where)
-    found = [_call(parsed(call), where) for call in calls] if is_list(calls) else []
-    if not found:
+        arguments = [_function(call).get("arguments") for call in calls if isinstance(call, Mapping)]
+        _check_whole(arguments, "arguments", where)
+    read_calls = [_call(parsed(call), where) for call in calls] if is_list(calls) else []
+    if not read_calls:
         raise DataError(f"'tool_calls' in {where} are {str(value)[:60]!r}: give a list of calls.")
-    return found
+    return read_calls
 
 
 def _call(call: object, where: str) -> Json:
-    whole = call if isinstance(call, Mapping) else {}
-    function = _function(whole)
-    name, given = function.get("name"), function.get("arguments")
-    arguments = {} if given in (None, "") else given
+    fields = call if isinstance(call, Mapping) else {}
+    function = _function(fields)
+    name, raw = function.get("name"), function.get("arguments")
+    arguments = {} if raw in (None, "") else raw
     if not isinstance(name, str) or not isinstance(parsed(arguments), Mapping):
         raise DataError(
             f"A tool call in {where} is {str(call)[:60]!r}: give it a 'name', and 'arguments' that are an "
             "object or its JSON."
         )
-    around = {key: part for key, part in whole.items() if part is not None and whole is not function}
-    own = {key: part for key, part in function.items() if part is not None}
+    around = {key: part for key, part in fields.items() if part is not None and fields is not function}
+    others = {key: part for key, part in function.items() if part is not None}
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    return {"type": "function", **around, "function": {**own, "arguments": text}}
+    return {"type": "function", **around, "function": {**others, "arguments": text}}
 
 
 def with_arguments(message: Fields, read: Callable[[Any], object]) -> Json:
     """Return a message with `read` applied to the arguments of each of its tool calls."""
-    found = dict(message)
-    if "tool_calls" in found:
-        found["tool_calls"] = [
+    copied = dict(message)
+    if "tool_calls" in copied:
+        copied["tool_calls"] = [
             {**call, "function": {**call["function"], "arguments": read(call["function"]["arguments"])}}
-            for call in found["tool_calls"]
+            for call in copied["tool_calls"]
         ]
-    return found
+    return copied
 
 
 def _function(call: Fields) -> Fields:
     """Return the part of a call with its name and arguments: its `function`, or the call itself."""
-    own = call.get("function")
-    return own if isinstance(own, Mapping) else call
+    function = call.get("function")
+    return function if isinstance(function, Mapping) else call
 
 
 def parsed(value: object) -> object:

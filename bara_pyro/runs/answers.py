@@ -48,7 +48,7 @@ class Answers:
 
         An input column with the same name as a predicted one is renamed to `input_<name>`.
         """
-        return [beside(given, said) for given, said in zip(self._given(), self.rows, strict=True)]
+        return [beside(cells, answer) for cells, answer in zip(self._given(), self.rows, strict=True)]
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return the rows as a DataFrame, with a column `prob_<label>` for each class.
@@ -68,7 +68,9 @@ class Answers:
         for row in self.rows:
             plain = {name: value for name, value in row.items() if name != "probs"}
             flat.append(plain | dict(zip(names, row["probs"].values(), strict=True)))
-        return pd.DataFrame([beside(given, said) for given, said in zip(self._given(), flat, strict=True)])
+        return pd.DataFrame(
+            [beside(cells, answer) for cells, answer in zip(self._given(), flat, strict=True)]
+        )
 
     def _given(self) -> Sequence[Fields]:
         return self.given or [{}] * len(self.rows)
@@ -76,15 +78,15 @@ class Answers:
 
 def beside(given: Fields, said: Json) -> Json:
     """Return a row's prediction with its input columns inserted after the identifier."""
-    kept: Json = {}
+    cells: Json = {}
     for name, cell in given.items():
         if name == "id" and str(cell).strip() == said["id"]:
             continue
         free = name
-        while free in said or free in kept:
+        while free in said or free in cells:
             free = f"input_{free}"
-        kept[free] = cell
-    return {"id": said["id"], **kept, **{name: value for name, value in said.items() if name != "id"}}
+        cells[free] = cell
+    return {"id": said["id"], **cells, **{name: value for name, value in said.items() if name != "id"}}
 
 
 def carried(table: "DataTable") -> tuple[list[Json], list[str]]:

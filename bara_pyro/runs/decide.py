@@ -173,7 +173,7 @@ def _carrying(asked: ScoredRows, rows: list[Json]) -> list[Json]:
     """Return decisions together with the input columns of their rows."""
     if not asked.given:
         return rows
-    return [beside(own, said) for own, said in zip(asked.given, rows, strict=True)]
+    return [beside(cells, decision) for cells, decision in zip(asked.given, rows, strict=True)]
 
 
 def _under_truth(score: Callable[[], float], truth: Tensor) -> float | None:

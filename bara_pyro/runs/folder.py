@@ -264,9 +264,9 @@ def load_system(
     folder = Path(folder)
     check_run(folder)
     config, stored = stored_config(folder)
-    given, name = (backbone, None) if isinstance(backbone, Backbone) else (None, backbone)
-    if given is not None:
-        device = given.settings["device"]
+    in_memory, name = (backbone, None) if isinstance(backbone, Backbone) else (None, backbone)
+    if in_memory is not None:
+        device = in_memory.settings["device"]
     moved = {
         "backbone.name": name and str(name),
         "backbone.device": device,
@@ -274,8 +274,8 @@ def load_system(
         "task.data_dir": data_dir,
     }
     config = load_config(overrides={key: value for key, value in moved.items() if value}, base=config)
-    if given is not None:
-        _check_type(given, config)
+    if in_memory is not None:
+        _check_type(in_memory, config)
     elif not config.backbone.name:
         raise CheckpointError(
             f"{folder} was trained on a language model without a name: load it with load_system(folder, "
@@ -287,7 +287,7 @@ def load_system(
         task = own_rows(folder, config, stored) if with_rows else stored_task(stored)
     if config.task.likelihood == "completion" and isinstance(task, Task):
         task = ReplyTask(task.name)  # without its rows
-    lm = given or load_backbone(config.backbone.name, dtype=config.backbone.dtype, device=where)
+    lm = in_memory or load_backbone(config.backbone.name, dtype=config.backbone.dtype, device=where)
     check_backbone(lm, folder, stored)
     if isinstance(task, Task):
         # As in training, even if the model's chat template has changed since.

@@ -35,19 +35,19 @@ def prompt_format(system: System) -> Json:
     task, whole_texts = system.task, system.config.task.labels == "texts"
     tokens = [None] * len(task.labels) if whole_texts else system.answer_ids.tolist()
     classes = task.names or task.labels
-    asked = unlisted(_row(system)) if whole_texts else _row(system)
+    example = unlisted(_row(system)) if whole_texts else _row(system)
     if task.chat is None:
         prompt: Json = {
-            "prompt": prompt_text(asked),
+            "prompt": prompt_text(example),
             "front_tokens": front_ids(system.backbone.tokenizer),
         }
     else:
-        said, opening = prompt_text(without_cue(asked)), system.config.task.system
+        text, opening = prompt_text(without_cue(example)), system.config.task.system
         before = [] if opening is None else [{"role": "system", "content": opening}]
         prompt = {
-            "prompt": f"{task.chat.before}{said}{task.chat.after}",
+            "prompt": f"{task.chat.before}{text}{task.chat.after}",
             "front_tokens": [],
-            "messages": [*before, *said_by_user(said)],
+            "messages": [*before, *said_by_user(text)],
         }
     return {
         **prompt,
