@@ -68,7 +68,7 @@ def lm_eval(
 ) -> None:
     """Score a run on tasks of lm-evaluation-harness, before (--predictive base) and after training."""
     from bara_pyro.cli.outputs import check_file
-    from bara_pyro.cli.terminal import mode, result, say, say_notes
+    from bara_pyro.cli.terminal import mode, result, say, say_next, say_notes
     from bara_pyro.cli.typed import check_overwrite, note_of_draws, refuse
     from bara_pyro.errors import ConfigError, DataError
     from bara_pyro.runs.manifest import check_run, is_language_model, is_run
@@ -118,6 +118,12 @@ def lm_eval(
         write_json(out, report)
         say(f"Written to {out}")
     result(report)
+    if not is_run(run):
+        say_next("bara", "train", "FILE", "--model", run)
+    elif predictive == "base":
+        say_next("bara", "lm-eval", run, "--tasks", tasks, remark="the run after training")
+    else:
+        say_next("bara", "lm-eval", run, "--tasks", tasks, "--predictive", "base", remark="before training")
 
 
 def _show(report: Json) -> None:

@@ -30,6 +30,9 @@ def test_a_run_before_and_after_training(run: Path, rows: Path, bara: Bara, tmp_
         assert "bara_arc_easy" in result.out
         assert "acc_norm" in result.out
         assert f", {predictive}" in result.out
+        follows = result.out.splitlines()[-1]
+        assert follows.startswith("Next: bara lm-eval")
+        assert ("--predictive base" in follows) == (predictive != "base")
         reports[predictive] = json.loads(out.read_text())
     about = reports["joint"]["model"]
     assert (about["method"], about["predictive"], about["samples"], about["seed"]) == ("bara", "joint", 2, 3)

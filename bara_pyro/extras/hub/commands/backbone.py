@@ -46,10 +46,11 @@ def convert(
 
 
 def _done(out: Path, parameters: int) -> None:
-    from bara_pyro.cli.terminal import result, say
+    from bara_pyro.cli.terminal import result, say, say_next
 
-    say(f"{parameters:,} parameters written to {out}: use it with --model {out}")
+    say(f"{parameters:,} parameters written to {out}")
     result({"out": out, "parameters": parameters})
+    say_next("bara", "train", "FILE", "--model", out)
 
 
 for command in (get, convert):

@@ -90,8 +90,9 @@ def export(
     check_near(loras.report, max_kl)
     clear(out)
     loras.write(out)
-    say(f"Written to {out}: load it with peft.PeftModel.from_pretrained(lm, {str(out)!r})")
+    say(f"Written to {out}")
     result({"out": out, **loras.report})
+    say(f"Next: load it in Python with peft.PeftModel.from_pretrained(lm, {str(out)!r})")
 
 
 def say_report(report: Json) -> None:

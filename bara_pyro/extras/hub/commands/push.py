@@ -47,7 +47,7 @@ def push(
     out = run / HUB if out is None else out
     check_folder(out, overwrite=overwrite, inputs=[run])
 
-    from bara_pyro.cli.terminal import result, say
+    from bara_pyro.cli.terminal import result, say, say_next
     from bara_pyro.extras.hub.upload.push import prepare_upload
     from bara_pyro.extras.hub.upload.push import push as upload
     from bara_pyro.runs.ownership import clear
@@ -55,9 +55,11 @@ def push(
     clear(out)
     if offline:
         prepare_upload(run, name, out, base=base, license_name=license_name)
-        say(f"Written to {out}: upload it with `hf upload {name} {out}`")
+        say(f"Written to {out}")
         result({"out": out, "url": None})
+        say_next("hf", "upload", name, out)
         return
     url = upload(run, name, out, base=base, license_name=license_name, private=private)
     say(f"Uploaded to {url}")
     result({"out": out, "url": url})
+    say_next("hf", "download", name, "--local-dir", "FOLDER", remark="gets the run on another machine")

@@ -42,7 +42,7 @@ def best_of_n(
     """
     import numpy as np
 
-    from bara_pyro.cli.terminal import result, say, show
+    from bara_pyro.cli.terminal import result, say, say_next, show
     from bara_pyro.cli.typed import refuse
     from bara_pyro.errors import ConfigError
     from bara_pyro.extras.replies.generation.encoder import encoder_distance
@@ -98,6 +98,8 @@ def best_of_n(
         report |= {"encoder": str(encoder)}
         say(f"Mean cosine distance between the first {few} replies ({encoder}): {report['distance']:.4f}")
     result(report)
+    if references is None:
+        say_next("bara", "best-of-n", scores, "--references", "REFERENCES.jsonl", remark="adds win rates")
 
 
 def _right(judge: Json | None) -> str:

@@ -94,7 +94,7 @@ def humaneval(
         check_isolation()
 
     from bara_pyro.cli.options import draws_of
-    from bara_pyro.cli.terminal import progress, result, say, show
+    from bara_pyro.cli.terminal import progress, result, say, say_next, show
     from bara_pyro.extras.replies.generation.decoding import Decoding
     from bara_pyro.extras.replies.generation.humaneval import judge_programs, score_programs, write_programs
     from bara_pyro.extras.replies.generation.spread import FEW, sentences
@@ -141,3 +141,7 @@ def humaneval(
         say(sentence)
     say(f"Written to {out}")
     result({"out": out, **report})
+    other, means = ("mean", "without draws") if draws != "mean" else ("each", "with draws")
+    say_next(
+        *("bara", "humaneval", run, "--problems", problems, "--out", "FOLDER", "--draws", other), remark=means
+    )

@@ -92,7 +92,7 @@ def train(
     )
     pairs = load_preferences(task, data_dir, test_file=test_file, test_fraction=test_fraction, rows=rows)
 
-    from bara_pyro.cli.terminal import result, say, say_notes
+    from bara_pyro.cli.terminal import result, say, say_next, say_notes
     from bara_pyro.extras.replies.reward import train_reward
     from bara_pyro.extras.replies.reward.agreement import Agreement
 
@@ -103,8 +103,9 @@ def train(
     left = data["train_pairs_too_long"] + data["test_pairs_too_long"]
     say_notes([*data["notes"], *([f"{left} pairs left out as too long"] if left else [])])
     say(Agreement(**record["held_out"]).sentence())
-    say(f"Written to {out}: `bara reward score {out}` scores replies")
+    say(f"Written to {out}")
     result({"out": out, **record})
+    say_next("bara", "reward", "score", out, "--input", "replies.jsonl", "--output", "scored.jsonl")
 
 
 @contextmanager

@@ -127,6 +127,7 @@ def test_the_command(
     found = bara(*command, "--max-new-tokens", 6)
     assert found.code == 0, found.err
     assert "pass@k" in found.out
+    assert "--draws mean" in found.out.splitlines()[-1]
     assert "Entropy per token: " in found.out
     assert "100 - Self-BLEU of the first 2 replies: " in found.out
     assert {path.name for path in out.iterdir()} >= {"programs.jsonl", "judged.jsonl", "humaneval.json"}
