@@ -14,7 +14,7 @@ import torch
 from scipy import integrate, stats
 
 ROOT = Path(__file__).parents[1]
-SHORT = ("--task", "micro-wgs", "--steps", "40", "--limit", "64", "--samples", "0", "--samples", "2")
+SHORT = ("--task", "micro-wgs", "--steps", "8", "--limit", "64", "--samples", "0", "--samples", "2")
 
 
 class Done(NamedTuple):
