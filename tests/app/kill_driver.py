@@ -41,9 +41,11 @@ def die_at(module: object, name: str, times: int = 1, late: bool = False) -> Non
 
 # A run of 12 steps that keeps a checkpoint every 5: after steps 5 and 10.
 MOMENTS: dict[str, Callable[[], None]] = {
+    "before any checkpoint": lambda: die_at(stepping, "micro_batches", 4),
     "with the checkpoint written and not renamed": lambda: before_rename_of("checkpoint", 2),
     "between checkpoints": lambda: die_at(stepping, "micro_batches", 9),
     "with the adapters saved and not the guide": lambda: die_at(folder, "write_tensors", late=True),
+    "with all saved and the checkpoint still there": lambda: die_at(training, "save_system", late=True),
     "while the scores are being written": lambda: before_rename_of("metrics", 1),
 }
 
