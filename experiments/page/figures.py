@@ -20,7 +20,6 @@ from bara_pyro.report.style import (
     PALETTE,
     dress,
     legend_of,
-    line_style,
     new_figure,
 )
 from bara_pyro.report.svg import svg_file
@@ -53,11 +52,6 @@ def legend_below(figure: Figure, ncols: int = 3, loc: str = "outside lower cente
     """Write what stands in the first panel once for all of them."""
     handles, labels = figure.axes[0].get_legend_handles_labels()
     legend_of(figure, handles=handles, labels=labels, loc=loc, ncols=ncols)
-
-
-def marked(index: int, size: float = 4.0) -> dict[str, Any]:
-    """Return colour, dashes and marker of the `index`-th line."""
-    return {"marker": "osDv^"[index % 5], "markersize": size, **line_style(index)}
 
 
 def score_figure(study: Study) -> Figure:

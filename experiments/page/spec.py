@@ -16,7 +16,8 @@ from types import MappingProxyType
 from typing import Any
 
 from bara_pyro.cli.terminal import show
-from experiments.engine.arguments import experiment_parser
+from bara_pyro.errors import ConfigError
+from experiments.engine.arguments import experiment_parser, option
 from experiments.engine.differences import Comparisons
 from experiments.engine.results import (
     Results,
@@ -80,7 +81,7 @@ def arm_study(
     """Return a study of arms on tasks with seeds, whose scores are in records.
 
     Args:
-        name: of the study and of its results; `--name`, where it is an option, gives the results another.
+        name: of the study and of its results, if --name gives them no other.
         about: what its command says of itself: the `__doc__` of its module.
         title: as `parts` and `comparisons` one of `StudySpec`.
         setup: as in `StudySpec`; what all runs share is added to it.
@@ -96,15 +97,17 @@ def arm_study(
 
     def main() -> None:
         parser = experiment_parser(about, methods=methods, tasks=tasks, steps=steps)
-        for option, more in options.items():
-            parser.add_argument(option, **more)
+        parser.add_argument("--name", **option(name, "of the results"))
+        for flag, more in options.items():
+            parser.add_argument(flag, **more)
         args = parser.parse_args()
         on, how = shifted, comparisons
         if hasattr(args, "shifted"):
             on, how = dict.fromkeys(args.tasks, args.shifted), Comparisons(tested_on=tuple(args.shifted))
-        called = getattr(args, "name", name)
-        run_study(called, arms(args), args, shifted=on, comparisons=how)
-        show_tables(parts, called, args.out)
+        if study_of(args.name) != name:
+            raise ConfigError(f"The name {args.name!r} is not of this study: give {name}_ and more.")
+        run_study(args.name, arms(args), args, shifted=on, comparisons=how)
+        show_tables(parts, args.name, args.out)
 
     setup = f"{setup} {{facts}}"
     return StudySpec(title, setup, main, parts, run_facts, comparisons)

@@ -166,6 +166,8 @@ def test_what_is_typed_takes_the_place_of_what_was_chosen(
     ("study", "typed", "named"),
     [
         ("guides_and_gates", ("--set", "method.guide=gamma"), "method.guide"),
+        ("real", ("--name", "real_contrast_more"), "real_contrast_more"),
+        ("untuned", ("--name", "other"), "other"),
         ("regret", ("--steps", "300"), "--steps"),
         ("regret", ("--set", "task.train_rows=80"), "task.train_rows"),
         ("untuned", ("--set", "train.lr=1e-4"), "train.lr"),

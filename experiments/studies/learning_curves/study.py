@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from bara_pyro.metrics import holm
 from bara_pyro.report import Column, Table
-from bara_pyro.report.style import dress, legend_of, new_figure
+from bara_pyro.report.style import dress, legend_of, line_style, new_figure
 from bara_pyro.runs.by_rows import MANY_ROWS
 from experiments.engine.arguments import option
 from experiments.engine.differences import LEVEL, averaged
@@ -24,11 +24,10 @@ from experiments.engine.methods import BLOB_REHEARSED, LORA_REHEARSED, rehearsed
 from experiments.engine.results import Study
 from experiments.engine.rows import RunRows, read_rows
 from experiments.engine.run import SEED, Arm, Arms
-from experiments.page.figures import marked
 from experiments.page.parts import Part, Picture
 from experiments.page.spec import arm_study
 from experiments.page.tables import arms_table, interval_cell
-from experiments.page.values import Value, display, largest_draws, over_seeds, score
+from experiments.page.values import display, largest_draws, over_seeds, score
 
 ROWS = (20, 80, 320, 1280, 4800)
 METHODS = ("bara-gate", "lora", "temperature", "blob", "ensemble")
@@ -72,23 +71,17 @@ def curve_figure(study: Study, task: str) -> Figure:
     """Draw NLL against the number of rows, a line a method."""
     figure = new_figure(4.8, 3.4)
     axes = figure.subplots()
-    lines: dict[str, dict[int, Value]] = {}
+    lines: dict[str, dict[int, tuple[float, float]]] = {}
     for arm, tasks in study.arms.items():
         method, rows = split(arm)
-        if draws := largest_draws(tasks):
-            lines.setdefault(method, {})[rows] = over_seeds(tasks[task], score(draws, "nll"))
+        value = over_seeds(tasks[task], score(largest_draws(tasks), "nll"))
+        if not isinstance(value, str | None):
+            lines.setdefault(method, {})[rows] = value if isinstance(value, tuple) else (value, 0.0)
     for index, (method, found) in enumerate(lines.items()):
-        points = [
-            (rows, value if isinstance(value, tuple) else (value, 0.0))
-            for rows, value in sorted(found.items())
-            if not isinstance(value, str | None)
-        ]
-        places, means, spreads = (
-            [p[0] for p in points],
-            [p[1][0] for p in points],
-            [p[1][1] for p in points],
-        )
-        axes.errorbar(places, means, spreads, label=display(method), capsize=2, **marked(index))
+        places = sorted(found)
+        means, spreads = zip(*(found[rows] for rows in places), strict=True)
+        axes.errorbar(places, means, spreads, label=display(method), capsize=2,
+                      marker="osDv^"[index % 5], markersize=4.0, **line_style(index))  # fmt: skip
     axes.set_xscale("log")
     axes.set_yscale("log")
     dress(axes, "training rows", "NLL (nats)")
@@ -140,8 +133,5 @@ STUDY = arm_study(
     methods=METHODS,
     tasks=("micro-obqa",),
     steps=None,
-    options={
-        "--rows": option(ROWS, "numbers of training rows", metavar="N"),
-        "--name": option("learning_curves", "of the results"),
-    },
+    options={"--rows": option(ROWS, "numbers of training rows", metavar="N")},
 )

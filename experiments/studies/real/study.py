@@ -85,7 +85,6 @@ STUDY = arm_study(
     tasks=("ag_news",),
     steps=400,
     options={
-        "--name": option("real", "of the results", metavar="NAME"),
         "--train-rows": option(320, "training rows, those set aside for a temperature included", metavar="N"),
         "--rows-by-seed": {
             "action": "store_true",

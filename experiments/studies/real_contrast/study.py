@@ -91,7 +91,6 @@ STUDY = arm_study(
     tasks=TASKS,
     steps=None,
     options={
-        "--name": option("real_contrast", "of the results", metavar="NAME"),
         "--rows": option(ROWS, "that are trained on, each seed its own", metavar="N"),
         "--rehearsed-or-not": {
             "action": "store_true",

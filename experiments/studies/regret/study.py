@@ -21,7 +21,6 @@ from matplotlib.lines import Line2D
 
 from bara_pyro.report import Column, Table
 from bara_pyro.report.style import INK, PALETTE, legend_of, new_figure
-from experiments.engine.arguments import option
 from experiments.engine.methods import rehearsed_or_not
 from experiments.engine.record import number
 from experiments.engine.results import Study
@@ -169,5 +168,4 @@ STUDY = arm_study(
     arms,
     methods=("bara-gate", "bara", "lora", "temperature", "blob"),
     tasks=("micro-wgs", "micro-arcc", "micro-obqa"),
-    options={"--name": option("regret", "of the results")},
 )
