@@ -119,6 +119,23 @@ def test_a_run_needs_the_adapter_no_more_and_goes_back_to_peft(
     assert_close(two, draw(run, test, 2), rtol=0, atol=1e-5)
 
 
+def test_draws_of_tfb_are_adapters(place: Place, adapters: dict[str, Path], tmp_path: Path) -> None:
+    """Their deviations of the weights have the guide's scales, and average to what the run predicts."""
+    run = started(place, adapters["patterns"], tmp_path / "run", {"name": "tfb", "tolerance": 0.1})
+    test, draws = run.split("test"), 64
+    export_lora(run, tmp_path / "lora", rows=run.split("train"), compared_on=test, draws=draws)
+    path = "model.layers.0.self_attn.q_proj"
+    key = f"base_model.model.{path}.lora_A.weight"
+    files = [tmp_path / "lora" / f"draw-{k}" / "adapter_model.safetensors" for k in range(draws)]
+    drawn = torch.stack([load_file(file)[key][:2] for file in files])
+    mean = run.model.adapters[path.replace(".", "/")].lora_A
+    z = (drawn - mean) / run.guide.scale(f"lora_A/{path}")
+    assert z.mean().abs() < 0.1
+    assert z.std().item() == pytest.approx(1, abs=0.05)
+    average = torch.stack([of_peft(place, file.parent, run).exp() for file in files[:8]]).mean(0)
+    assert_close(average, draw(run, test, 64).exp().mean(0), rtol=0, atol=0.08)
+
+
 @pytest.mark.parametrize("method", ["tfb", "bara-gate"])
 def test_a_run_that_was_stopped_goes_on_without_the_adapter(
     method: str, place: Place, adapters: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

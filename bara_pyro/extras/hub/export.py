@@ -3,25 +3,28 @@ r"""Export a run as plain LoRA, which PEFT and LoRA servers read without bara_py
 Methods that are a LoRA at their posterior mean are exported exactly. BaRA is approximated: at the posterior
 mean its change is s B (Phi * c(x)), with c(x) = theta(x) * (A x) in gate form and theta(x) in additive form.
 The export replaces c by the nearest linear map on given rows (`bara_pyro.extras.hub.linear_gates`) and folds
-Phi, at its posterior mean or at a draw, into the columns of B. It also measures the approximation error.
+Phi, at its posterior mean or at a draw, into the columns of B. It also measures the approximation error. A
+draw of the weights of TFB, BLoB or IVON-LoRA is a LoRA itself.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
 
 from bara_pyro.core.gate_draws import gate_draws
 from bara_pyro.core.modules import module_key
+from bara_pyro.core.prediction import record
 from bara_pyro.data import EncodedSplit, batches, first_rows
 from bara_pyro.errors import ConfigError, check_choice
 from bara_pyro.extras.hub.linear_gates import Fit, down_projections, linear_gates
 from bara_pyro.methods import METHODS
 from bara_pyro.metrics import posterior_predictive
 from bara_pyro.metrics.scores import nll
+from bara_pyro.models.gaussian_lora import GaussianLoRA, unflipped
 from bara_pyro.runs.atomic import write_json
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw
@@ -75,7 +78,7 @@ def export_lora(
         rows: rows whose tokens BaRA's local gates are fitted on, for example of the training split.
         compared_on: rows on which the export is compared with the run.
         fit: "least-squares", or "mean" for theta at its mean over the rows (gate form only).
-        draws: number K of draws of Phi, each written as a separate adapter.
+        draws: number K of draws of Phi or of the weights, each written as a separate adapter.
         seed: seed of these draws; the run's own by default.
         max_kl: largest mean KL divergence from the run to the export, nats per row; None for no limit.
 
@@ -86,7 +89,7 @@ def export_lora(
         LoRA cannot hold.
 
     Raises:
-        ConfigError: the method has no nearest LoRA, the nearest is further than `max_kl`, there is no Phi to
+        ConfigError: the method has no nearest LoRA, the nearest is further than `max_kl`, there is nothing to
             draw, `fit` is unknown, or `out` is the folder of a run, whose files would be replaced. Nothing is
             written.
 
@@ -114,6 +117,18 @@ def export_lora(
     return loras.report
 
 
+class Drawn(NamedTuple):
+    """What a LoRA is made from beside A and B.
+
+    Attributes:
+        phi: Phi, `modules x r`; None without gates.
+        weights: site -> deviation of A or B from its mean.
+    """
+
+    phi: Tensor | None = None
+    weights: Mapping[str, Tensor] = {}
+
+
 @dataclass(frozen=True)
 class PlainLoras:
     """The LoRA adapters nearest to a system, not yet written.
@@ -127,13 +142,13 @@ class PlainLoras:
     report: Json
     _lora: System
     _down: Mapping[str, Tensor]
-    _phis: Sequence[Tensor | None]
+    _draws: Sequence[Drawn]
 
     def write(self, out: Path) -> None:
         """Write the adapters and the report."""
         facts = {key: self.report[key] for key in ("method", "config_hash")}
-        for number, phi in enumerate(self._phis):
-            fold(self.system, self._down, phi, self._lora)
+        for number, drawn in enumerate(self._draws):
+            fold(self.system, self._down, drawn, self._lora)
             write_adapter(self._lora, out if number == 0 else out / f"draw-{number - 1}", facts)
         with adding(out) as place:
             write_json(place / EXPORT, self.report)
@@ -151,14 +166,14 @@ def nearest_loras(
     """Return the nearest adapters and their report; see `export_lora` for arguments and errors."""
     check_choice("fit", fit, Fit)
     seed = system.config.predict.seed if seed is None else seed
-    down, phis = _parts(system, rows, fit, draws, seed)
+    down, drawn = _parts(system, rows, fit, draws, seed)
     tempered = system.corrections.temperature
     temperature = 1.0 if tempered is None else tempered.value
     facts = {"method": system.config.method.name, "config_hash": system.config.hash}
     log_probs = []
     lora = plain_lora(system)
-    for phi in phis:
-        fold(system, down, phi, lora)
+    for one in drawn:
+        fold(system, down, one, lora)
         log_probs.append((draw(lora, compared_on, 0) / temperature).log_softmax(-1))
     labels = compared_on.labels
     report: Json = {"schema": SCHEMA, **facts, "fit": fit, "fitted_rows": len(rows), "seed": seed}
@@ -171,7 +186,7 @@ def nearest_loras(
     if draws:
         average = draw(system, compared_on, draws, seed=seed)
         report["draws"] = asdict(nearness(average, torch.cat(log_probs[1:]), labels))
-    return PlainLoras(system, report, lora, down, phis)
+    return PlainLoras(system, report, lora, down, drawn)
 
 
 def check_near(report: Json, max_kl: float | None) -> None:
@@ -186,18 +201,22 @@ def check_near(report: Json, max_kl: float | None) -> None:
 
 def _parts(
     system: System, rows: EncodedSplit, fit: Fit, draws: int, seed: int
-) -> tuple[Mapping[str, Tensor], list[Tensor | None]]:
-    """Return each module's down-projection, and Phi (`modules x r`): its mean, then its draws."""
+) -> tuple[Mapping[str, Tensor], list[Drawn]]:
+    """Return each module's down-projection, and what is drawn: its mean, then its draws."""
     name, gates = system.config.method.name, system.model.gates
     if not METHODS[name].peft and (gates is None or not is_bara(system)):
         guide = getattr(system.config.method, "guide", None)
         guide_note = f" with the guide {guide!r}" if gates is not None and guide else ""
         way_out = "train with the guide 'weibull'" if guide_note else "export BaRA or a LoRA method"
         raise ConfigError(f"The method {name!r}{guide_note} cannot be exported as plain LoRA: {way_out}.")
-    if draws and (gates is None or gates.phi is None):
-        raise ConfigError(f"This run of {name!r} has no gates Phi to draw: leave --draws out.")
+    weights = isinstance(system.model, GaussianLoRA) and system.guide.stochastic
+    if draws and not weights and (gates is None or gates.phi is None):
+        raise ConfigError(f"This run of {name!r} has no gates Phi or weights to draw: leave --draws out.")
     if gates is None:
-        return down_projections(system), [None]
+        return down_projections(system), [
+            Drawn(),
+            *(weight_draws(system, rows, draws, seed) if draws else ()),
+        ]
     if not gates.modulating and (fit == "mean" or not gates.theta):
         what = "with theta at its mean" if gates.theta else "without theta"
         way_out = "give --fit least-squares" if gates.theta else "export the gate form, or train with theta"
@@ -207,7 +226,7 @@ def _parts(
         )
     down = linear_gates(system, gates, rows, fit) if gates.theta else down_projections(system)
     phi = [phi_draws(system, rows, count, seed) for count in ((0, draws) if draws else (0,)) if gates.phi]
-    return down, [*torch.cat(phi)] if phi else [None]
+    return down, [Drawn(one) for one in torch.cat(phi)] if phi else [Drawn()]
 
 
 def phi_draws(system: System, rows: EncodedSplit, samples: int, seed: int) -> Tensor:
@@ -219,6 +238,16 @@ def phi_draws(system: System, rows: EncodedSplit, samples: int, seed: int) -> Te
     one = batches(first_rows(rows, 1), system.answer_ids, 1)
     phi = gate_draws(system.model, system.guide, one, samples=samples, seed=seed).phi
     return torch.as_tensor(phi)
+
+
+def weight_draws(system: System, rows: EncodedSplit, samples: int, seed: int) -> list[Drawn]:
+    """Return draws of the weights' deviations, the same for all tokens, as a LoRA has them."""
+    batch = first_rows(rows, 1).batch([0], system.answer_ids).to(system.backbone.device)
+    with unflipped(system.model):
+        pieces = [*record(system.model, system.guide, batch, samples=samples, seed=seed)]
+        sites = [*system.model.latents.global_sites]
+    values = {site: torch.cat([piece.values[site] for piece in pieces]).flatten(0, -3) for site in sites}
+    return [Drawn(weights={site: value[k] for site, value in values.items()}) for k in range(samples)]
 
 
 def plain_lora(system: System) -> System:
@@ -236,8 +265,8 @@ def plain_lora(system: System) -> System:
 
 
 @torch.no_grad()
-def fold(system: System, down: Mapping[str, Tensor], phi: Tensor | None, lora: System) -> None:
-    """Fill a LoRA with down-projections and the system's B, its columns times Phi; pruned units are 0."""
+def fold(system: System, down: Mapping[str, Tensor], drawn: Drawn, lora: System) -> None:
+    """Fill a LoRA with down-projections and the system's B, as they are drawn; pruned units are 0."""
     for target in system.model.targets:
         ours, a, b = (
             model.get_parameter(f"adapters.{module_key(target.path)}.{name}")
@@ -246,8 +275,11 @@ def fold(system: System, down: Mapping[str, Tensor], phi: Tensor | None, lora: S
         new_a, rank = down[target.path], ours.shape[1]
         a.zero_()[: len(new_a)] = new_a
         b.zero_()[:, :rank] = ours
-        if phi is not None:
-            b[:, :rank].mul_(phi[target.index, :rank].to(b.device))
+        for factor, name in ((a[: len(new_a)], "lora_A"), (b[:, :rank], "lora_B")):
+            if (deviation := drawn.weights.get(target.site(name))) is not None:
+                factor.add_(deviation)
+        if drawn.phi is not None:
+            b[:, :rank].mul_(drawn.phi[target.index, :rank].to(b.device))
 
 
 def write_adapter(lora: System, folder: Path, metadata: Json) -> None:

@@ -33,7 +33,12 @@ def export(
         ),
     ] = "least-squares",
     draws: Annotated[
-        int, typer.Option(min=0, max=MOST_DRAWS, help="Draws of Phi, one adapter each, in FOLDER/draw-<k>.")
+        int,
+        typer.Option(
+            min=0,
+            max=MOST_DRAWS,
+            help="Draws of Phi, or of TFB's, BLoB's or IVON's weights, one adapter each, in FOLDER/draw-<k>.",
+        ),
     ] = 0,
     seed: Annotated[
         int | None, typer.Option(min=0, max=MOST_SEED, help="Seed of the draws. (default: the run's)")
