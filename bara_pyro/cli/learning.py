@@ -80,17 +80,25 @@ def finding(scores: HeldOut) -> Finding | None:
     return "wrong" if -gap >= GAP else "guessing"
 
 
-def warning(scores: HeldOut, steps: int | None = None) -> str:
+def warning(scores: HeldOut, steps: int | None = None, *, given: bool = False) -> str:
     """Return two sentences on a run that has not learnt, the figures and what to change; "" if it has.
 
     Args:
         scores: scores on held-out rows.
         steps: number of training steps of the run; the message proposes twice as many.
+        given: whether the run started from a given adapter, which longer training would not change.
     """
     longer = f"Train longer ({f'--steps {2 * steps}' if steps else '--epochs'}) or with"
     near = f"within {100 * NEAR:.0f} % of" if scores.nll <= (1 + NEAR) * scores.guess else "worse than"
     guess = f"guessing by class frequency ({scores.guess:.3f})"
     problem = finding(scores)
+    if given and problem in ("guessing", "wrong"):
+        return (
+            f"Warning: the adapter does not know these rows: its NLL is {scores.nll:.3f} nats, its accuracy "
+            f"{100 * scores.accuracy:.0f} %. Ask in its training format, and check the labels."
+        )
+    if given:
+        return ""
     if problem == "underconfident":
         return (
             f"Warning: the run is underconfident: {100 * scores.accuracy:.0f} % of its answers are right, at "

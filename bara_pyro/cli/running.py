@@ -74,7 +74,8 @@ def warn_unlearnt(system: System, out: Path, report: Json) -> None:
     rows = [row for row in read_predictions(out) if row["label"] >= 0]
     if rows:
         scores = held_out(*log_probs_and_labels(rows, samples))
-        if sentence := warning(scores, system.config.train.steps):
+        given = system.config.adapter.start is not None
+        if sentence := warning(scores, system.config.train.steps, given=given):
             remark(sentence)
 
 

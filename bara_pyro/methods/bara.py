@@ -141,11 +141,10 @@ def _around_given(model: BaRA, guide: AmortizedGuide) -> None:
     guide.centre(1.0)
 
 
-# A prior of mean 1, so that its mean is the given adapter; docs/from_adapter.md says how it was chosen.
-PHI_GIVEN = {"name": "gamma", "concentration": 4.0, "rate": 4.0}
+# The default prior, Gamma(1, 1), has mean 1: its mean is the given adapter.
 AROUND_GIVEN = Start(
     fixed={"method.latent": "phi"},
-    presets={"method.phi_prior": PHI_GIVEN, "train.lr": 0.02},
+    presets={"train.lr": 0.02},
     begin=_around_given,
 )
 

@@ -105,6 +105,8 @@ def test_figures_and_a_remedy_are_named(scores: HeldOut, figures: tuple[str, ...
     assert told.startswith("Warning: ")
     assert all(part in told for part in (*figures, fix, "--steps 200"))
     assert "--steps" not in warning(scores)
+    if finding(scores) != "underconfident":  # longer training would not change a given adapter
+        assert "Train longer" not in warning(scores, 100, given=True)
 
 
 def test_training_says_so_and_what_comes_next(
