@@ -18,16 +18,18 @@ from pathlib import Path
 from typing import Any
 
 from bara_pyro.cli.terminal import say
-from bara_pyro.errors import ConfigError, Stopped, unknown
+from bara_pyro.errors import BackboneError, ConfigError, Stopped, unknown
 from bara_pyro.report import markdown
 from bara_pyro.report.style import save
 from bara_pyro.runs.assignments import assigned
 from bara_pyro.runs.atomic import write_json, write_jsonl, write_text
+from bara_pyro.runs.config import load_config
+from bara_pyro.runs.system import find_device
 from bara_pyro.untrusted.files import read_json, read_jsonl
 from experiments.engine.launchers import LAUNCHERS, Lost
 from experiments.paper import alignment
 from experiments.paper.figures import figure_of
-from experiments.paper.plan import show_plan
+from experiments.paper.plan import model_of, show_plan
 from experiments.paper.prompts import PROMPTS
 from experiments.paper.protocol import ARMS, OPEN, PROTOCOL, SAMPLES, Run, differences
 from experiments.paper.runs import Job, Record, Setup, lacking, work
@@ -58,12 +60,8 @@ def parser() -> ArgumentParser:
     add("--seeds", type=int, default=3, metavar="N", help="repeat with the seeds 0 to N - 1; default: 3")
     add("--data", type=Path, metavar="DIR",
         help="read DIR/<data set>/<split>.jsonl, in the hub's columns, instead of the hub")  # fmt: skip
-    add(
-        "--prompt",
-        choices=[*PROMPTS],
-        default="bayesian-peft",
-        help="prompts; default: %(default)s (published)",
-    )
+    add("--prompt", choices=[*PROMPTS], default="bayesian-peft",
+        help="prompts; default: %(default)s (published)")  # fmt: skip
     for option, (key, kind, words) in SETTINGS.items():
         add(option, type=kind, metavar="N", help=f"{words}; default: {PROTOCOL[key]} (published)")
     add("--samples", type=int, metavar="S", help=f"posterior draws; default: {SAMPLES} (published)")
@@ -94,19 +92,21 @@ def typed_settings(args: Namespace) -> dict[str, Any]:
     return found | assigned(args.set)
 
 
-def planned(args: Namespace, typed: dict[str, Any]) -> list[Run]:
+def planned(args: Namespace, setup: Setup) -> list[Run]:
     """Return the runs of the tables asked for.
 
     Raises:
-        ConfigError: a table has none of the methods or data sets, or itself sets what was typed.
+        ConfigError: a table has none of the methods or data sets, or itself sets what was typed; or a
+            setting is unknown or out of range.
     """
     arms = args.methods or [*ARMS]
     found = []
     for run in runs_of(args.table, arms, args.seeds):
         if args.tasks and run.task not in args.tasks:
             continue
-        for key in typed.keys() & run.settings.keys() if run.variant else ():
-            raise ConfigError(f"The tables asked for vary {key}: leave {key}={typed[key]} out.")
+        for key in setup.typed.keys() & run.settings.keys() if run.variant else ():
+            raise ConfigError(f"The tables asked for vary {key}: leave {key}={setup.typed[key]} out.")
+        load_config(overrides=setup.settings(run))
         found.append(run)
     if not found:
         raise ConfigError("The tables asked for have none of these methods on these data sets: name others.")
@@ -212,19 +212,21 @@ def main() -> None:
     args = parser().parse_args()
     args.table = [*TABLES] if "all" in args.table else args.table
     check(args)
-    typed = typed_settings(args)
     given = {name: getattr(args, name) for field in fields(Setup) if hasattr(args, name := field.name)}
-    setup = Setup(**given, typed=typed)
-    runs = planned(args, typed)
+    setup = Setup(**given, typed=typed_settings(args))
+    runs = planned(args, setup)
     if args.dry_run:
         show_plan(args.table, runs, setup, workers=args.workers, calibrate=args.calibrate)
         return
+    find_device(setup.device)
+    if unread := model_of(setup.model)[1]:
+        raise BackboneError(f"Cannot read the {unread[0]}: check the name, the network and your access.")
     records = opened(setup, resume=args.resume)
     try:
         complete(runs, setup, records, args.workers)
-    except Stopped as stop:
+    except KeyboardInterrupt as stop:
         say(f"Stopped. Continue with the same command and --resume: {setup.out} holds all progress.")
-        sys.exit(stop.code)
+        sys.exit(getattr(stop, "code", Stopped.code))
     arms = args.methods or [*ARMS]
     for name in args.table:
         write_text(setup.out / f"{name}.md", page(name, setup, records, arms, args.seeds))

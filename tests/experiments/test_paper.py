@@ -278,6 +278,8 @@ def test_contradictions_are_refused(run: Command) -> None:
         (asked, "--resume"),
         ((*asked, "--resume", "--lr", "0.5"), "train.lr"),
         ((*asked, "--calibrate"), "--dry-run"),
+        ((*asked, "--resume", "--batch-size", "-4"), "batch_size"),
+        ((*asked, "--resume", "--device", "gpu"), "device 'gpu'"),
         (("--methods", "bara", "--table", "prior", "--set", "method.phi_prior={name: gamma}"), "phi_prior"),
     ):
         with pytest.raises(ConfigError, match=said):
