@@ -217,7 +217,7 @@ def rows_asked(run: System, data: Data | Task) -> Task:
 
 
 def _whole_file(file: Path, c: TaskConfig, trained: Task, run_config: RunConfig) -> Task | ReplyTask:
-    """Return a task with all rows of a file as test rows; `own` are the run's settings."""
+    """Return a task with all rows of a file as test rows; `run_config` are the settings of the run."""
     if c.likelihood == "completion":
         replies = (stored_file if c.streaming else load_conversations)(file)[: c.limit]
         return ReplyTask(
