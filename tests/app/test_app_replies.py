@@ -187,7 +187,7 @@ def test_packing_and_the_chat_template(told: Place, tmp_path: Path) -> None:
 def test_replies_that_are_cut_are_counted(told: Place, tmp_path: Path) -> None:
     system = build_system(told.config(task__likelihood="completion", task__max_length=7))
     assert any("had their reply cut to 7 tokens" in note for note in system.task.notes)
-    with pytest.raises(DataError, match=r"prompt of row .* is 5 tokens long .*--too-long drop"):
+    with pytest.raises(DataError, match=r"prompt of row .* is 5 tokens long, .*--too-long drop"):
         build_system(told.config(task__likelihood="completion", task__max_length=4))
     with pytest.raises(DataError, match=r"raise task\.max_length"):
         build_system(told.config(task__likelihood="completion", task__max_length=4, task__too_long="drop"))
