@@ -4,6 +4,7 @@ from functools import cache
 from typing import Any
 
 from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
 from typer.main import get_command
 
 from bara_pyro.cli import app
@@ -24,7 +25,8 @@ def verify_once(backbone: Backbone) -> None:
         verifying.verify_once(backbone)
         return
     sums = [float(weight.double().sum()) for weight in weights]
-    words = None if backbone.tokenizer is None else len(backbone.tokenizer)
+    tokenizer = backbone.tokenizer
+    words = len(tokenizer) if isinstance(tokenizer, PreTrainedTokenizerBase) else None
     key = repr((type(backbone.lm), words, states_name(backbone, str(backbone.dtype)), backbone.device, sums))
     if key not in VERIFIED:
         verifying.verify_once(backbone)
