@@ -69,7 +69,7 @@ class SiteGuide(Module, AutoMessenger):  # type: ignore[metaclass]  # Pyro compu
         if self._inputs:  # within `get_posterior`
             raise ConfigError(
                 f"{type(self).__name__}.get_posterior samples the additional site {msg['name']!r}, which "
-                "prediction cannot reproduce: return one distribution that contains both."
+                "prediction cannot reproduce: remove poutine.lift, or return one distribution for both."
             )
         infer = cast(dict[str, object], msg["infer"])
         if msg["name"] == LIKELIHOOD:
