@@ -20,7 +20,7 @@ ORDER = (
     "backbones", "parameter_budget", "out_of_distribution", "distance", "uncertainty", "decide", "one_pass",
     "leave_one_out", "active", "reference_posterior", "sbc", "pac_bayes", "hierarchy", "prior_sensitivity",
     "guides_and_gates", "remedies", "lr_sweep", "reproductions", "sparsity", "pruning", "efficiency",
-    "chat", "code", "instructions", "humaneval", "demo",
+    "chat", "reward", "code", "instructions", "humaneval", "demo",
 )
 # fmt: on
 """Pages as they are listed; others come behind them."""

@@ -251,11 +251,9 @@ def choices(results: Results) -> dict[str, tuple[str, float]]:
     return found
 
 
-def minus(
-    results: Results, one: tuple[str, float], other: tuple[str, float], place: int = -1
-) -> dict[str, Any]:
-    """Return a difference of true scores in points, with its interval over seeds and prompts."""
-    gap = values(results, "test", *one)[..., place] - values(results, "test", *other)[..., place]
+def minus(results: Results, one: tuple[str, float], other: tuple[str, float]) -> dict[str, Any]:
+    """Return a difference of true scores in points, all replies to choose from, with its interval."""
+    gap = values(results, "test", *one)[..., -1] - values(results, "test", *other)[..., -1]
     names = [str(prompt) for prompt in range(gap.shape[1])]
     drawn = torch.from_numpy(prompt_weights(names) @ gap.T)
     return vars(crossed_interval([TaskDifference(torch.from_numpy(gap.mean(1)), drawn, frozenset(names))]))
@@ -267,7 +265,13 @@ def parts(results: Results) -> list[Part]:
         "True score of the chosen reply against the number of replies to choose from, "
         "mean over seeds and test prompts."
     )
-    return [Picture(lambda: over_optimisation(results), "reward-over-optimisation", caption), table(results)]
+    bounds = [(arm, chosen_k(results, arm)) for arm in (OURS, "ensemble")]
+    between = interval_cell(minus(results, *bounds), 1)
+    return [
+        Picture(lambda: over_optimisation(results), "reward-over-optimisation", caption),
+        table(results),
+        f"BaRA gate's lower bound minus the ensemble's, all replies to choose from: {between} points.\n",
+    ]
 
 
 def table(results: Results) -> Table:
