@@ -126,9 +126,12 @@ ARMS = {
     ),
     "fvae": Arm(
         "FVAE-LoRA",
-        {"method": "fvae", "method.recipe": "reproduction"},
+        {"method": "fvae", "method.recipe": "reproduction", "predict.samples": [0]},
         "FVAE-LoRA",
-        ("the official code's loss and decoder, 33.98 M parameters; the paper's own version has 33.53 M",),
+        (
+            "the official code's loss and decoder, 33.98 M parameters; the paper's own version has 33.53 M",
+            "predictions at the mean of z1, as in the official code",
+        ),
     ),
     "bara-paper": Arm(
         "BaRA, Algorithm 1",
