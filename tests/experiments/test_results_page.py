@@ -185,7 +185,7 @@ def test_the_committed_pages_and_figures_are_those_of_the_committed_files(
     )
     assert problems() == []
     drawn = sorted(tmp_path.glob("*.svg"))
-    assert len(drawn) > 12
+    assert len(drawn) > 8
     assert [path.name for path in drawn if told(path) != told(report.ROOT / "docs/figures" / path.name)] == []
 
 
