@@ -115,7 +115,7 @@ def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(registry, "_items", dict(registry._items))
 
 
-@pytest.mark.usefixtures("apart")
+@pytest.mark.usefixtures("apart", "small_pictures")
 @pytest.mark.parametrize("path", EXAMPLES)
 def test_the_example(path: str) -> None:
     if path in ISOLATED:
