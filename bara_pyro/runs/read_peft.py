@@ -90,7 +90,7 @@ def read_peft(name: str) -> GivenAdapter:
     Raises:
         ConfigError: a file is missing or damaged, or the adapter is not a plain LoRA.
     """
-    if Path(name).is_file():
+    if there(Path(name)) and Path(name).is_file():
         return _read_kept(Path(name))
     settings, weights = _files(name)
     return _scaled(name, _settings(settings, name), _factors(weights, name))

@@ -17,6 +17,7 @@ import bara_pyro as bp
 from bara_pyro.errors import ConfigError
 from bara_pyro.extras.hub.export import export_lora
 from bara_pyro.runs.evaluate import draw
+from bara_pyro.runs.read_peft import read_peft
 from bara_pyro.runs.system import System
 
 peft = pytest.importorskip("peft")
@@ -243,3 +244,9 @@ def test_what_a_person_types_is_never_overwritten(
     given = ["--from-adapter", adapters["lora"], "--out", tmp_path / "run"]
     assert_one_sentence(bara("train", place.rows, *given, *typed), says)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "a\0b", "", "../no/such/folder", __file__])
+def test_a_name_that_is_no_adapter_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="folder"):
+        read_peft(name)
