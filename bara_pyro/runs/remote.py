@@ -41,7 +41,7 @@ def predict_remotely(address: str, data: "Data", on_rows: Callable[[int], None] 
         ConfigError: no server of `bara serve` answers at the address, or it is too busy.
         DataError: the rows cannot be read, or the server refuses them.
     """
-    server = _Server(address)
+    server = _Endpoint(address)
     rows = _rows(data, server.get("/health").get("text_column", "text"))
     answers: list[Json] = []
     notes: dict[str, None] = {}
@@ -77,7 +77,7 @@ def _parts(rows: Sequence[Fields]) -> Iterator[Sequence[Fields]]:
         yield rows[first : first + ROWS]
 
 
-class _Server:
+class _Endpoint:
     """The address of a server, and what is read from it."""
 
     def __init__(self, address: str) -> None:

@@ -233,8 +233,9 @@ def test_what_cannot_be_promised_is_refused_before_a_row_is_asked(
 def test_the_example_of_the_page_runs(calibrated: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = Path(__file__).parents[2] / "docs" / "decide.md"
     [example] = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
-    assert '"runs/arcc"' in example
-    exec(compile(example.replace("runs/arcc", str(calibrated)), str(page), "exec"), {})
+    code, loaded = re.subn(r'(?<=load_system\()"[^"]*"', repr(str(calibrated)), example)
+    assert loaded == 1
+    exec(compile(code, str(page), "exec"), {})
     coverage, *inside = capsys.readouterr().out.split()
     assert 0 <= float(coverage) <= 100
     assert inside

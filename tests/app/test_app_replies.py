@@ -377,7 +377,6 @@ def test_rows_of_ones_own() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"task.chat": True}, "chat=True needs likelihood='completion'"),
         ({"task.packing": True}, "packing=True needs likelihood='completion'"),
         ({"task.streaming": True}, "streaming=True needs likelihood='completion'"),
         (
