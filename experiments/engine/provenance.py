@@ -12,7 +12,10 @@ from bara_pyro.registry import PLUGINS
 
 ROOT = Path(__file__).parents[2]
 # What decides a run's scores; results, pages and tests do not.
-CODE = ("bara_pyro", "models", "guides", "experiments/engine", "experiments/studies", "constraints.txt")
+CODE = (
+    *("bara_pyro", "models", "guides"),
+    *("experiments/engine", "experiments/paper", "experiments/studies", "constraints.txt"),
+)
 WEIGHTS = "bara_pyro/microworld/weights"  # of the language model that ships with the package
 GROUPS = tuple(f"bara_pyro.{kind}" for kind in ("methods", "guides", "priors", "tasks", "reply_tasks"))
 BEFORE = "before provenance was recorded"

@@ -31,8 +31,8 @@ from experiments.paper import alignment
 from experiments.paper.figures import figure_of
 from experiments.paper.plan import model_of, show_plan
 from experiments.paper.prompts import PROMPTS
-from experiments.paper.protocol import ARMS, OPEN, PROTOCOL, SAMPLES, Run, differences
-from experiments.paper.runs import Job, Record, Setup, lacking, work
+from experiments.paper.protocol import ARMS, OPEN, PROTOCOL, SAMPLES, PaperRun, differences
+from experiments.paper.runs import PaperJob, Record, Setup, lacking, work
 from experiments.paper.tables import PUBLISHED, TABLES, runs_of
 
 # Option -> the dotted setting, its type and the protocol's value.
@@ -92,7 +92,7 @@ def typed_settings(args: Namespace) -> dict[str, Any]:
     return found | assigned(args.set)
 
 
-def planned(args: Namespace, setup: Setup) -> list[Run]:
+def planned(args: Namespace, setup: Setup) -> list[PaperRun]:
     """Return the runs of the tables asked for.
 
     Raises:
@@ -150,9 +150,11 @@ def opened(setup: Setup, *, resume: bool) -> dict[str, Record]:
     return {r["run"]: r for r in read_jsonl(records)} if records.exists() else {}
 
 
-def complete(runs: Sequence[Run], setup: Setup, records: dict[str, Record], workers: int) -> None:
+def complete(runs: Sequence[PaperRun], setup: Setup, records: dict[str, Record], workers: int) -> None:
     """Do the runs that are missing, and write the records after each."""
-    jobs = [Job(run, setup, records.get(run.name, {})) for run in runs if lacking(run, records.get(run.name))]
+    jobs = [
+        PaperJob(run, setup, records.get(run.name, {})) for run in runs if lacking(run, records.get(run.name))
+    ]
     on_gpus = setup.device.startswith("cuda")
     launcher = "serial" if workers == 1 else "ray" if on_gpus else "processes"
     begun = time.perf_counter()

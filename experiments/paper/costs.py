@@ -14,8 +14,8 @@ from bara_pyro.data import first_rows
 from bara_pyro.errors import BaraError
 from bara_pyro.methods import METHODS
 from bara_pyro.runs.evaluate import draw
-from experiments.paper.protocol import PROTOCOL, SAMPLES, Run
-from experiments.paper.runs import Job, Setup, load_system
+from experiments.paper.protocol import PROTOCOL, SAMPLES, PaperRun
+from experiments.paper.runs import PaperJob, Setup, load_system
 
 WEIGHTS = 7_615_616_512  # of Qwen2.5-7B, whose shapes were measured
 OVERHEAD = 0.04  # seconds that a step takes at least on a GPU, which waits for Python
@@ -70,7 +70,7 @@ def estimated(setup: Setup, weights: int) -> dict[str, Cost]:
 
 
 def measured(
-    runs: Sequence[Run], setup: Setup, guess: dict[str, Cost], seconds: float = 120.0
+    runs: Sequence[PaperRun], setup: Setup, guess: dict[str, Cost], seconds: float = 120.0
 ) -> dict[tuple[str, str], Cost]:
     """Measure every method on one data set, and the first method on every data set; nothing is kept.
 
@@ -83,7 +83,7 @@ def measured(
     first = {arm: next(run for run in runs if run.arm == arm) for arm in arms}
     found: dict[tuple[str, str], Cost] = {}
     for arm, task in pairs:
-        one = Run(arm, task, 0, first[arm].variant, first[arm].settings)
+        one = PaperRun(arm, task, 0, first[arm].variant, first[arm].settings)
         try:
             found[arm, task] = _timed(one, setup, guess[arm], seconds / len(pairs))
         except BaraError as error:
@@ -100,9 +100,9 @@ def measured(
     return found
 
 
-def _timed(run: Run, setup: Setup, known: Cost, seconds: float) -> Cost:
+def _timed(run: PaperRun, setup: Setup, known: Cost, seconds: float) -> Cost:
     """Train and predict for some seconds; the first step and the first rows are not timed."""
-    system = load_system(Job(run, setup, {}))
+    system = load_system(PaperJob(run, setup, {}))
     c, device = system.config, system.backbone.device
     svi = METHODS[c.method.name].svi(system.model, system.guide, c.train, c.method)
     rows, test = system.split("train"), system.split("test")

@@ -16,7 +16,7 @@ from bara_pyro.runs.by_rows import for_rows
 from bara_pyro.runs.config import load_config
 from experiments.paper import alignment
 from experiments.paper.costs import TOKEN, WEIGHTS, Cost, estimated, measured
-from experiments.paper.protocol import ARMS, DATASETS, PROTOCOL, Run
+from experiments.paper.protocol import ARMS, DATASETS, PROTOCOL, PaperRun
 from experiments.paper.runs import Setup, load_rows
 
 HOUR = 3600.0
@@ -47,7 +47,7 @@ def model_of(name: str) -> tuple[Model, list[str]]:
         return QWEN, [f"language model {name}: {str(error).partition(chr(10))[0][:150]}"]
 
 
-def rows_of(runs: Sequence[Run], setup: Setup) -> tuple[dict[str, tuple[int, int]], list[str]]:
+def rows_of(runs: Sequence[PaperRun], setup: Setup) -> tuple[dict[str, tuple[int, int]], list[str]]:
     """Return the numbers of training and test rows of each data set, and what is missing or differs."""
     found: dict[str, tuple[int, int]] = {}
     replies = any(run.task == alignment.TASK for run in runs)
@@ -70,13 +70,13 @@ def rows_of(runs: Sequence[Run], setup: Setup) -> tuple[dict[str, tuple[int, int
     return found, missing
 
 
-def steps_of(run: Run, setup: Setup, rows: dict[str, tuple[int, int]]) -> int:
+def steps_of(run: PaperRun, setup: Setup, rows: dict[str, tuple[int, int]]) -> int:
     """Return the training steps of a run."""
     config = load_config(overrides=setup.settings(run))
     return for_rows(config, max(1, rows[run.task][0])).train.total_steps
 
 
-def seconds_of(run: Run, setup: Setup, rows: dict[str, tuple[int, int]], cost: Cost) -> float:
+def seconds_of(run: PaperRun, setup: Setup, rows: dict[str, tuple[int, int]], cost: Cost) -> float:
     """Return the estimated seconds of a run: training, and testing on all its data sets."""
     tested = sum(rows[name][1] for name in (run.task, *run.shifted)) * cost.row
     if run.task == alignment.TASK:
@@ -94,7 +94,7 @@ COLUMNS = (
 
 
 def show_plan(
-    tables: Sequence[str], runs: Sequence[Run], setup: Setup, *, workers: int, calibrate: bool
+    tables: Sequence[str], runs: Sequence[PaperRun], setup: Setup, *, workers: int, calibrate: bool
 ) -> None:
     """Print the plan of these runs."""
     model, unread = model_of(setup.model)

@@ -175,7 +175,7 @@ OPEN = (
 
 
 @dataclass(frozen=True)
-class Run:
+class PaperRun:
     """One training: an arm, what a table varies in it, a data set and a seed.
 
     Attributes:
@@ -205,7 +205,7 @@ class Run:
         return f"{ARMS[self.arm].name}{varied} on {DATASETS[self.task].name}, seed {self.seed}"
 
 
-def run_settings(run: Run, typed: Settings) -> dict[str, Any]:
+def run_settings(run: PaperRun, typed: Settings) -> dict[str, Any]:
     """Return the dotted settings of a run: the protocol's, the arm's, the variation's, and what was typed."""
     arm = ARMS[run.arm]
     share = {} if arm.kl_share is None else {"method.beta_phi": arm.kl_share * DATASETS[run.task].train}

@@ -23,7 +23,7 @@ from bara_pyro.runs.train_log import train_seconds
 from experiments.engine.provenance import code_state
 from experiments.paper import alignment
 from experiments.paper.prompts import with_prompts
-from experiments.paper.protocol import DATASETS, Run, Settings, run_settings
+from experiments.paper.protocol import DATASETS, PaperRun, Settings, run_settings
 
 Record = dict[str, Any]
 SPARSITY_ROWS = 256
@@ -57,7 +57,7 @@ class Setup:
     new_tokens: int = alignment.NEW_TOKENS
     typed: Settings = field(default_factory=dict)
 
-    def settings(self, run: Run) -> dict[str, Any]:
+    def settings(self, run: PaperRun) -> dict[str, Any]:
         """Return the dotted settings of a run."""
         place = {"backbone.name": self.model, "backbone.device": self.device}
         return {**run_settings(run, dict(self.typed)), **place}
@@ -75,10 +75,10 @@ class Setup:
 
 
 @dataclass(frozen=True)
-class Job:
+class PaperJob:
     """A run to complete, as a launcher takes it."""
 
-    run: Run
+    run: PaperRun
     setup: Setup
     before: Record
 
@@ -101,7 +101,7 @@ class Job:
         return place | {"settings": kept}
 
 
-def lacking(run: Run, record: Record | None) -> bool:
+def lacking(run: PaperRun, record: Record | None) -> bool:
     """Return whether a run is still to be done, or to be tested on a further data set."""
     if not record or "failed" in record:
         return True
@@ -124,7 +124,7 @@ def load_rows(setup: Setup, name: str) -> Task | ReplyTask:
     return with_prompts(task, setup.prompt) if isinstance(task, Task) else cast(ReplyTask, task)
 
 
-def load_system(job: Job) -> System:
+def load_system(job: PaperJob) -> System:
     """Return the system of a run with its rows, not trained yet."""
     config = load_config(overrides=job.setup.settings(job.run))
     c = config.backbone
@@ -141,7 +141,7 @@ def on_rows(system: System, setup: Setup, name: str) -> System:
     return replace(system, config=config, task=task, answer_ids=ids)
 
 
-def work(job: Job) -> Record:
+def work(job: PaperJob) -> Record:
     """Complete a run and return its record; never raises. What a launcher maps over the jobs."""
     try:
         return job.about | _completed(job)
@@ -150,7 +150,7 @@ def work(job: Job) -> Record:
         return job.about | {"failed": " ".join(said.split())}
 
 
-def _completed(job: Job) -> Record:
+def _completed(job: PaperJob) -> Record:
     run, setup = job.run, job.setup
     if run.task == alignment.TASK and (missing := alignment.missing(setup.data, setup.judge)):
         raise ConfigError("; ".join(missing))
@@ -175,7 +175,7 @@ def _completed(job: Job) -> Record:
     return record
 
 
-def _tested(system: System, job: Job) -> Record:
+def _tested(system: System, job: PaperJob) -> Record:
     report, setup = evaluate_system(system, job.folder), job.setup
     replied = {}
     if system.conversations and setup.data:

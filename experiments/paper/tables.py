@@ -9,7 +9,7 @@ from typing import Any
 
 from bara_pyro.report import Column, Table
 from experiments.paper import alignment
-from experiments.paper.protocol import ARMS, DATASETS, SHIFTED, SHIFTED_FROM, TRAINED_ON, Run, Settings
+from experiments.paper.protocol import ARMS, DATASETS, SHIFTED, SHIFTED_FROM, TRAINED_ON, PaperRun, Settings
 from experiments.paper.runs import Record
 
 PUBLISHED = json.loads((Path(__file__).parent / "published.json").read_text(encoding="utf-8"))
@@ -25,7 +25,7 @@ Cell = Callable[[Records, str, str], Any]
 
 
 @dataclass(frozen=True)
-class Group:
+class RowGroup:
     """Rows of a table that one row of the paper's belongs to.
 
     Attributes:
@@ -42,11 +42,11 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Part:
+class TablePart:
     """A table of numbers: its rows, and how its columns are read."""
 
     caption: str
-    groups: Sequence[Group]
+    groups: Sequence[RowGroup]
     columns: Mapping[Column, Cell]
 
     def table(self, records: Records, arms: Sequence[str]) -> Table:
@@ -83,18 +83,18 @@ class PaperTable:
     title: str
     arms: tuple[str, ...]
     tasks: tuple[str, ...]
-    parts: Sequence[Part]
+    parts: Sequence[TablePart]
     variants: Mapping[str, Settings] | None = None
     varied: tuple[str, ...] = tuple(ARMS)
     shifted: tuple[str, ...] = ()
     gates: bool = False
 
-    def runs(self, arms: Iterable[str], seeds: int) -> list[Run]:
+    def runs(self, arms: Iterable[str], seeds: int) -> list[PaperRun]:
         """Return the runs of these arms, seed by seed: an interrupted table is one of fewer seeds."""
         own: dict[str, Mapping[str, Settings]] = {arm: {"": {}} for arm in self.arms}
         own |= {arm: self.variants for arm in self.varied if self.variants and arm in own}
         return [
-            Run(arm, task, seed, name, settings, self.shifted, self.gates)
+            PaperRun(arm, task, seed, name, settings, self.shifted, self.gates)
             for seed in range(seeds)
             for task in self.tasks
             for arm in self.arms
@@ -103,9 +103,9 @@ class PaperTable:
         ]
 
 
-def runs_of(tables: Iterable[str], arms: Sequence[str], seeds: int) -> list[Run]:
+def runs_of(tables: Iterable[str], arms: Sequence[str], seeds: int) -> list[PaperRun]:
     """Return the runs of several tables; a run that two of them need is one."""
-    found: dict[str, Run] = {}
+    found: dict[str, PaperRun] = {}
     for run in (run for table in tables for run in TABLES[table].runs(arms, seeds)):
         known = found.get(run.name, run)
         shifted = tuple(dict.fromkeys((*known.shifted, *run.shifted)))
@@ -180,24 +180,26 @@ OVER_TASKS = three(lambda read: average(over_seeds(read, task) for task in TRAIN
 # The tables --------------------------------------------------------------------------------------------
 
 
-def by_method(published: Mapping[str, Sequence[Any]], *rivals: str, variant: str = "") -> list[Group]:
+def by_method(published: Mapping[str, Sequence[Any]], *rivals: str, variant: str = "") -> list[RowGroup]:
     """Return a group for each method of the paper; `variant` is that of the arms of these rivals."""
     return [
-        Group(name, [(a, variant if a in rivals else "") for a in ARMS if ARMS[a].paper == name], figures, {})
+        RowGroup(
+            name, [(a, variant if a in rivals else "") for a in ARMS if ARMS[a].paper == name], figures, {}
+        )
         for name, figures in published.items()
     ]
 
 
-def bara_by(heading: str, table: str, variants: Iterable[str]) -> list[Group]:
+def bara_by(heading: str, table: str, variants: Iterable[str]) -> list[RowGroup]:
     """Return a group for each variation of BaRA."""
     found = zip(variants, PUBLISHED[table].items(), strict=True)
     return [
-        Group("BaRA", [(arm, variant) for arm in BARA], figures, {heading: name})
+        RowGroup("BaRA", [(arm, variant) for arm in BARA], figures, {heading: name})
         for variant, (name, figures) in found
     ]
 
 
-def scores(table: str, tested: Sequence[str], averaged: Sequence[str]) -> list[Part]:
+def scores(table: str, tested: Sequence[str], averaged: Sequence[str]) -> list[TablePart]:
     """Return a table a metric, a row a method and a column a data set."""
     parts = []
     for metric, caption in METRICS.items():
@@ -210,7 +212,7 @@ def scores(table: str, tested: Sequence[str], averaged: Sequence[str]) -> list[P
         columns: dict[Column, Cell] = {MILLIONS: parameters}
         columns |= {Column(task, DATASETS[task].name): cell for task, cell in cells.items()}
         columns[Column("average", "average")] = average(cells[task] for task in averaged)
-        parts.append(Part(caption, by_method(PUBLISHED[table][metric]), columns))
+        parts.append(TablePart(caption, by_method(PUBLISHED[table][metric]), columns))
     return parts
 
 
@@ -255,7 +257,7 @@ TABLES = {
         ("scalabl", "blob", *BARA),
         ("winogrande_s",),
         [
-            Part(
+            TablePart(
                 "WG-S. Inference here: S = 0 and the most draws. The paper's GPU is an RTX PRO 6000",
                 by_method(PUBLISHED["efficiency"]),
                 {
@@ -271,7 +273,7 @@ TABLES = {
         BARA,
         ("winogrande_s",),
         [
-            Part(
+            TablePart(
                 "WG-S. Sparsity here: share of products Φθ below 0.1",
                 bara_by("prior", "prior", PRIORS),
                 {
@@ -286,7 +288,7 @@ TABLES = {
         "Global and local gates",
         BARA,
         TRAINED_ON,
-        [Part("Averages over the six data sets", bara_by("gates", "hierarchy", LATENTS), OVER_TASKS)],
+        [TablePart("Averages over the six data sets", bara_by("gates", "hierarchy", LATENTS), OVER_TASKS)],
         LATENTS,
     ),
     "rank": PaperTable(
@@ -294,7 +296,7 @@ TABLES = {
         ("scalabl", "blob", *BARA),
         TRAINED_ON,
         [
-            Part(
+            TablePart(
                 "Averages over the six data sets; ScalaBL and BLoB have rank 16",
                 by_method(PUBLISHED["rank"], "scalabl", "blob", variant="r16"),
                 {MILLIONS: parameters, **OVER_TASKS},
@@ -308,7 +310,7 @@ TABLES = {
         ("lora", *BARA),
         ("arc_challenge",),
         [
-            Part(
+            TablePart(
                 f"{symbol}, ARC-C: value projections, last token, entries below 0.1, one draw",
                 by_method(PUBLISHED["sparsity"][gate]),
                 {
@@ -326,7 +328,7 @@ TABLES = {
         ("lora", "blob", "scalabl", *BARA),
         (alignment.TASK,),
         [
-            Part(
+            TablePart(
                 alignment.CAPTION,
                 by_method(PUBLISHED["alignment"]),
                 {column: over_seeds(read, alignment.TASK) for column, read in alignment.COLUMNS.items()},

@@ -20,7 +20,7 @@ from experiments.paper import alignment, command, runs
 from experiments.paper.costs import COSTS, measured
 from experiments.paper.plan import seconds_of
 from experiments.paper.prompts import with_prompts
-from experiments.paper.protocol import ARMS, DATASETS, SHIFTED, TRAINED_ON, Run, run_settings
+from experiments.paper.protocol import ARMS, DATASETS, SHIFTED, TRAINED_ON, PaperRun, run_settings
 from experiments.paper.runs import Setup
 from experiments.paper.tables import PUBLISHED, TABLES, runs_of
 
@@ -153,7 +153,7 @@ def test_every_run_of_every_table_has_valid_settings() -> None:
 
 
 def test_typed_settings_win_over_the_arms_own() -> None:
-    run = Run("bara", "winogrande_s", 0)
+    run = PaperRun("bara", "winogrande_s", 0)
     assert (run_settings(run, {})["train.lr"], run_settings(run, {})["train.steps"]) == (1e-3, None)
     assert run_settings(run, {"train.lr": 0.5})["train.lr"] == 0.5
 
@@ -208,7 +208,7 @@ def test_the_plan_counts_what_a_hand_counts(run: Command, capsys: pytest.Capture
     totals = next(line.split() for line in said.splitlines() if line.split()[:1] == ["all"])
     assert totals[1:3] == ["24", "144"]  # two methods, six data sets, two seeds; six steps each
     assert all(DATASETS[name].name in said for name in TRAINED_ON)  # the tests have fewer rows of each
-    shifted = Run("blob", "openbookqa", 0, shifted=("arc_easy",))
+    shifted = PaperRun("blob", "openbookqa", 0, shifted=("arc_easy",))
     rows = {"openbookqa": (100, 10), "arc_easy": (100, 5)}
     taken = seconds_of(shifted, Setup("model", Path("out"), typed={"train.steps": 7}), rows, COSTS["blob"])
     assert taken == pytest.approx(7 * COSTS["blob"].step + 15 * COSTS["blob"].row)
@@ -217,7 +217,7 @@ def test_the_plan_counts_what_a_hand_counts(run: Command, capsys: pytest.Capture
 def test_a_measurement_knows_every_pair(model: Path, data: Path) -> None:
     setup = Setup(str(model), Path("out"), data, typed={"backbone.dtype": "float32", "predict.samples": [2]})
     pairs = [(arm, task) for arm in ("lora", "blob") for task in ("winogrande_s", "boolq")]
-    found = measured([Run(arm, task, 0) for arm, task in pairs], setup, COSTS, seconds=0.01)
+    found = measured([PaperRun(arm, task, 0) for arm, task in pairs], setup, COSTS, seconds=0.01)
     assert set(found) == set(pairs)
     assert all(cost.step > 0 < cost.row for cost in found.values())
     first = found["lora", "winogrande_s"]
