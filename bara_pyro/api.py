@@ -149,6 +149,13 @@ def from_peft(
 
     Raises:
         BaraError: the adapter uses an option of PEFT that is not supported; otherwise see `train`.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> lora = bp.train(task="micro-wgs", method="lora", steps=5, limit=40, out="runs/lora")
+        >>> run = bp.from_peft("runs/lora", task="micro-wgs", method="laplace", limit=40, out="runs/mine")
+        >>> run.config.method.name  # a run of LoRA is a folder that PEFT reads, and so an adapter
+        'laplace'
     """
     return train(task=task, method=method, model=model, out=out, from_adapter=str(adapter), **settings)
 

@@ -95,9 +95,7 @@ def _select(
 def _require(chosen: list[str], pattern: str, linears: dict[str, nn.Module]) -> list[str]:
     if not chosen:
         names = ", ".join(sorted({name.rsplit(".", 1)[-1] for name in linears}))
-        raise BackboneError(
-            f"target_modules: {pattern!r} matches no linear layer. The layers are called {names}."
-        )
+        raise BackboneError(f"target_modules: {pattern!r} matches no linear layer: choose from {names}.")
     return chosen
 
 

@@ -170,7 +170,7 @@ def missing(data: Path | None, name: str) -> list[str]:
     found = [f"{data / file} is missing" for file in files if not (data / file).exists()]
     try:
         check_isolation()
-        AutoConfig.from_pretrained(name)
+        AutoConfig.from_pretrained(name, trust_remote_code=False)
     except SandboxError as error:
         found.append(str(error))
     except (OSError, ValueError) as error:

@@ -37,9 +37,9 @@ QWEN = Model(WEIGHTS, 3_768_320)
 def model_of(name: str) -> tuple[Model, list[str]]:
     """Return the size of a language model without loading its weights, and why it cannot be read."""
     try:
-        config = AutoConfig.from_pretrained(name)
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
         with torch.device("meta"):
-            lm = AutoModelForCausalLM.from_config(config)
+            lm = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
         r = PROTOCOL["adapter.r"]
         lora = r * sum(t.in_features + t.out_features for t in find_targets(lm, None))
         return Model(sum(p.numel() for p in lm.parameters()), lora), []

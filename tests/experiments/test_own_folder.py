@@ -17,8 +17,8 @@ from experiments.page.report import own_pages, page
 from experiments.page.spec import find_study, stored_studies
 from experiments.page.values import display
 
-# Written whole by one command, from a whole demonstration.
-WHOLE = ("demo",)
+# Written whole by one command: a demonstration, and a choice on development prompts scored on test prompts.
+WHOLE = ("demo", "reward")
 STORED = {folder: stem for stem, (folder, _) in reversed(stored_studies(RESULTS).items())}
 
 

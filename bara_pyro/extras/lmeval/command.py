@@ -17,7 +17,18 @@ from bara_pyro.untrusted.files import bounded_json, read_text
 
 @listed(
     STUDY,
-    *("tasks", "samples", "batch_size", "num_fewshot", "limit", "out", "overwrite", "model", "device"),
+    *(
+        "tasks",
+        "predictive",
+        "samples",
+        "batch_size",
+        "num_fewshot",
+        "limit",
+        "out",
+        "overwrite",
+        "model",
+        "device",
+    ),
 )
 def lm_eval(
     run: Annotated[
