@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments import ablation, nuts, svi
+from experiments import ablation, from_adapter, nuts, svi
 
 
 def run(module, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
@@ -48,3 +48,25 @@ def test_nuts_and_the_guide_agree_roughly(
     for mean, deviation, fitted_mean, fitted_deviation in (map(float, row) for row in found):
         assert 1 / 3 < fitted_mean / mean < 3
         assert 1 / 3 < fitted_deviation / deviation < 3
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # raised by PEFT
+def test_posteriors_around_an_adapter_are_scored_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for part, names in (("rows", "abcdefgh"), ("new", "ijklmnop"), ("test", "qrstuvwx")):
+        kept = [f"in winter {name} keeps {what} .,{what}" for name in names for what in ("goats", "ducks")]
+        (tmp_path / f"{part}.csv").write_text("\n".join(["text,label", *kept]))
+    files = [
+        word for part in ("rows", "new", "test") for word in (f"--{part}", str(tmp_path / f"{part}.csv"))
+    ]
+    more = ["--epochs", "1", "--top-layers", "1", "--methods", "lora", "laplace"]
+    run(from_adapter, monkeypatch, *files, *more, "--out", str(tmp_path / "out"))
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    scores = {
+        name: [*map(float, numbers)] for name, *numbers in lines if name in ("lora", "temperature", "laplace")
+    }
+    assert scores.keys() == {"lora", "temperature", "laplace"}
+    assert scores["temperature"][0] == scores["lora"][0]  # a temperature changes no answer
+    assert all(0 <= acc <= 100 and 0 <= ece <= 100 and nll > 0 for acc, ece, nll, _ in scores.values())
