@@ -10,6 +10,7 @@ from urllib.parse import SplitResult, urlsplit
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.runs.answers import Answers, carried
 from bara_pyro.types import Fields, Json
+from bara_pyro.untrusted.files import bounded_json
 
 if TYPE_CHECKING:
     from bara_pyro.data.tables import Data
@@ -135,8 +136,8 @@ class _Endpoint:
 
     def _parsed(self, content: bytes) -> dict[str, Any]:
         try:
-            reply = json.loads(content) if len(content) <= MOST_BYTES else None
-        except (ValueError, RecursionError):
+            reply = bounded_json(content.decode()) if len(content) <= MOST_BYTES else None
+        except ValueError:
             reply = None
         if not isinstance(reply, dict):
             raise self._stranger()
