@@ -212,7 +212,9 @@ def _checked(path: str, a: Tensor | None, b: Tensor | None, name: str) -> Factor
     if a is None or b is None or a.dim() != 2 or b.dim() != 2 or not len(a) or len(a) != b.shape[1]:
         raise ConfigError(f"The adapter {name!r} lacks a fitting A and B of {path[:80]!r}: save it again.")
     if not all(x.is_floating_point() and x.isfinite().all() for x in (a, b)):
-        raise ConfigError(f"The adapter {name!r} has weights of {path[:80]!r} that are not finite numbers.")
+        raise ConfigError(
+            f"The adapter {name!r} has weights of {path[:80]!r} that are not finite numbers: save it again."
+        )
     return a.float(), b.float()
 
 
@@ -246,7 +248,8 @@ def _by_pattern(
             matched = matching(rf"(.*\.)?({key})", [*paths])
         except ValueError as error:
             raise ConfigError(
-                f"The adapter {name!r} has the pattern {key[:60]!r}, no regular expression of RE2."
+                f"The adapter {name!r} has the pattern {key[:60]!r}, no regular expression of RE2: write the "
+                "layers' paths there."
             ) from error
         values |= {path: value for path in matched if path not in values}
     return {path: values.get(path, otherwise) for path in paths}
