@@ -10,16 +10,19 @@ broken as a whole by the loss of a worker, as loky's is. Ray keeps the other ite
 import os
 import signal
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from datetime import timedelta
 from multiprocessing import connection, get_context, parent_process
 from typing import Any, Protocol
 
 import torch
 
+from bara_pyro.cli.terminal import say
 from bara_pyro.errors import ConfigError
 
 
@@ -43,6 +46,27 @@ class Lost:
 
 
 Work = Callable[[Any], Any]
+
+
+def say_done(number: int, total: int, outcome: str, begun: float) -> None:
+    """Print that an item is done, with the time elapsed and the time left at this pace.
+
+    Args:
+        number: items that are done, this one among them.
+        total: all items.
+        outcome: what became of this one.
+        begun: the `time.perf_counter()` at which the work began.
+    """
+    elapsed = time.perf_counter() - begun
+    times = [f"{_clock(elapsed)} elapsed"]
+    times += [f"about {_clock(elapsed / number * more)} left"] if (more := total - number) else []
+    say(f"[{number}/{total}] {outcome} ({', '.join(times)})")
+
+
+def _clock(seconds: float) -> str:
+    return str(timedelta(seconds=int(seconds)))
+
+
 Results = Iterator[tuple[Any, Any]]
 Begin = Callable[[Any], Future[Any]]
 Launch = Callable[[Work, Sequence[Item], int], Results]

@@ -15,7 +15,6 @@ import traceback
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
@@ -31,7 +30,7 @@ from bara_pyro.runs.fingerprint import fingerprint
 from bara_pyro.runs.ownership import clear, foreign
 from bara_pyro.runs.system import System, build_system, find_device
 from bara_pyro.runs.train import train
-from experiments.engine.launchers import LAUNCHERS, Lost
+from experiments.engine.launchers import LAUNCHERS, Lost, say_done
 from experiments.engine.provenance import code_state, in_words, same_code
 from experiments.engine.record import (
     Record,
@@ -217,10 +216,7 @@ def sweep(
     for number, (run, result) in enumerate(LAUNCHERS[launcher](work, left, workers), 1):
         record = record_loss(run, result.reason) if isinstance(result, Lost) else result
         records[run.config.hash] = record
-        elapsed = time.perf_counter() - begun
-        times = [f"{_clock(elapsed)} elapsed"]
-        times += [f"about {_clock(elapsed / number * more)} left"] if (more := len(left) - number) else []
-        say(f"[{number}/{len(left)}] {outcome(run, record)} ({', '.join(times)})")
+        say_done(number, len(left), outcome(run, record), begun)
     failures = [lines for key, run in runs.items() if (lines := run.failures(records[key]))]
     lines = [line for one in failures for line in one]
     say(f"{len(runs) - len(failures)} done, {len(failures)} failed")
@@ -243,10 +239,6 @@ def outcome(run: Run, record: Record) -> str:
     shown = (("acc", "acc", ".1f"), ("ece", "ECE", ".1f"), ("nll", "NLL", ".3f"))
     known = (f"{said} {scores[key]:{form}}" for key, said, form in shown if scores.get(key) is not None)
     return f"{run.label}: {', '.join(known)}"
-
-
-def _clock(seconds: float) -> str:
-    return str(timedelta(seconds=int(seconds)))
 
 
 def check_code(records: Sequence[Record], folder: Path) -> None:

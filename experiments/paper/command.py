@@ -13,7 +13,6 @@ import time
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from bara_pyro.runs.atomic import write_json, write_jsonl, write_text
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.system import find_device
 from bara_pyro.untrusted.files import read_json, read_jsonl
-from experiments.engine.launchers import LAUNCHERS, Lost
+from experiments.engine.launchers import LAUNCHERS, Lost, say_done
 from experiments.paper import alignment
 from experiments.paper.figures import figure_of
 from experiments.paper.plan import model_of, show_plan
@@ -159,13 +158,10 @@ def complete(runs: Sequence[PaperRun], setup: Setup, records: dict[str, Record],
     launcher = "serial" if workers == 1 else "ray" if on_gpus else "processes"
     begun = time.perf_counter()
     for number, (job, result) in enumerate(LAUNCHERS[launcher](work, jobs, workers), 1):
-        lost = {**job.about, "failed": result.reason} if isinstance(result, Lost) else result
-        records[job.run.name] = lost
+        record = {**job.about, "failed": result.reason} if isinstance(result, Lost) else result
+        records[job.run.name] = record
         write_jsonl(setup.out / "records.jsonl", (records[name] for name in sorted(records)))
-        passed = time.perf_counter() - begun
-        left = passed / number * (len(jobs) - number)
-        times = f"{_clock(passed)} elapsed, about {_clock(left)} left"
-        say(f"[{number}/{len(jobs)}] {job.run.label}: {outcome(lost)} ({times})")
+        say_done(number, len(jobs), f"{job.run.label}: {outcome(record)}", begun)
 
 
 def outcome(record: Record) -> str:
@@ -175,10 +171,6 @@ def outcome(record: Record) -> str:
     shown = (("acc", ".1f"), ("ece", ".1f"), ("nll", ".3f"))
     scores = record["scores"][max(record["scores"], key=int)]
     return ", ".join(f"{key} {scores[key]:{form}}" for key, form in shown if scores.get(key) is not None)
-
-
-def _clock(seconds: float) -> str:
-    return str(timedelta(seconds=int(seconds)))
 
 
 def _listed(settings: Mapping[str, Any]) -> str:
