@@ -170,7 +170,7 @@ def run_settings(args: Namespace, own: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         args: of `experiment_parser`.
-        own: what the study sets; a value may be a function of what it would be otherwise.
+        own: what the study sets.
 
     Raises:
         ConfigError: a setting was typed that the study itself sets to something else.
@@ -183,12 +183,12 @@ def run_settings(args: Namespace, own: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, Preset):
             continue
         for given in (given for given in typed if overlaps(given, key)):
-            if not callable(value) and (given, typed[given]) != (key, value):
+            if (given, typed[given]) != (key, value):
                 raise ConfigError(
                     f"{given}={typed[given]} was given, and this study itself sets {key} to {value}: leave "
                     f"{ARGUMENTS.get(given, f'--set {given}')} out."
                 )
-        found[key] = value(found[key]) if callable(value) else value
+        found[key] = value
     return found
 
 

@@ -14,7 +14,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +24,8 @@ from bara_pyro.errors import DataError
 from bara_pyro.metrics import Interval, TaskDifference, crossed_interval, holm
 from bara_pyro.metrics.base import compared, rows_of
 from bara_pyro.metrics.bootstrap import drawn_scores, plain_scores
-from experiments.engine.methods import LORA_REHEARSED, tagged
-from experiments.engine.record import number
-from experiments.engine.results import RESULTS, read_results
+from experiments.engine.results import RESULTS, Results, read_results
 from experiments.engine.rows import RunRows, rows_of_study
-from experiments.engine.search import CHOICES, load_choices
 
 METRICS = ("acc", "ece", "nll", "brier")
 AVERAGE = "average"
@@ -97,14 +93,6 @@ def compare(
                 entries.append(about | _entry([s.difference(arm, reference) for s in scores], level))
     _judge(entries, primary, level)
     return entries
-
-
-def averaged(runs: Sequence[RunRows], arm: str, reference: str) -> dict[str, Any]:
-    """Return what `compare` says of an arm on average over the tasks that were learnt, or on the only one."""
-    own = [run for run in runs if run.tested_on == run.task and run.arm in (arm, reference)]
-    alone = len({run.task for run in own}) == 1
-    [entry] = [entry for entry in compare(own, [reference]) if alone or entry["task"] == AVERAGE]
-    return entry
 
 
 @dataclass(frozen=True)
@@ -254,7 +242,6 @@ def _verdict(metric: str, difference: float, distinct: bool) -> str:
 
 
 PRIMARY = Contrast("bara", "lora", "nll")
-OWN = ("space", "trials", "chosen")  # of each method; all else of a search has to be alike
 
 
 @dataclass(frozen=True)
@@ -264,28 +251,30 @@ class Comparisons:
     Attributes:
         primary: the contrast that is declared; all others are secondary. The printed algorithm with LoRA, in
             likelihood, unless a study asks something else.
+        references: the arms that all others are compared with, if the study has them: LoRA, and the baseline
+            of the lowest validation NLL in the search for settings, which is LoRA with a temperature.
         tested_on: shifted tasks whose rows count instead of those of the runs' own tasks.
-        choices: the search whose validation scores say which baseline is the best.
     """
 
     primary: Contrast = PRIMARY
+    references: tuple[str, ...] = ("lora", "temperature")
     tested_on: tuple[str, ...] = ()
-    choices: Path = CHOICES
 
 
 def compare_study(runs: Sequence[RunRows], comparisons: Comparisons) -> list[dict[str, Any]]:
-    """Compare every arm of a study with LoRA, the best baseline and the declared reference; see `compare`.
+    """Compare every arm of a study with its references; see `compare`.
 
     Raises:
-        DataError: there is no reference among the arms, no rows of the requested tasks, or runs of
-            one task were not scored on the same rows.
+        DataError: no reference is among the arms, no rows are of the requested tasks, or runs of one task
+            were not scored on the same rows.
     """
     wanted = comparisons.tested_on
     rows = [run for run in runs if (run.tested_on in wanted if wanted else run.tested_on == run.task)]
-    references = default_references([run.arm for run in rows], comparisons.choices)
-    declared = comparisons.primary.reference
-    if declared not in references and any(run.arm == declared for run in rows):
-        references.append(declared)
+    arms = dict.fromkeys(run.arm for run in rows)
+    named = dict.fromkeys((*comparisons.references, comparisons.primary.reference))
+    references = [name for name in named if name in arms]
+    if not references:
+        raise DataError(f"None of the arms {', '.join(arms)} is a reference: add one, for example lora.")
     return compare(rows, references, comparisons.primary)
 
 
@@ -297,34 +286,14 @@ def write_comparisons(study: str, comparisons: Comparisons, results: Path = RESU
     return found.comparisons
 
 
-def default_references(arms: Sequence[str], choices: Path = CHOICES) -> list[str]:
-    """Return the arms to compare with, LoRA and the best baseline; a `DataError` if there is neither.
+def compared_again(stored: Results) -> list[dict[str, Any]]:
+    """Compute the stored comparisons of a set of results from its stored rows, and return them.
 
-    LoRA with split-half calibration is one if it is an arm, to separate the method from its default.
+    They say themselves what is compared, so this needs no code of the study, which may be retired.
     """
-    found = [name for name in (*tagged("reference"), LORA_REHEARSED) if name in arms]
-    best = best_baseline(arms, choices)
-    if best is not None and best not in found:
-        found.append(best)
-    if not found:
-        raise DataError(f"None of the arms {', '.join(dict.fromkeys(arms))} is a reference: name one.")
-    return found
-
-
-def best_baseline(arms: Sequence[str], choices: Path = CHOICES) -> str | None:
-    """Return the arm, not one of ours, of the lowest validation NLL (mean over the tasks of the search).
-
-    Test rows have no say in it. None where no arm has been searched; a `DataError` where two arms were not
-    searched alike.
-    """
-    ours = tagged("ours")
-    searched = {a: choice for a, choice in load_choices(choices).items() if a in arms and a not in ours}
-    abouts = {arm: {k: v for k, v in c.items() if k not in OWN} for arm, c in searched.items()}
-    for first, arm in pairwise(searched):
-        if abouts[arm] != abouts[first]:
-            raise DataError(
-                f"{arm} and {first} were not searched alike ({abouts[arm]} against {abouts[first]}): search "
-                "both again with the same tasks, steps and seeds."
-            )
-    nll = {arm: min(number(trial["nll"]) for trial in choice["trials"]) for arm, choice in searched.items()}
-    return min(nll, key=nll.__getitem__) if nll else None
+    entries = stored.comparisons
+    declared = [(e["arm"], e["reference"], m) for e in entries for m in METRICS if e[m].get("primary")]
+    tasks = {entry["task"] for entry in entries}
+    rows = [run for run in rows_of_study(stored.name, stored.folder) if run.tested_on in tasks]
+    references = list(dict.fromkeys(entry["reference"] for entry in entries))
+    return compare(rows, references, Contrast(*declared[0]) if declared else None)

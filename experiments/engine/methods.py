@@ -6,7 +6,7 @@ as many trials for all.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,11 +87,7 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 def display(method: str) -> str:
     """Return a method's name in tables, the given name if studies do not know it."""
-    return (
-        STUDIED[method].display
-        if method in STUDIED
-        else method.replace("rehearsal", "split-half calibration")
-    )
+    return STUDIED[method].display if method in STUDIED else method
 
 
 def space(method: str) -> SearchSpace:
@@ -153,33 +149,3 @@ def check_spaces(methods: Iterable[str]) -> None:
                 load_config(overrides={"method": method, **settings})
             except ConfigError as error:
                 raise ConfigError(f"The search space of {method!r} does not fit: {error}") from error
-
-
-LORA_REHEARSED = "LoRA with rehearsal"
-BLOB_REHEARSED = "BLoB with rehearsal"
-
-# Method, and its `adapter.calibrated` with few rows and with many. It is set even if it is the default, so
-# that earlier runs keep their names; with many rows no method is calibrated.
-ARMS: dict[str, tuple[str, bool | None, bool | None]] = {
-    "bara-gate": ("bara-gate", True, None),
-    "BaRA gate without rehearsal": ("bara-gate", False, False),
-    "lora": ("lora", None, None),
-    LORA_REHEARSED: ("lora", True, False),
-    "blob": ("blob", None, None),
-    BLOB_REHEARSED: ("blob", True, False),
-}
-
-
-def rehearsed_or_not(methods: Sequence[str], *, few: bool) -> dict[str, dict[str, str | bool | None]]:
-    """Return arm -> its method and `adapter.calibrated`, for these methods, in their order.
-
-    Methods without a variant of their own have one arm, which leaves split-half calibration at its default.
-    """
-    found: dict[str, dict[str, str | bool | None]] = {}
-    for method in methods:
-        own = {label: arm for label, arm in ARMS.items() if arm[0] == method} or {
-            method: (method, None, None)
-        }
-        for label, (_, with_few, with_many) in own.items():
-            found[label] = {"method": method, "adapter.calibrated": with_few if few else with_many}
-    return found

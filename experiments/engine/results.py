@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.errors import DataError
 from bara_pyro.runs.atomic import atomic_write, jsonl_line
 from experiments.engine.provenance import code_state
 from experiments.engine.record import Record, checked, committed
@@ -180,21 +180,6 @@ def read_results(name: str, folder: Path = RESULTS) -> Results:
 def stored_names(folder: Path = RESULTS) -> list[str]:
     """Return the names of all sets of results in a folder."""
     return [name for path in sorted(folder.glob(f"*{SUFFIX}")) for name in read_store(path).sets]
-
-
-def resumed(name: str, folder: Path, about: Mapping[str, Any]) -> Results:
-    """Return a stored set of results, to be gone on with, or the beginning of one.
-
-    A `ConfigError` where what is stored depends on something else than `about`.
-    """
-    found = find_results(name, folder) or Results(name, folder, dict(about))
-    for key, value in about.items():
-        if found.about.get(key) != value:
-            raise ConfigError(
-                f"{found.path} holds results with {key}={found.about.get(key)}, not {value}: give another "
-                "folder with --out."
-            )
-    return found
 
 
 def results_option(parser: ArgumentParser, folder: Path = OUT) -> None:

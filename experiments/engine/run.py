@@ -2,7 +2,7 @@
 
 import platform
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import compress
 from types import MappingProxyType
@@ -13,15 +13,13 @@ from bara_pyro.errors import ConfigError, TrainingError
 from bara_pyro.runs.assignments import assigned
 from experiments.engine.arguments import run_settings, sweep_options
 from experiments.engine.differences import Comparisons, write_comparisons
-from experiments.engine.methods import tagged
 from experiments.engine.record import recorded
 from experiments.engine.results import find_results, stored_records, write_study
 from experiments.engine.rows import collect, whole_records
 from experiments.engine.sweep import Job, only_finished, sweep
 
-Arm = Mapping[str, Any] | Callable[[str], Mapping[str, Any]]
-"""Its dotted settings, or those of a task."""
-Arms = Mapping[str, Arm]
+Arms = Mapping[str, Mapping[str, Any]]
+"""Name -> dotted settings."""
 SEED = object()
 """Stands for the seed of the run where a setting of an arm is to change with it."""
 
@@ -36,10 +34,9 @@ def run_study(
 ) -> None:
     """Run a study of arms and write its results to `args.out`; other stored results stay.
 
-    An arm is its dotted settings, of every task or of each, among them `method`; a value `SEED` is the seed
-    of the run, for others see `experiments.engine.arguments.run_settings`. Runs trained on a task are also
-    tested on those that it is `shifted` to. Arms are compared with LoRA, the best baseline and the declared
-    reference where `comparisons` says how.
+    An arm is its dotted settings, among them `method`; a value `SEED` is the seed of the run, for others see
+    `experiments.engine.arguments.run_settings`. Runs trained on a task are also tested on those that it is
+    `shifted` to. Arms are compared where `comparisons` says how.
 
     Raises:
         ConfigError: what is stored has another number of steps or other settings, or one was typed that an
@@ -52,7 +49,7 @@ def run_study(
     places = [(arm, task, seed) for seed in range(args.seeds) for task in args.tasks for arm in arms]
     jobs = [
         Job(
-            run_settings(args, {"task.name": task, "seed": seed, **_settings(arms[arm], task, seed)}),
+            run_settings(args, {"task.name": task, "seed": seed, **_settings(arms[arm], seed)}),
             tuple(shifted.get(task, ())),
         )
         for arm, task, seed in places
@@ -77,14 +74,13 @@ def run_study(
     # Also the failed ones: a table says how many there are.
     path = write_study(name, runs, records, _about(args, runs), folder=results)
     collect(name, args.runs, results=results)
-    if comparisons and {*arms_done}.intersection((*tagged("reference"), comparisons.primary.reference)):
+    if comparisons and {*arms_done} & {*comparisons.references, comparisons.primary.reference}:
         write_comparisons(name, comparisons, results)
     say(f"{len(arms_done)} of {len(places)} runs are in {path}: python -m experiments report --out {results}")
 
 
-def _settings(arm: Arm, task: str, seed: int) -> dict[str, Any]:
-    own = arm(task) if callable(arm) else arm
-    return {key: seed if value is SEED else value for key, value in own.items()}
+def _settings(arm: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    return {key: seed if value is SEED else value for key, value in arm.items()}
 
 
 def _stored_runs(name: str, args: Namespace) -> list[dict[str, Any]]:

@@ -36,8 +36,6 @@ from experiments.engine.record import Record, number
 from experiments.engine.sweep import Job, sweep
 
 CHOICES = Path(__file__).parents[1] / "hyperparameters.json"
-CHOICES_SMOLLM2 = CHOICES.with_name("hyperparameters_smollm2.json")  # of the real language model
-UPPER = r"model\.layers\.2[789]\..*_proj|lm_head"  # where the adapters of SmolLM2 stand: 3 of 30 blocks
 KIND = "bara_pyro hyperparameters"
 # One number of draws; a method without draws gives its one prediction whatever S is.
 SAMPLES = 10
@@ -165,17 +163,9 @@ def chosen(method: str, path: Path = CHOICES) -> dict[str, Any]:
     return dict(settings)
 
 
-def crossed(
-    methods: Iterable[str], variants: Mapping[str, Mapping[str, Any]] | None = None
-) -> dict[str, dict[str, Any]]:
-    """Return arms: each method with its chosen settings, and each variant of it (name -> settings) if any."""
-    if variants is None:
-        return {method: {"method": method, **preset(chosen(method))} for method in methods}
-    return {
-        f"{method}, {name}": {"method": method, **preset(chosen(method)), **settings}
-        for method in methods
-        for name, settings in variants.items()
-    }
+def tuned(methods: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return arms: each method with its chosen settings."""
+    return {method: {"method": method, **preset(chosen(method))} for method in methods}
 
 
 def table(results: dict[str, Scored]) -> Table:

@@ -1,13 +1,12 @@
 """What stands on a page: words, tables and a figure; and what studies of arms share."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
 from bara_pyro.report import Table
-from experiments.engine.methods import in_order
-from experiments.engine.results import Arms, Study
+from experiments.engine.results import Study
 from experiments.page.figures import difference_figure, score_figure
 from experiments.page.tables import arms_table, reference_of, shift_tables, task_table
 from experiments.page.values import display, finished
@@ -49,24 +48,6 @@ def main_table(study: Study) -> list[Part]:
 def shifts(study: Study) -> list[Part]:
     """Return the figure of differences to LoRA on shifted tasks, and tables of scores and detection."""
     return [*_figure(study), *shift_tables(study)]
-
-
-def variants(study: Study) -> list[Part]:
-    """Return one table of all arms, and the figure of their NLL."""
-    return [*_figure(study), arms_table(study)]
-
-
-def by_method(study: Study) -> list[Part]:
-    """Return a table for each method, a row a variant, and a figure of all."""
-    if not all(", " in arm for arm in study.arms):
-        return variants(study)
-    groups: dict[str, Arms] = {}
-    for arm, tasks in study.arms.items():
-        method, _, variant = arm.partition(", ")
-        groups.setdefault(method, {})[variant] = tasks
-    tables = {method: arms_table(replace(study, arms=groups[method])) for method in in_order(groups)}
-    named = [replace(table, caption=f"{display(name)}. {table.caption}") for name, table in tables.items()]
-    return [*_figure(study), *named]
 
 
 def _figure(study: Study) -> list[Part]:

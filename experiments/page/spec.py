@@ -28,7 +28,7 @@ from experiments.engine.results import (
     study_of,
 )
 from experiments.engine.run import Arms, run_study
-from experiments.engine.search import crossed
+from experiments.engine.search import tuned
 from experiments.page.parts import Part, tables_of
 
 Options = Mapping[str, Mapping[str, Any]]
@@ -69,7 +69,7 @@ def arm_study(
     title: str,
     setup: str,
     parts: Callable[[Study], Iterable[Part]],
-    arms: Callable[[Namespace], Arms] = lambda args: crossed(args.methods),
+    arms: Callable[[Namespace], Arms] = lambda args: tuned(args.methods),
     *,
     methods: Sequence[str] | None = None,
     tasks: Sequence[str] = ("micro-wgs", "micro-arcc"),

@@ -27,7 +27,7 @@ from jinja2 import Environment, StrictUndefined, TemplateError
 from bara_pyro.errors import BaraError, DataError
 from experiments.engine.differences import AVERAGE
 from experiments.engine.results import Results, Study, having, load_results, stored_names
-from experiments.engine.search import CHOICES, CHOICES_SMOLLM2, load_choices
+from experiments.engine.search import CHOICES, load_choices
 from experiments.page.parts import Part, tables_of
 from experiments.page.spec import stored_studies
 from experiments.page.values import display, fixed, largest_draws, over_tasks, score
@@ -176,10 +176,6 @@ class Search:
     def __init__(self, choices: Path = CHOICES) -> None:
         self._methods = load_choices(choices)
 
-    def chosen(self, method: str, key: str = "train.lr") -> float:
-        """Return a setting that was chosen."""
-        return float(self._methods[method]["chosen"][key])
-
     def rank(self, method: str) -> int:
         """Return a method's place by the lowest validation NLL of its trials, 1 the best."""
         nll = {name: min(trial["nll"] for trial in found["trials"]) for name, found in self._methods.items()}
@@ -221,10 +217,7 @@ class Renderer:
             trim_blocks=True,
         )
         self._environment.filters |= FORMATS | {"display": display}
-        self._environment.globals = {
-            "search": Search(),
-            "search_smollm2": Search(CHOICES_SMOLLM2),
-        }
+        self._environment.globals = {"search": Search()}
 
     def text(self, path: Path) -> str:
         """Return a template rendered.

@@ -23,11 +23,8 @@ from experiments.page import spec
 from experiments.page.spec import find_study
 
 # What trains or measures in the studies whose entries are no runs of a sweep.
-WORK = {
-    "demo": ("read_json", "bins_of"),
-    "reward": ("apart", "written", "preferences", "looked_at"),
-}
-EVERYWHERE = ("sweep", "find_results", "resumed", "Results")
+WORK = {"demo": ("read_json", "bins_of")}
+EVERYWHERE = ("sweep", "find_results", "Results")
 OTHERS = {"methods": "lora", "tasks": "micro-obqa", "assignments": "train.accumulate=2", "device": "cuda:1"}
 
 

@@ -17,8 +17,7 @@ from experiments.page.report import own_pages, page
 from experiments.page.spec import find_study, stored_studies
 from experiments.page.values import display
 
-# Written whole by one command: a demonstration, and a choice on development prompts scored on test prompts.
-WHOLE = ("demo", "reward")
+WHOLE = ("demo",)  # written whole by one command
 STORED = {folder: stem for stem, (folder, _) in reversed(stored_studies(RESULTS).items())}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from study_cases import invent, lines_of, make_record, predictions, records_of
 
-from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.errors import DataError
 from experiments.engine.record import Record
 from experiments.engine.results import (
     RESULTS,
@@ -22,7 +22,6 @@ from experiments.engine.results import (
     read_results,
     read_store,
     results_path,
-    resumed,
     stored_names,
     stored_records,
     study_of,
@@ -38,9 +37,6 @@ def test_entries_are_added_with_the_code_that_made_them(tmp_path: Path) -> None:
     assert (again.about, again.entries) == (found.about, found.entries)
     assert [entry["value"] for entry in having(again.entries.values(), arm="b")] == [2.5]
     assert set(again.entries["a"]["code"]) == {"commit", "dirty", "tree", "lock"}
-    assert resumed("found", tmp_path, {"steps": 10}) == again
-    with pytest.raises(ConfigError, match="holds results with steps=10, not 20: give another folder"):
-        resumed("found", tmp_path, {"steps": 20})
 
 
 def test_what_is_stored_is_what_the_file_says(tmp_path: Path) -> None:

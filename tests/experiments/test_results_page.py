@@ -14,7 +14,7 @@ from experiments.engine.differences import METRICS, Comparisons, compare_study, 
 from experiments.engine.provenance import code_state, in_words
 from experiments.engine.record import IDENTITY
 from experiments.engine.results import changing, load_study, read_results, results_path, write_study
-from experiments.engine.rows import collect, write_rows
+from experiments.engine.rows import collect, rows_path, write_rows
 from experiments.engine.sweep import Job, sweep
 from experiments.page import overview, report
 from experiments.page.intervals import recompute
@@ -29,7 +29,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("page")
     tasks = {"micro-wgs": 80, "micro-arce": 60}
     rows = rows_of({task: (count, 2) for task, count in tasks.items()}, seeds=3)
-    found = compare_study(rows, Comparisons(choices=folder / "none.json"))
+    found = compare_study(rows, Comparisons())
     invent("in_distribution", folder / "results", tasks=tasks, comparisons=found)
     invent(
         "out_of_distribution",
@@ -96,15 +96,15 @@ def test_the_overview_draws_the_contrasts_that_are_stored(
 
 
 def test_what_is_incomplete_is_said(tmp_path: Path) -> None:
-    runs = invent("guides_and_gates", tmp_path, tasks={"t": 40}, seeds=2)
-    with changing(results_path("guides_and_gates", tmp_path)) as store:
+    runs = invent("untuned", tmp_path, tasks={"t": 40}, seeds=2)
+    with changing(results_path("untuned", tmp_path)) as store:
         record = store.records[runs[1]["hash"]]
         kept = {key: record[key] for key in ("schema", "kind", *IDENTITY)} | {
             "failed": "The loss is not finite."
         }
         store.records[runs[1]["hash"]] = kept
-    spec = find_study("guides_and_gates")
-    text = page("guides_and_gates", spec, load_study("guides_and_gates", tmp_path), "", None)
+    spec = find_study("untuned")
+    text = page("untuned", spec, load_study("untuned", tmp_path), "", None)
     assert "Incomplete: BLoB on t has 1 of 2 seeds: The loss is not finite." in text.replace("\n", " ")
     assert "| BLoB | 23,616 | failed 1/2 |" in text
 
@@ -215,12 +215,15 @@ def test_a_page_says_that_rows_are_missing(tmp_path: Path) -> None:
 
 
 def test_intervals_are_computed_again_where_all_rows_are(tmp_path: Path) -> None:
-    invent("in_distribution", tmp_path, tasks=SIZES, seeds=2)
+    with_rows(tmp_path)
+    found = write_comparisons("in_distribution", Comparisons(), tmp_path)
+    line = f"in_distribution: {len(found)} comparisons, "
+    assert recompute(tmp_path) == [f"{line}as stored"]
+    stored = read_results("in_distribution", tmp_path)
+    stored.comparisons[0]["nll"]["difference"] += 1
+    stored.write()
+    assert recompute(tmp_path) == [f"{line}changed"]
+    assert read_results("in_distribution", tmp_path).comparisons == found
+    rows_path("in_distribution", tmp_path).unlink()
     (line,) = recompute(tmp_path)
     assert line == "in_distribution: not recomputed, the rows of 12 runs are not stored until its next run"
-    with_rows(tmp_path)
-    (line,) = recompute(tmp_path)
-    assert re.fullmatch(r"in_distribution: \d+ comparisons", line)
-    found = read_results("in_distribution", tmp_path).comparisons
-    assert recompute(tmp_path) == [line]
-    assert read_results("in_distribution", tmp_path).comparisons == found

@@ -24,14 +24,10 @@ from experiments.page import spec
 from experiments.page.spec import find_study
 
 # Studies whose every setting but for a few options is their own: they have no --set.
-BY_OPTIONS = {"demo", "reward"}
+BY_OPTIONS = {"demo"}
 STUDIES = [name for name in study_names() if name not in BY_OPTIONS]
 # One of each way to name arms.
-PLANNERS = (
-    "in_distribution",
-    "real",
-    "regret",
-)
+PLANNERS = ("in_distribution", "untuned")
 CHOSEN = {"train.lr": 1.2e-3, "train.steps": 77, "train.clip_norm": 0.5}
 
 
@@ -44,7 +40,7 @@ Plan = Callable[..., list[Job]]
 
 @pytest.fixture
 def planned(monkeypatch: pytest.MonkeyPatch) -> Plan:
-    """Return what gives the jobs of a study that somebody typed: `planned("real", "--seeds", "1")`."""
+    """Return what gives the jobs of a study that somebody typed: `planned("untuned", "--seeds", "1")`."""
 
     def of(name: str, *typed: str) -> list[Job]:
         seen: list[Job] = []
@@ -148,8 +144,6 @@ def test_null_and_the_default_are_values_that_somebody_types(study: str, planned
         ("in_distribution", ("--steps", "default"), "train.steps", None),
         ("in_distribution", (), "train.steps", 77),  # chosen, as nobody types another
         ("in_distribution", (), "train.lr", 1.2e-3),
-        ("real", ("--set", "adapter.target_modules=null"), "adapter.target_modules", None),
-        ("real", ("--set", "task.max_length=300"), "task.max_length", 300),
         ("in_distribution", ("--set", "train={lr: 1e-4}"), "train.lr", 1e-4),
     ],
 )
@@ -165,11 +159,8 @@ def test_what_is_typed_takes_the_place_of_what_was_chosen(
 @pytest.mark.parametrize(
     ("study", "typed", "named"),
     [
-        ("guides_and_gates", ("--set", "method.guide=gamma"), "method.guide"),
-        ("real", ("--name", "real_contrast_more"), "real_contrast_more"),
         ("untuned", ("--name", "other"), "other"),
-        ("regret", ("--steps", "300"), "--steps"),
-        ("regret", ("--set", "task.train_rows=80"), "task.train_rows"),
+        ("distance", ("--set", "adapter.distance_aware=false"), "adapter.distance_aware"),
         ("untuned", ("--set", "train.lr=1e-4"), "train.lr"),
         ("in_distribution", ("--set", "train.steps=5"), "--steps"),
         ("in_distribution", ("--set", "seed=5"), "--seeds"),
