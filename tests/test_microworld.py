@@ -20,7 +20,7 @@ from bara_pyro.lm.loading import load_backbone
 from bara_pyro.microworld import TASKS, World, backbone_path, micro_task
 from bara_pyro.microworld.build import build_backbone
 from bara_pyro.microworld.chat import claims, draw_prompts, score_reply, write_reply
-from bara_pyro.microworld.code import MAX_STEPS, draw_problem, draw_problems, program_value, solves
+from bara_pyro.microworld.code import MAX_STEPS, draw_problem, program_value, solves
 from bara_pyro.microworld.questions import WHIM, Question
 from bara_pyro.microworld.tasks import _settled_answer
 from bara_pyro.microworld.text import corpus
@@ -412,7 +412,7 @@ def test_programs_run():
     assert solves(problem, program)
     assert not solves(problem, "add x")
     assert len(problem.shown) + len(problem.hidden) == 20
-    assert [p.text for p in draw_problems(20)] == [p.text for p in draw_problems(20)]
+    assert draw_problem(random.Random(0)) == (problem, program)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from bara_pyro.columns import ColumnNames
 from bara_pyro.data.answer_tokens import answer_token_ids
 from bara_pyro.data.batching import batches, training_batches
 from bara_pyro.data.chat import chat_frame
-from bara_pyro.data.encode import collate, encode, prompt_text
+from bara_pyro.data.encode import encode, prompt_text
 from bara_pyro.data.labels import as_asked, as_letters, encode_labels
 from bara_pyro.data.loader import is_file_name, load_task
 from bara_pyro.data.questions import load_questions
@@ -30,7 +30,6 @@ __all__ = [
     "as_letters",
     "batches",
     "chat_frame",
-    "collate",
     "encode",
     "encode_labels",
     "first_rows",

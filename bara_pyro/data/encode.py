@@ -5,8 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 
-from torch import Tensor
-
 from bara_pyro.data.answer_tokens import text_tokens
 from bara_pyro.data.schemas import unlisted, without_cue
 from bara_pyro.data.split import EncodedSplit
@@ -21,7 +19,7 @@ from bara_pyro.data.tokens import (
     pad_id,
     unknown_share,
 )
-from bara_pyro.data.types import Batch, ChatFrame, Example
+from bara_pyro.data.types import ChatFrame, Example
 from bara_pyro.errors import ConfigError, DataError, unknown
 
 MUCH = 8  # the tokens of a question that is too long are counted up to this multiple of the limit
@@ -122,23 +120,6 @@ def encode(
         texts=() if classes is None else tuple(row.texts for row in encoded),
         offered=listed if any(listed) else (),
     )
-
-
-def collate(
-    examples: Sequence[Example], tokenizer: Tokenizer, answer_ids: Tensor, max_length: int = 300
-) -> Batch:
-    """Return a few examples as one left-padded batch; use `encode` for whole splits.
-
-    Examples:
-        >>> import bara_pyro as bp
-        >>> from bara_pyro.data import Example, collate
-        >>> tokenizer = bp.load_backbone("microworld").tokenizer
-        >>> rows = [Example("a", "in winter", 0), Example("b", "in the winter", 1)]
-        >>> batch = collate(rows, tokenizer, bp.answer_token_ids(tokenizer, ["A", "B"]))
-        >>> batch.ids, batch.labels.tolist(), batch.attention_mask.tolist()  # padded on the left
-        (('a', 'b'), [0, 1], [[False, True, True], [True, True, True]])
-    """
-    return encode(examples, tokenizer, max_length).batch(range(len(examples)), answer_ids)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from bara_pyro.metrics.best_of_n import (
     win_rate_per_prompt,
 )
 from bara_pyro.metrics.bootstrap import paired_bootstrap
-from bara_pyro.metrics.budget import BudgetComparison, budget_to_reach, compare_budgets
 from bara_pyro.metrics.conformal import PredictionSets, coverage, expected_coverage, prediction_sets
 from bara_pyro.metrics.detection import Detector, detector
 from bara_pyro.metrics.diversity import (
@@ -26,19 +25,12 @@ from bara_pyro.metrics.diversity import (
     mean_cosine_distance,
     self_bleu_diversity,
 )
-from bara_pyro.metrics.frontier import (
-    EqualDiversity,
-    FrontierComparison,
-    at_equal_diversity,
-    compare_frontiers,
-    pareto_frontier,
-)
 from bara_pyro.metrics.intervals import Interval, TaskDifference, crossed_interval, holm
-from bara_pyro.metrics.over_prompts import SamplingCurve, mean_over_prompts, prompt_weights
+from bara_pyro.metrics.over_prompts import SamplingCurve, prompt_weights
 from bara_pyro.metrics.pass_at_k import pass_at_k, pass_at_k_per_problem
 from bara_pyro.metrics.reliability import ReliabilityBins, reliability_bins
 from bara_pyro.metrics.scores import accuracy, adaptive_ece, brier, ece, evaluate, nll
-from bara_pyro.metrics.selective import aurc, error_auroc, risk_coverage
+from bara_pyro.metrics.selective import aurc, risk_coverage
 from bara_pyro.metrics.sparsity import sparsity, sparsity_by_module
 from bara_pyro.metrics.truth import calibration_against_truth, kl_from_truth, regret, stack_truth
 from bara_pyro.metrics.uncertainty import (
@@ -54,10 +46,7 @@ from bara_pyro.moved import old_names
 __all__ = [
     "Abstention",
     "AcquiredBatch",
-    "BudgetComparison",
     "Detector",
-    "EqualDiversity",
-    "FrontierComparison",
     "Interval",
     "NestedUncertainty",
     "PredictionSets",
@@ -69,18 +58,14 @@ __all__ = [
     "abstention",
     "accuracy",
     "adaptive_ece",
-    "at_equal_diversity",
     "aurc",
     "batch_bald",
     "best_of_n",
     "best_of_n_per_prompt",
     "best_of_n_win_rate",
     "brier",
-    "budget_to_reach",
     "calibration_against_truth",
     "choose",
-    "compare_budgets",
-    "compare_frontiers",
     "coverage",
     "crossed_interval",
     "decompose",
@@ -88,18 +73,15 @@ __all__ = [
     "detector",
     "distinct_n",
     "ece",
-    "error_auroc",
     "evaluate",
     "expected_coverage",
     "holm",
     "joint_information",
     "kl_from_truth",
     "mean_cosine_distance",
-    "mean_over_prompts",
     "nll",
     "ood_auroc",
     "paired_bootstrap",
-    "pareto_frontier",
     "pass_at_k",
     "pass_at_k_per_problem",
     "posterior_predictive",

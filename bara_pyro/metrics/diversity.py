@@ -1,7 +1,6 @@
 """Diversity of the replies to a prompt: of their words (Self-BLEU, distinct-n) and of their embeddings.
 
-Every measure gives one number for each prompt, higher for more diverse replies. `metrics.mean_over_prompts`
-averages them.
+Every measure gives one number for each prompt, higher for more diverse replies.
 """
 
 from collections.abc import Sequence

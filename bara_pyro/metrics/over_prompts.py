@@ -6,23 +6,19 @@ prompt has independent replies, so the interval over prompts already includes th
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import ndtr, stdtrit
 
 from bara_pyro.errors import DataError
 from bara_pyro.metrics.bootstrap import drawn_clusters
-from bara_pyro.metrics.intervals import Interval, TaskDifference, crossed_interval, effective
+from bara_pyro.metrics.intervals import Interval, TaskDifference, crossed_interval
 
 Floats: TypeAlias = NDArray[np.float64]
-
-PromptStatistic: TypeAlias = Callable[[Floats], Floats]
-"""Maps weights of the prompts (`prompts`, with sum 1) to a statistic of the weighted prompts."""
 
 
 @dataclass(frozen=True)
@@ -74,52 +70,6 @@ def prompt_weights(clusters: Sequence[str], resamples: int = 2000, seed: int = 0
     weights, index = drawn_clusters(clusters, resamples, seed)
     of_prompts: Floats = weights[:, index].numpy()
     return of_prompts / of_prompts.sum(axis=1, keepdims=True)
-
-
-def spread_weights(weights: Floats, clusters: Sequence[str], level: float) -> tuple[Floats, float]:
-    """Return weights corrected for percentile intervals, and the level of the quantiles to use.
-
-    This is for statistics that are not means. Bootstrap weights vary less than resampled clusters, and normal
-    quantiles are smaller than Student's if clusters are few; `metrics.intervals` corrects both for means.
-    Corrected weights may be slightly negative.
-
-    Args:
-        weights: weights from `prompt_weights`, `resamples x prompts`.
-        clusters: the cluster of each prompt.
-        level: nominal coverage.
-    """
-    count = effective([Counter(clusters)])
-    even = 1.0 / len(clusters)
-    spread: Floats = even + np.sqrt((count + 1) / (count - 1)) * (weights - even)
-    return spread, 2 * float(ndtr(stdtrit(max(1.0, count - 1), (1 + level) / 2))) - 1
-
-
-def mean_over_prompts(per_prompt: Floats) -> PromptStatistic:
-    """Return a function that computes the weighted mean over prompts of `per_prompt`.
-
-    Args:
-        per_prompt: `prompts x ...`.
-
-    Returns:
-        A function from weights (`prompts`, with sum 1) to an array of shape `...`. It raises `DataError` if
-        the number of weights is not that of prompts.
-
-    Examples:
-        >>> import numpy as np
-        >>> from bara_pyro.metrics import mean_over_prompts
-        >>> mean = mean_over_prompts(np.array([[1.0, 2.0], [3.0, 4.0]]))  # two prompts, two budgets
-        >>> mean(np.array([0.5, 0.5])).tolist(), mean(np.array([0.0, 1.0])).tolist()
-        ([2.0, 3.0], [3.0, 4.0])
-    """
-
-    def mean(weights: Floats) -> Floats:
-        if len(weights) != len(per_prompt):
-            raise DataError(
-                f"There are {len(per_prompt)} prompts and {len(weights)} clusters: give one for each prompt."
-            )
-        return np.tensordot(weights, per_prompt, axes=1)
-
-    return mean
 
 
 def _within(interval: Interval, bounds: tuple[float, float]) -> tuple[float, float]:

@@ -8,9 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from bara_pyro.errors import DataError
 from bara_pyro.metrics._inputs import Numbers, check_predictions, correctness, mean_over_ties
-from bara_pyro.metrics.uncertainty import ood_auroc
 
 
 def risk_coverage(log_probs: Numbers, labels: Tensor | Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -56,32 +54,3 @@ def aurc(log_probs: Numbers, labels: Tensor | Sequence[int]) -> float:
         14.5833
     """
     return float(risk_coverage(log_probs, labels)[1].mean())
-
-
-def error_auroc(log_probs: Numbers, labels: Tensor | Sequence[int]) -> float:
-    """Return the AUROC in percent of low confidence as a detector of wrong answers.
-
-        100 * P(conf_wrong < conf_right) + 50 * P(conf_wrong = conf_right)
-
-    for the confidences of a random wrong and a random right answer: 50 is chance, 100 is perfect.
-
-    Source: Hendrycks and Gimpel 2017 (arXiv 1610.02136).
-
-    Raises:
-        DataError: all answers are right or all are wrong, or the inputs fail the checks of `metrics.scores`.
-
-    Examples:
-        >>> import torch
-        >>> from bara_pyro.metrics import error_auroc
-        >>> log_probs = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [0.6, 0.4]]).log()
-        >>> round(error_auroc(log_probs, [0, 0, 1, 0]), 4)  # 2 of 3 pairs are in order
-        66.6667
-    """
-    confidence, correct = correctness(*check_predictions(log_probs, labels))
-    right = correct.bool()
-    if right.all() or not right.any():
-        all_of_them = "right" if right[0] else "wrong"
-        raise DataError(
-            f"All {len(right)} answers are {all_of_them}: the AUROC needs right and wrong answers."
-        )
-    return ood_auroc(-confidence[right], -confidence[~right])

@@ -91,16 +91,6 @@ def draw_problem(rng: random.Random) -> tuple[CodeProblem, str]:
     return CodeProblem(f"{examples} . program :", shown, tuple(pairs[SHOWN:])), program
 
 
-def draw_problems(count: int, seed: int = 0) -> list[CodeProblem]:
-    """Return `count` problems with different prompts."""
-    rng = random.Random(f"code {seed}")
-    problems: dict[str, CodeProblem] = {}
-    while len(problems) < count:
-        problem, _ = draw_problem(rng)
-        problems[problem.text] = problem
-    return list(problems.values())
-
-
 def _draw_program(rng: random.Random) -> str:
     """Draw an operator on x and a small number, a quarter of the time wrapped in a second one."""
     program = f"{rng.choice(list(OPERATORS))} x {rng.randrange(1, 10)}"

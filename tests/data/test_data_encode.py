@@ -7,7 +7,7 @@ import pytest
 import torch
 from data_cases import byte_level, sentence_piece, word_level
 
-from bara_pyro.data import Example, answer_token_ids, collate, encode, prompt_text
+from bara_pyro.data import Example, answer_token_ids, encode, prompt_text
 from bara_pyro.data.tokens import MARGIN, MOST, ids_of, leading
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, DataError
@@ -159,7 +159,7 @@ def test_front_specials_stay_and_end_specials_are_left_out():
 def test_left_padding_and_mask(kind):
     tokenizer = TOKENIZERS[kind]
     rows = [example(1), example(9), example(4)]
-    batch = collate(rows, tokenizer, torch.tensor([5, 6]), max_length=500)
+    batch = encode(rows, tokenizer, 500).batch(range(3), torch.tensor([5, 6]))
     lengths = [len(tokens) for tokens in encode(rows, tokenizer, 500).token_ids]
     assert batch.input_ids.shape == (3, max(lengths)) == batch.attention_mask.shape
     assert batch.attention_mask.dtype == torch.bool
@@ -176,13 +176,14 @@ def test_padding_id_without_a_padding_token():
     assert encode([], byte_level()).pad_id == byte_level().eos_token_id
     assert encode([], PIECES).pad_id == 0
     assert word_level(["a"]).pad_token_id is None
-    batch = collate([example(0), example(5)], byte_level(), torch.tensor([1, 2, 3, 4, 5, 6]))
+    split = encode([example(0), example(5)], byte_level())
+    batch = split.batch(range(2), torch.tensor([1, 2, 3, 4, 5, 6]))
     assert (batch.input_ids[0][~batch.attention_mask[0]] == byte_level().eos_token_id).all()
 
 
 def test_unknown_labels_are_none():
     rows = [example(1), Example("x", "Q\nAnswer:")]
-    assert collate(rows, byte_level(), torch.tensor([1])).labels is None
+    assert encode(rows, byte_level()).batch(range(2), torch.tensor([1])).labels is None
 
 
 def test_two_rows_of_one_name():

@@ -11,7 +11,7 @@ from torch import nn
 
 from bara_pyro.core.distributions import KAPPA_MAX
 from bara_pyro.core.gate_draws import GateDraws, gate_draws
-from bara_pyro.diagnostics.gates.sparsity import gate_sparsity, sparsity_curve
+from bara_pyro.diagnostics.gates.sparsity import gate_sparsity
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA
@@ -67,15 +67,6 @@ def test_activations_have_a_sign_and_no_phi() -> None:
     theta = torch.tensor([[[[-0.05, -1.0]]]])
     found = gate_sparsity(GateDraws(("m",), ("a",), None, theta, torch.zeros(1, 1, 2)), TAU)
     assert found.overall == {"phi": 0.0, "theta": 50.0, "psi": 50.0}
-
-
-def test_curve_is_the_table_at_every_threshold() -> None:
-    taus = [0.0, 0.03, 0.1, 0.6, 100.0]
-    curve = sparsity_curve(by_hand(), taus)
-    for name, values in curve.items():
-        assert values.tolist() == [gate_sparsity(by_hand(), tau).overall[name] for tau in taus]
-        assert values[0] == 0
-        assert values[-1] == 100
 
 
 def test_expectation_of_the_weibull_distribution() -> None:

@@ -16,7 +16,6 @@ from bara_pyro.data.types import Batch
 from bara_pyro.diagnostics.posterior.sbc import (
     LOG_LIKELIHOOD,
     Calibration,
-    nuts_sampler,
     rank_of_truth,
     sbc,
     simulate,
@@ -151,13 +150,6 @@ def test_svi_sampler_starts_anew_each_time_and_leaves_no_trace() -> None:
     assert all(weight.requires_grad and weight.grad is None for weight in model.parameters())
     unfitted = svi_sampler(model, guide, steps=1, lr=1e-9, draws=7)(simulate(model, batch, 1)[1], 1)
     assert not torch.allclose(first["phi"], unfitted["phi"], rtol=1e-3)  # it did learn
-
-
-def test_nuts_is_a_sampler_too() -> None:
-    model, batch = one_gate(repeats=1)
-    found = sbc(model, batch, nuts_sampler(model, draws=4, thin=2, warmup=15), simulations=1)
-    assert found.draws == 4
-    assert ((found.ranks >= 0) & (found.ranks <= 4)).all()
 
 
 def test_what_sbc_refuses() -> None:

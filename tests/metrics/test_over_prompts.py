@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.metrics import mean_over_prompts, prompt_weights
+from bara_pyro.metrics import prompt_weights
 from bara_pyro.metrics.over_prompts import sampling_curve
 
 
@@ -25,15 +25,6 @@ def test_prompts_of_one_name_are_drawn_alike_everywhere() -> None:
     assert turned[:, [1, 3, 2, 0]] == pytest.approx(weights)
     assert (prompt_weights(["a", "b"], 10) == prompt_weights(["a", "b"], 10)).all()
     assert (prompt_weights(["a", "b"], 10) != prompt_weights(["a", "b"], 10, seed=1)).all()
-
-
-def test_a_mean_over_prompts_equals_the_loop() -> None:
-    rng = np.random.default_rng(0)
-    values, weights = rng.normal(size=(5, 3, 2)), rng.dirichlet(np.ones(5))
-    expected = sum(w * v for w, v in zip(weights, values, strict=True))
-    assert mean_over_prompts(values)(weights) == pytest.approx(expected)
-    with pytest.raises(DataError, match="5 prompts and 4 clusters"):
-        mean_over_prompts(values)(np.ones(4) / 4)
 
 
 def test_bounds_end_intervals_and_nothing_else() -> None:

@@ -25,7 +25,6 @@ from bara_pyro.metrics import (
     aurc,
     brier,
     ece,
-    error_auroc,
     evaluate,
     nll,
     reliability_bins,
@@ -234,18 +233,3 @@ def test_ties_are_the_mean_over_all_orders():
         for order in itertools.permutations([0.0, 1.0, 1.0])
     ]
     assert aurc(log_probs, labels) == pytest.approx(100 * sum(over_orders) / len(over_orders) / 4)
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_wrong_answers_by_low_confidence_are_pairs(seed: int):
-    log_probs, labels = random_case(seed, n=60)
-    confidence, predicted = log_probs.exp().max(dim=1)
-    right, wrong = confidence[predicted == labels], confidence[predicted != labels]
-    lower = (right[:, None] > wrong).double() + 0.5 * (right[:, None] == wrong)
-    assert error_auroc(log_probs, labels) == pytest.approx(100 * float(lower.mean()))
-
-
-@pytest.mark.parametrize(("label", "said"), [(0, "All 2 answers are right"), (1, "All 2 answers are wrong")])
-def test_nothing_to_tell_apart(label: int, said: str):
-    with pytest.raises(DataError, match=said):
-        error_auroc(logs([0.8, 0.2], [0.7, 0.3]), [label, label])

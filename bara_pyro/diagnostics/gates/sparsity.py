@@ -11,7 +11,6 @@ The paper does not say which draw z is. The draws passed in decide between three
 LoRA has no gates. Its activations `A x` take the place of theta and Psi, and Phi counts as 0 by convention.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -64,24 +63,6 @@ def gate_sparsity(draws: GateDraws, tau: float = TAU) -> Sparsity:
     by_kind = {name: sparsity_by_module(value, tau, draws.ranks) for name, value in draws.by_kind().items()}
     none = torch.zeros(len(draws.modules), dtype=torch.float64)
     return Sparsity(draws.modules, tau, {"phi": none, **by_kind}, draws.ranks)
-
-
-def sparsity_curve(draws: GateDraws, taus: Sequence[float]) -> dict[str, Tensor]:
-    """Return the sparsity over all modules at T thresholds: `phi`, `theta`, `psi` -> percent, float64, `T`.
-
-    Examples:
-        >>> import torch
-        >>> from bara_pyro.core.gate_draws import GateDraws
-        >>> from bara_pyro.diagnostics.gates.sparsity import sparsity_curve
-        >>> phi, theta = torch.tensor([[[0.05, 1.0]]]), torch.tensor([[[[1.0, 1.0]]]])
-        >>> draws = GateDraws(("lm_head",), ("row",), phi, theta, torch.full((1, 1, 2), 0.5).log())
-        >>> sparsity_curve(draws, [0.01, 0.1, 2.0])["psi"].tolist()
-        [0.0, 50.0, 100.0]
-    """
-    shares = [gate_sparsity(draws, tau).overall for tau in taus]
-    return {
-        name: torch.tensor([values[name] for values in shares], dtype=torch.float64) for name in shares[0]
-    }
 
 
 def check_tau(tau: float) -> None:

@@ -31,7 +31,7 @@ from bara_pyro.diagnostics.posterior.joint import (
     evaluate_latents,
     fixed_weights,
 )
-from bara_pyro.diagnostics.posterior.reference import check_lengths, flat_gates, gate_names, nuts
+from bara_pyro.diagnostics.posterior.reference import check_lengths, flat_gates, gate_names
 from bara_pyro.diagnostics.posterior.uniformity import ecdf_test, resamples_for
 from bara_pyro.diagnostics.posterior.weighing import weighed_draws
 from bara_pyro.errors import ConfigError
@@ -86,8 +86,7 @@ def sbc(
     Args:
         model: the program, with `num_data` equal to the number of rows and all KL weights 1.
         batch: the rows; their labels are not used.
-        sampler: the method to check: `svi_sampler`, `nuts_sampler`, or a function that returns L independent
-            draws.
+        sampler: the method to check: `svi_sampler`, or a function that returns L independent draws.
         simulations: number N of simulated data sets.
         first: index of the first data set. Simulations 0..9 and 10..19 together equal simulations 0..19.
         seed: seed of the data sets and of the sampler's seeds.
@@ -254,34 +253,6 @@ def svi_sampler(
             with torch.no_grad():
                 for name, value in guide.named_parameters():
                     value.copy_(start[name])
-
-    return sample
-
-
-def nuts_sampler(model: AdaptedLM, *, draws: int = 63, thin: int = 4, warmup: int = 200) -> Sampler:
-    """Return a sampler that should pass the test: every `thin`-th draw of a NUTS chain.
-
-    Args:
-        model: the program.
-        draws: number L of draws.
-        thin: keep one of this many draws.
-        warmup: number of adaptation steps.
-
-    Examples:
-        >>> import bara_pyro as bp
-        >>> from bara_pyro.diagnostics.posterior.sbc import nuts_sampler
-        >>> backbone, task = bp.load_backbone("microworld"), bp.load_task("micro-wgs")
-        >>> answers = bp.answer_token_ids(backbone.tokenizer, task.labels)
-        >>> batch = bp.encode(task.train[:4], backbone.tokenizer).batch(range(4), answers)
-        >>> model = bp.models.BaRA(backbone, num_data=4, latent="phi", r=2, target_modules=["lm_head"])
-        >>> sample = nuts_sampler(model, draws=8, thin=1, warmup=4)
-        >>> sample(batch, 0)["phi"].shape
-        torch.Size([8, 1, 2])
-    """
-
-    def sample(batch: Batch, seed: int) -> Mapping[str, Tensor]:
-        posterior = nuts(model, batch, samples=draws * thin, warmup=warmup, seed=seed)
-        return {name: value[thin - 1 :: thin] for name, value in posterior.values.items()}
 
     return sample
 
