@@ -21,9 +21,8 @@ from bara_pyro.data.messages import (
 from bara_pyro.data.replies import EncodedReplies, EncodedReply
 from bara_pyro.data.rows import check_ids, column_in, own_id
 from bara_pyro.data.tables import Data, DataTable, read_table
-from bara_pyro.data.tokens import Tokenizer, continuation, pad_id
+from bara_pyro.data.tokens import Tokenizer, check_unicode, continuation, pad_id
 from bara_pyro.data.tools import is_list, template_options
-from bara_pyro.data.unicode import check_unicode
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.types import Fields
 

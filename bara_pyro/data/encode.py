@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 
-from bara_pyro.data.answer_tokens import text_tokens
 from bara_pyro.data.schemas import unlisted, without_cue
 from bara_pyro.data.split import EncodedSplit
 from bara_pyro.data.texts import Texts
@@ -17,6 +16,7 @@ from bara_pyro.data.tokens import (
     ids_of,
     leading,
     pad_id,
+    text_tokens,
     unknown_share,
 )
 from bara_pyro.data.types import ChatFrame, Example

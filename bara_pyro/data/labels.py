@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 
-from bara_pyro.data.answer_tokens import answer_token_ids, label_tokens
 from bara_pyro.data.schemas import ANSWER, lettered
-from bara_pyro.data.tokens import Tokenizer
+from bara_pyro.data.tokens import Tokenizer, answer_token_ids, label_tokens
 from bara_pyro.data.types import LETTERS, ChatFrame, Example, Task
 from bara_pyro.errors import DataError
 

@@ -13,8 +13,8 @@ from bara_pyro.data.clusters import compared_text, places_by_group, set_shares_a
 from bara_pyro.data.on_disk import take
 from bara_pyro.data.reading import Rows
 from bara_pyro.data.schemas import ANSWER, Schema, digest
+from bara_pyro.data.tokens import check_unicode
 from bara_pyro.data.types import Example
-from bara_pyro.data.unicode import check_unicode
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.types import Fields
 

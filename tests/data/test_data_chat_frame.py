@@ -7,7 +7,7 @@ import torch
 from data_cases import byte_level, sentence_piece
 
 from bara_pyro.data import Example, Task, answer_token_ids, chat_frame, encode, encode_labels
-from bara_pyro.data.answer_tokens import text_tokens
+from bara_pyro.data.tokens import text_tokens
 from bara_pyro.errors import DataError
 
 ALTERNATE = (

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from torch.nn import functional as F
 from transformers import AutoModel, PreTrainedModel
 
-from bara_pyro.data.tokens import Tokenizer
-from bara_pyro.data.unicode import check_unicode
+from bara_pyro.data.tokens import Tokenizer, check_unicode
 from bara_pyro.errors import BackboneError, ConfigError, DataError
 from bara_pyro.extras.replies.reward.rows import pad_right
 from bara_pyro.lm.inputs import positions

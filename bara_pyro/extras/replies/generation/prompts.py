@@ -9,9 +9,8 @@ from bara_pyro.data.chat import in_chat, prompt_tokens
 from bara_pyro.data.messages import PROMPTS, Message, asked_in, said_by_user, texts_of, unweighted
 from bara_pyro.data.rows import check_ids, column_in, own_id
 from bara_pyro.data.tables import Data, read_table
-from bara_pyro.data.tokens import Tokenizer
+from bara_pyro.data.tokens import Tokenizer, check_unicode
 from bara_pyro.data.tools import template_options
-from bara_pyro.data.unicode import check_unicode
 from bara_pyro.errors import DataError
 from bara_pyro.types import Fields
 

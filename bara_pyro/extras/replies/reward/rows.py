@@ -8,8 +8,7 @@ from torch import Tensor
 from bara_pyro.data.conversations import Conversation
 from bara_pyro.data.messages import said_by_assistant, said_by_user
 from bara_pyro.data.templates import written
-from bara_pyro.data.tokens import Tokenizer, ids_of
-from bara_pyro.data.unicode import check_unicode
+from bara_pyro.data.tokens import Tokenizer, check_unicode, ids_of
 from bara_pyro.errors import DataError
 from bara_pyro.extras.replies.reward.model import CHAT
 
