@@ -12,7 +12,7 @@ from bara_pyro.core.likelihood import require_answer_tokens, require_closed_set
 from bara_pyro.core.observing import last_states
 from bara_pyro.core.prediction import Drawn, forwards, predict, record
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.data.batching import first_batches
+from bara_pyro.data.split import first_batches
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 from bara_pyro.metrics import posterior_predictive

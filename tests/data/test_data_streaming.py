@@ -11,11 +11,11 @@ import torch
 from data_cases import byte_level, word_level
 
 from bara_pyro.data import stored
-from bara_pyro.data.batching import training_batches
 from bara_pyro.data.conversations import Conversation, ReplyEncoder, encode_replies, load_conversations
 from bara_pyro.data.on_disk import RowsOnDisk
 from bara_pyro.data.replies import ReplyBatch
 from bara_pyro.data.reply_tasks import load_replies
+from bara_pyro.data.split import training_batches
 from bara_pyro.data.stored import stored_dataset, stored_file
 from bara_pyro.data.streamed import StreamedReplies
 from bara_pyro.errors import DataError
