@@ -17,10 +17,9 @@ from bara_pyro.runs.manifest import check_kept, check_run, how_to_resume, is_run
 from bara_pyro.runs.ownership import clear, discard
 from bara_pyro.runs.rehearsal import check_rehearsal, halves_of, rehearsal_steps, steps_wanted
 from bara_pyro.runs.resumed import build_run
-from bara_pyro.runs.steps import check_shares
+from bara_pyro.runs.steps import check_shares, train_seconds
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train as fit
-from bara_pyro.runs.train_log import train_seconds
 from bara_pyro.types import Json
 
 

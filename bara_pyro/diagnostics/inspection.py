@@ -19,8 +19,8 @@ from bara_pyro.diagnostics.posterior.uncertainty_split import UncertaintySplit, 
 from bara_pyro.diagnostics.result import Result
 from bara_pyro.runs.evaluate import parameter_counts
 from bara_pyro.runs.folder import stored_step
+from bara_pyro.runs.steps import train_seconds
 from bara_pyro.runs.system import System
-from bara_pyro.runs.train_log import train_seconds
 from bara_pyro.types import Json
 
 SCHEMA = 2

@@ -1,25 +1,138 @@
 """The optimiser steps of a training, which can be resumed bit for bit after it is killed at any moment."""
 
+import json
+import os
+import signal
+import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
+from types import FrameType
+from typing import Any, TextIO
+
+import torch
+from torch import Tensor
 
 from bara_pyro.core.noise import noise_seed, seeded
 from bara_pyro.core.svi import SVI
 from bara_pyro.data import EncodedRows, training_batches
 from bara_pyro.data.types import Batch
-from bara_pyro.errors import ConfigError, ProcessLostError, Stopped, TrainingError
+from bara_pyro.errors import TERMINATION, ConfigError, ProcessLostError, Stopped, TrainingError
 from bara_pyro.fast.capture import replaying, widened
 from bara_pyro.methods import METHODS
 from bara_pyro.processes import ALONE, Ranks
+from bara_pyro.runs.atomic import check_there, write_jsonl, writing
 from bara_pyro.runs.checkpoint import load_checkpoint, save_checkpoint
 from bara_pyro.runs.fingerprint import fingerprint
 from bara_pyro.runs.folder import begin, save_system
-from bara_pyro.runs.manifest import LOG, MANIFEST, REHEARSAL, how_to_resume
+from bara_pyro.runs.manifest import LOG, MANIFEST, REHEARSAL, REHEARSED, how_to_resume
 from bara_pyro.runs.sections import TrainConfig
-from bara_pyro.runs.stopped import LastFinite, SignalHandler
 from bara_pyro.runs.system import System
-from bara_pyro.runs.train_log import Log
+from bara_pyro.untrusted.files import read_json, read_jsonl
+from bara_pyro.untrusted.schemas import LogLine, RehearsedFile
+
+
+class Log:
+    """Writes `train_log.jsonl`: one object per line, with the seconds of training so far.
+
+    Lines after step `start`, from which training continues, are dropped.
+    """
+
+    def __init__(self, path: Path, start: int) -> None:
+        self.path = path
+        records = [record for record in read_jsonl(path, LogLine) if record["step"] <= start] if start else []
+        write_jsonl(path, records)
+        self._since = time.perf_counter() - (records[-1]["seconds"] if records else 0.0)
+        self._file: TextIO = path.open("a", encoding="utf-8")
+
+    def add(self, record: dict[str, float]) -> None:
+        """Append a record; a `CheckpointError` if the folder was removed meanwhile."""
+        seconds = round(time.perf_counter() - self._since, 3)
+        with writing(self.path):
+            self._file.write(json.dumps({**record, "seconds": seconds}) + "\n")
+            self._file.flush()
+        check_there(self._file, self.path)
+
+    def sync(self) -> None:
+        """Write the records to disk, so that no checkpoint is there without the lines before it."""
+        with writing(self.path):
+            os.fsync(self._file.fileno())
+        check_there(self._file, self.path)
+
+    def close(self) -> None:
+        """Close the file; all records have been flushed."""
+        with writing(self.path):
+            self._file.close()
+
+
+def train_seconds(out: Path) -> float | None:
+    """Return the seconds of a run's training, including split-half calibration, without pauses.
+
+    Returns None if the log does not record them.
+    """
+    records = read_jsonl(out / LOG, LogLine)
+    seconds = records[-1].get("seconds") if records else None
+    if seconds is None or not (out / REHEARSED).exists():
+        return seconds
+    return round(seconds + read_json(out / REHEARSED, RehearsedFile)["seconds"], 3)
+
+
+class SignalHandler:
+    """Defers Ctrl-C and other handled signals to the end of a step; a second signal takes effect at once.
+
+    Attributes:
+        signal: the number of the signal received; 0 if none.
+    """
+
+    def __init__(self) -> None:
+        self.signal = 0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "SignalHandler":
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, *TERMINATION):
+                if callable(before := signal.getsignal(number)):
+                    self._before[number] = before
+                    signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.signal:
+            self._before[number](number, frame)
+        self.signal = number
+
+
+class LastFinite:
+    """The parameters with which the last finite loss was computed.
+
+    Parameters that gave a non-finite loss are not worth keeping.
+    """
+
+    def __init__(self, svi: SVI) -> None:
+        self.parameters = [p.detach() for p in svi.parameters]
+        self._before = [p.clone() for p in self.parameters]
+        self._good: list[Tensor] | None = None
+
+    def before(self) -> None:
+        """Remember the parameters at the start of a step."""
+        torch._foreach_copy_(self._before, self.parameters)
+
+    def after(self) -> None:
+        """Mark the remembered parameters as good, because the step's loss was finite."""
+        spare = [p.clone() for p in self.parameters] if self._good is None else self._good
+        self._good, self._before = self._before, spare
+
+    def restore(self) -> bool:
+        """Restore the last good parameters; return whether there are any."""
+        if self._good is not None:
+            torch._foreach_copy_(self.parameters, self._good)
+        return self._good is not None
+
 
 OnStep = Callable[[int, dict[str, float]], None]
 

@@ -54,9 +54,8 @@ from bara_pyro.runs.rehearsal import (
     write_rehearsed,
 )
 from bara_pyro.runs.resumed import check_same_settings
-from bara_pyro.runs.steps import OnStep, check_shares, fit_steps
+from bara_pyro.runs.steps import OnStep, check_shares, fit_steps, train_seconds
 from bara_pyro.runs.system import System
-from bara_pyro.runs.train_log import train_seconds
 from bara_pyro.untrusted.files import check_name, read_json
 from bara_pyro.untrusted.schemas import RehearsedFile, RunFile
 

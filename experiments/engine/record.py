@@ -22,8 +22,8 @@ from bara_pyro.runs.evaluate import evaluate_system
 from bara_pyro.runs.fingerprint import fingerprint
 from bara_pyro.runs.manifest import FITTED, PREDICTIONS
 from bara_pyro.runs.rows import load_data
+from bara_pyro.runs.steps import train_seconds
 from bara_pyro.runs.system import System
-from bara_pyro.runs.train_log import train_seconds
 from bara_pyro.untrusted.files import read_json, read_jsonl
 from experiments.engine.provenance import code_state
 

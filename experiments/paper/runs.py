@@ -17,9 +17,9 @@ from bara_pyro.lm.backbone import Backbone
 from bara_pyro.lm.loading import load_backbone
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import evaluate_system, system_gates
+from bara_pyro.runs.steps import train_seconds
 from bara_pyro.runs.system import System, build_system, find_device
 from bara_pyro.runs.train import train
-from bara_pyro.runs.train_log import train_seconds
 from experiments.engine.provenance import code_state
 from experiments.paper import alignment
 from experiments.paper.prompts import with_prompts

@@ -100,7 +100,7 @@ def test_a_log_that_cannot_be_written(
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("bara_pyro.runs.train_log.os.fsync", full)
+    monkeypatch.setattr("bara_pyro.runs.steps.os.fsync", full)
     result = bara(*place.arguments(tmp_path / "run", **{"train.checkpoint_every": 3}))
     assert_one_sentence(result, "No space left on device")
 

@@ -27,9 +27,9 @@ from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.halves import halves
 from bara_pyro.runs.ownership import clear
 from bara_pyro.runs.rehearsal import DRAWS, SPREAD, fit_rehearsed, rehearsal_of
+from bara_pyro.runs.steps import train_seconds
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train
-from bara_pyro.runs.train_log import train_seconds
 from bara_pyro.untrusted.files import read_json, read_jsonl
 
 STEPS = 9

@@ -21,10 +21,10 @@ from bara_pyro.lm.backbone import Backbone
 from bara_pyro.runs.folder import stored_config, stored_step
 from bara_pyro.runs.manifest import CHECKPOINT, CONFIG, LOG, MANIFEST, METRICS, PEFT_CONFIG, PREDICTIONS
 from bara_pyro.runs.resumed import resumed
+from bara_pyro.runs.steps import train_seconds
 from bara_pyro.runs.store import read_tensors, write_tensors
 from bara_pyro.runs.system import build_system
 from bara_pyro.runs.train import train
-from bara_pyro.runs.train_log import train_seconds
 
 SECONDS = 60  # after which a reader hangs; the slowest takes a hundredth
 QUESTION = [{"id": "one", "question": "is the fox red ?"}]

@@ -91,7 +91,7 @@ def evaluate(
     from bara_pyro.data.rows import same_file
     from bara_pyro.runs.folder import load_system, stored_config
     from bara_pyro.runs.predict import check_rows_of_run, rows_to_evaluate
-    from bara_pyro.runs.train_log import train_seconds
+    from bara_pyro.runs.steps import train_seconds
 
     task_name = stored_config(run)[0].task.name
     if task is not None and Path(task).exists() and same_file(task, task_name):

@@ -57,7 +57,7 @@ def prune(
     from bara_pyro.runs.evaluate import parameter_counts
     from bara_pyro.runs.folder import load_system, save_system, saved_step, write_config
     from bara_pyro.runs.ownership import adding, clear
-    from bara_pyro.runs.train_log import train_seconds
+    from bara_pyro.runs.steps import train_seconds
     from bara_pyro.untrusted.schemas import SCHEMA
 
     system = load_system(run, backbone=model, device=device)
