@@ -17,10 +17,9 @@ from torch import Tensor
 from bara_pyro.errors import ConfigError
 from bara_pyro.runs.manifest import ADAPTER, PEFT_CONFIG, config_file, is_run
 from bara_pyro.runs.sections import AdapterConfig
-from bara_pyro.untrusted.files import bounded_json, read_json, read_text, there, why
+from bara_pyro.untrusted.files import bounded_json, check_tensors, read_json, read_text, there, why
 from bara_pyro.untrusted.patterns import matching
 from bara_pyro.untrusted.schemas import MOST_MODULES, Rank, RunFile, Text
-from bara_pyro.untrusted.tensors import check_tensors
 
 BASE = "base_model.model."
 PICKLES = ("adapter_model.bin", "adapter_model.pt", "adapter_model.pth")

@@ -12,9 +12,8 @@ from torch import Tensor
 from bara_pyro.errors import CheckpointError
 from bara_pyro.runs.atomic import atomic_write
 from bara_pyro.types import Json
-from bara_pyro.untrusted.files import bounded_json, why
+from bara_pyro.untrusted.files import bounded_json, check_tensors, why
 from bara_pyro.untrusted.schemas import SCHEMA, TensorsFile, checked, later_schema
-from bara_pyro.untrusted.tensors import check_tensors
 
 OURS = "bara_pyro"
 

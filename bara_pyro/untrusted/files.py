@@ -5,13 +5,16 @@ import json
 import math
 import os
 import stat
+import struct
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Annotated, Any, TypeGuard
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from bara_pyro.errors import BaraError, CheckpointError
-from bara_pyro.untrusted.schemas import MOST_JSON, Stored, checked
+from bara_pyro.untrusted.schemas import MOST_JSON, Stored, Text, checked
 
 MOST_LINES = 2**32
 """Most bytes of a file of JSON lines; a line may have `MOST_JSON`."""
@@ -213,3 +216,52 @@ def _check_depth(value: object) -> None:
 
 def _holds(value: object) -> TypeGuard[dict[str, object] | list[object]]:
     return isinstance(value, dict | list)
+
+
+MOST_HEADER, MOST_TENSORS = 2**26, 1_000_000
+LENGTH = struct.Struct("<Q")  # before the header
+METADATA = "__metadata__"
+Size = Annotated[int, Field(ge=0, le=2**63 - 1)]
+
+
+class Header(Stored):
+    """A header's entry for a tensor."""
+
+    dtype: Text
+    shape: Annotated[list[Size], Field(max_length=8)]
+    data_offsets: Annotated[list[Size], Field(min_length=2, max_length=2)]
+
+
+HEADERS = TypeAdapter(Annotated[dict[Text, Header], Field(max_length=MOST_TENSORS)])
+TEXTS = TypeAdapter(dict[Text, str])
+
+
+def check_tensors(path: Path) -> dict[str, Header]:
+    """Return the header of a safetensors file after checking that all tensors lie within the file.
+
+    safetensors itself checks that shapes and sizes agree.
+
+    Raises:
+        OSError, ValueError: the file cannot be read, is not regular, or its header is damaged.
+    """
+    size = check_regular(path).st_size
+    with path.open("rb") as file:
+        start = file.read(LENGTH.size)
+        if len(start) < LENGTH.size:
+            raise ValueError("it ends within its header")
+        length = LENGTH.unpack(start)[0]
+        if length > min(size - LENGTH.size, MOST_HEADER):
+            raise ValueError(f"its header has {length:,} bytes, but the file {size:,}")
+        content = bounded_json(decoded(file.read(length)))
+    if not isinstance(content, dict):
+        raise ValueError("its header is not a JSON object")  # noqa: TRY004 - the file is wrong
+    try:
+        TEXTS.validate_python(content.pop(METADATA, {}), strict=True)
+        headers = HEADERS.validate_python(content)
+    except ValidationError as error:
+        raise ValueError(f"its header is damaged at {error.errors()[0]['loc']}") from error
+    data = size - LENGTH.size - length
+    for name, header in headers.items():
+        if not 0 <= header.data_offsets[0] <= header.data_offsets[1] <= data:
+            raise ValueError(f"{name[:60]!r} lies outside its {data:,} bytes")
+    return headers

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bara_pyro.errors import BackboneError
-from bara_pyro.untrusted.files import bounded_json, check_regular, read_text, why
-from bara_pyro.untrusted.tensors import check_tensors
+from bara_pyro.untrusted.files import bounded_json, check_regular, check_tensors, read_text, why
 
 CONFIG, TOKENIZER_CONFIG, ADAPTER_CONFIG = "config.json", "tokenizer_config.json", "adapter_config.json"
 # Names of settings that set the number of modules to build.

@@ -20,8 +20,7 @@ from bara_pyro.lm.backbone import Backbone
 from bara_pyro.runs.folder import stored_config
 from bara_pyro.runs.manifest import ADAPTER, CONFIG, GUIDE
 from bara_pyro.runs.store import read_tensors
-from bara_pyro.untrusted.files import DEPTH, bounded_json, read_json, read_jsonl
-from bara_pyro.untrusted.tensors import check_tensors
+from bara_pyro.untrusted.files import DEPTH, bounded_json, check_tensors, read_json, read_jsonl
 
 QUESTION = [{"id": "one", "question": "is the fox red ?"}]
 
