@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bara_pyro.atomic import write_json
 from bara_pyro.errors import DataError
-from bara_pyro.runs.atomic import write_json
 from bara_pyro.untrusted.files import read_json
 from experiments.engine.provenance import code_state
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from bara_pyro.atomic import write_json
 from bara_pyro.errors import DataError
-from bara_pyro.runs.atomic import write_json
 from benchmarks.mutants import functions, merged
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from bara_pyro.atomic import write_text
 from bara_pyro.lm.backbone import Backbone
 from bara_pyro.microworld import TASKS
 from bara_pyro.runs.answers_file import WORLD_CARD
-from bara_pyro.runs.atomic import write_text
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import truth_scores, untrained_scores
 from bara_pyro.runs.rows import load_data

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from bara_pyro.atomic import write_json, write_text
 from bara_pyro.cli.scores import score_table
 from bara_pyro.metrics import ReliabilityBins, reliability_bins
 from bara_pyro.metrics._inputs import correctness
@@ -23,7 +24,6 @@ from bara_pyro.report import (
 )
 from bara_pyro.report.blocks import Block, Details, Points
 from bara_pyro.report.figures import PARTS, recorded_parts
-from bara_pyro.runs.atomic import write_json, write_text
 from bara_pyro.runs.evaluate import truth_predictions
 from bara_pyro.runs.evaluation_files import log_probs_and_labels, read_predictions
 from bara_pyro.runs.manifest import LOG

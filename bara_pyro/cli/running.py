@@ -3,12 +3,12 @@
 from contextlib import nullcontext
 from pathlib import Path
 
+from bara_pyro.atomic import claimed
 from bara_pyro.cli.learning import held_out, warning
 from bara_pyro.cli.scores import show_scores
 from bara_pyro.cli.terminal import Advance, progress, remark, result, say, say_next, say_notes
 from bara_pyro.errors import MissingKLError, Stopped
 from bara_pyro.lm.loading import resolve
-from bara_pyro.runs.claim import claimed
 from bara_pyro.runs.config import RunConfig
 from bara_pyro.runs.evaluate import evaluate_system
 from bara_pyro.runs.evaluation_files import log_probs_and_labels, read_predictions

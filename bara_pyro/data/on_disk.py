@@ -8,8 +8,8 @@ from typing import Generic, Self, TypeVar, overload
 import numpy as np
 import pyarrow as pa
 
+from bara_pyro.atomic import part_folder, remove_parts
 from bara_pyro.errors import DataError
-from bara_pyro.parts import part_folder, remove_parts
 
 R = TypeVar("R")
 PIECE = 1000  # rows written at a time

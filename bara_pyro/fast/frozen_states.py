@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from bara_pyro.atomic import part_folder
 from bara_pyro.data.types import TokenRows
-from bara_pyro.parts import part_folder
 
 BUDGET = 2**30
 """Bytes of hidden states kept in memory by default; rows beyond are computed each time."""

@@ -12,10 +12,10 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from bara_pyro.atomic import write_text
 from bara_pyro.report.blocks import Block, Details, Paragraph, Picture, Points, Section
 from bara_pyro.report.colours import as_the_system
 from bara_pyro.report.table import Cell, Table, cells, numeric_columns
-from bara_pyro.runs.atomic import write_text
 
 PACKAGE = "bara_pyro.report"
 STYLES = ("figure.css", "common.css")  # style sheets of pages and the site

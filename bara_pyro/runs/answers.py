@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bara_pyro.runs.atomic import atomic_write, write_jsonl
+from bara_pyro.atomic import atomic_write, write_jsonl
 from bara_pyro.types import Fields, Json
 
 if TYPE_CHECKING:

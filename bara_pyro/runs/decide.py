@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 
 from torch import Tensor
 
+from bara_pyro.atomic import write_jsonl
 from bara_pyro.data import Task
 from bara_pyro.errors import ConfigError
 from bara_pyro.metrics import (
@@ -27,7 +28,6 @@ from bara_pyro.metrics import (
 )
 from bara_pyro.runs.answers import beside, write_table
 from bara_pyro.runs.asked import ScoredRows, measured
-from bara_pyro.runs.atomic import write_jsonl
 from bara_pyro.runs.predict import names_of
 from bara_pyro.runs.system import System
 from bara_pyro.types import Json, Measure, SetScore

@@ -5,6 +5,7 @@ import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from bara_pyro.atomic import write_json
 from bara_pyro.data import ChatFrame, Columns, Task, encode_labels
 from bara_pyro.data.reply_tasks import ReplyTask
 from bara_pyro.errors import CheckpointError, ConfigError
@@ -12,7 +13,6 @@ from bara_pyro.lm.backbone import Backbone
 from bara_pyro.lm.loading import load_backbone
 from bara_pyro.methods import METHODS
 from bara_pyro.registry import PLUGINS
-from bara_pyro.runs.atomic import write_json
 from bara_pyro.runs.config import RunConfig, load_config, parse_config
 from bara_pyro.runs.fingerprint import computation, differing, fingerprint
 from bara_pyro.runs.manifest import (

@@ -8,9 +8,8 @@ import shlex
 from collections.abc import Container, Iterable
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
+from bara_pyro.atomic import is_claimed, write_json
 from bara_pyro.errors import CheckpointError, ConfigError
-from bara_pyro.runs.atomic import write_json
-from bara_pyro.runs.claim import is_claimed
 from bara_pyro.untrusted.files import check_name, read_json
 from bara_pyro.untrusted.schemas import SCHEMA, ManifestFile
 

@@ -12,10 +12,9 @@ from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from bara_pyro.atomic import is_part, part_folder, remove_parts, writing
 from bara_pyro.errors import CheckpointError, ConfigError
-from bara_pyro.parts import is_part, part_folder, remove_parts
 from bara_pyro.runs.answers_file import holds_replies, judged_in
-from bara_pyro.runs.atomic import writing
 from bara_pyro.runs.manifest import (
     ADAPTER,
     CHECKPOINT,

@@ -14,6 +14,7 @@ from typing import Any, TextIO
 import torch
 from torch import Tensor
 
+from bara_pyro.atomic import check_there, write_jsonl, writing
 from bara_pyro.core.noise import noise_seed, seeded
 from bara_pyro.core.svi import SVI
 from bara_pyro.data import EncodedRows, training_batches
@@ -22,7 +23,6 @@ from bara_pyro.errors import TERMINATION, ConfigError, ProcessLostError, Stopped
 from bara_pyro.fast.capture import replaying, widened
 from bara_pyro.methods import METHODS
 from bara_pyro.processes import ALONE, Ranks
-from bara_pyro.runs.atomic import check_there, write_jsonl, writing
 from bara_pyro.runs.checkpoint import load_checkpoint, save_checkpoint
 from bara_pyro.runs.fingerprint import fingerprint
 from bara_pyro.runs.folder import begin, save_system

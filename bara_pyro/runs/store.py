@@ -9,8 +9,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from bara_pyro.atomic import atomic_write
 from bara_pyro.errors import CheckpointError
-from bara_pyro.runs.atomic import atomic_write
 from bara_pyro.types import Json
 from bara_pyro.untrusted.files import bounded_json, check_tensors, why
 from bara_pyro.untrusted.schemas import SCHEMA, TensorsFile, checked, later_schema

@@ -7,6 +7,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from bara_pyro.atomic import remove_parts
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.likelihood import CompletionLikelihood, TextLikelihood
 from bara_pyro.core.noise import seeded
@@ -26,7 +27,6 @@ from bara_pyro.lm.backbone import Backbone
 from bara_pyro.lm.loading import AUTO, load_backbone
 from bara_pyro.lm.targets import find_targets
 from bara_pyro.methods import METHODS, build
-from bara_pyro.parts import remove_parts
 from bara_pyro.posthoc.corrections import Corrections
 from bara_pyro.runs.by_rows import for_rows, may_rehearse, rehearsal_note
 from bara_pyro.runs.config import RunConfig

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from bara_pyro.atomic import claimed, write_json
 from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.noise import seeded
@@ -15,8 +16,6 @@ from bara_pyro.data import batches
 from bara_pyro.errors import ConfigError, Stopped
 from bara_pyro.methods import METHODS, Fit, MethodConfig
 from bara_pyro.processes import Ranks, joined, number_of_processes
-from bara_pyro.runs.atomic import write_json
-from bara_pyro.runs.claim import claimed
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import (
     begin,

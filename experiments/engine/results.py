@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bara_pyro.atomic import atomic_write, jsonl_line
 from bara_pyro.errors import DataError
-from bara_pyro.runs.atomic import atomic_write, jsonl_line
 from experiments.engine.provenance import code_state
 from experiments.engine.record import Record, checked, committed
 

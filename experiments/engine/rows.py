@@ -29,12 +29,12 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
+from bara_pyro.atomic import atomic_write
 from bara_pyro.data import is_file_name
 from bara_pyro.errors import DataError
 from bara_pyro.metrics import evaluate
 from bara_pyro.microworld import TASKS, micro_task
 from bara_pyro.microworld.world import WORLD_SEED
-from bara_pyro.runs.atomic import atomic_write
 from bara_pyro.runs.manifest import PREDICTIONS
 from bara_pyro.untrusted.files import read_jsonl
 from experiments.engine.record import Record, load_predictions, read_record, record_path

@@ -18,10 +18,10 @@ from statistics import mean
 from types import MappingProxyType
 from typing import Any
 
+from bara_pyro.atomic import write_json
 from bara_pyro.cli.terminal import say, show
 from bara_pyro.errors import ConfigError, DataError, TrainingError
 from bara_pyro.report import Column, Table
-from bara_pyro.runs.atomic import write_json
 from bara_pyro.untrusted.files import read_json
 from experiments.engine.arguments import (
     experiment_parser,

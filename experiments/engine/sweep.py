@@ -20,11 +20,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from bara_pyro.atomic import write_json, write_text
 from bara_pyro.cli.terminal import say
 from bara_pyro.errors import BaraError, ConfigError, TrainingError, unknown
 from bara_pyro.lm.backbone import Backbone
 from bara_pyro.lm.loading import DTYPES, load_backbone
-from bara_pyro.runs.atomic import write_json, write_text
 from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.fingerprint import fingerprint
 from bara_pyro.runs.ownership import clear, foreign

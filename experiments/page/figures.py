@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from bara_pyro.atomic import write_text
 from bara_pyro.errors import DataError
 from bara_pyro.report.style import (
     GREY,
@@ -23,7 +24,6 @@ from bara_pyro.report.style import (
     new_figure,
 )
 from bara_pyro.report.svg import svg_file
-from bara_pyro.runs.atomic import write_text
 from experiments.engine.differences import AVERAGE
 from experiments.engine.methods import in_order, tagged
 from experiments.engine.results import Study

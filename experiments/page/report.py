@@ -16,9 +16,9 @@ from textwrap import dedent, fill
 from types import MappingProxyType
 from typing import Any
 
+from bara_pyro.atomic import write_text
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.report import Table, markdown
-from bara_pyro.runs.atomic import write_text
 from experiments.engine.arguments import command_line
 from experiments.engine.provenance import in_words
 from experiments.engine.results import RESULTS, STUDIES, Results, Study, load_results, study_names

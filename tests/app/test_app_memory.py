@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from app_cases import Bara, Place, assert_one_sentence, files_of
 
+from bara_pyro.atomic import claimed
 from bara_pyro.errors import CheckpointError, ConfigError
-from bara_pyro.runs.claim import claimed
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.manifest import TRAINED, record_files

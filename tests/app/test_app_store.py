@@ -14,9 +14,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from bara_pyro.atomic import atomic_write, remove_parts, write_json, write_jsonl, write_text
 from bara_pyro.errors import CheckpointError
-from bara_pyro.parts import remove_parts
-from bara_pyro.runs.atomic import atomic_write, write_json, write_jsonl, write_text
 from bara_pyro.runs.store import load_parameters, read_tensors, write_tensors
 from bara_pyro.untrusted.files import read_json, read_jsonl
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 from app_cases import Bara, Place, assert_one_sentence, files_below, questions, write_rows
 
+from bara_pyro.atomic import write_json
 from bara_pyro.errors import CheckpointError, ConfigError
 from bara_pyro.extras.replies.generation.file import append_lines
-from bara_pyro.runs.atomic import write_json
 from bara_pyro.runs.folder import load_system, stored_config
 from bara_pyro.runs.manifest import (
     CHECKPOINT,

@@ -8,11 +8,11 @@ from app_cases import Bara, Place, assert_one_sentence, files_of
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
 import bara_pyro as bp
+from bara_pyro.atomic import write_json
 from bara_pyro.cli.running import run as train
 from bara_pyro.extras.hub.export import export_lora
 from bara_pyro.extras.hub.upload import prepare_upload
 from bara_pyro.microworld import backbone_path
-from bara_pyro.runs.atomic import write_json
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import load_system, save_system, stored_config, write_config
 from bara_pyro.runs.manifest import (

@@ -10,8 +10,8 @@ from app_cases import Bara, Place, assert_one_sentence, files_below, questions, 
 from safetensors.torch import load_file, save_file
 
 import bara_pyro as bp
+from bara_pyro.atomic import claimed
 from bara_pyro.cli import running
-from bara_pyro.runs.claim import claimed
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.manifest import how_to_resume
 from bara_pyro.runs.system import build_system

@@ -10,12 +10,12 @@ import pytest
 import torch
 from scipy import stats
 
+from bara_pyro.atomic import write_json, write_jsonl
 from bara_pyro.diagnostics.page.render_paired import comparison_sentences, figure, table, write_comparison
 from bara_pyro.diagnostics.paired.compare import PairedComparison, PairedDifference, compare_runs
 from bara_pyro.errors import CheckpointError, DataError
 from bara_pyro.report.table import cells
 from bara_pyro.runs.answers_file import comparison_page_in, reply_page_in
-from bara_pyro.runs.atomic import write_json, write_jsonl
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import evaluate_system
 from bara_pyro.runs.manifest import METRICS, PREDICTIONS, record_files

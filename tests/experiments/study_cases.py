@@ -10,8 +10,8 @@ from zlib import crc32
 import torch
 from torch import Tensor
 
+from bara_pyro.atomic import write_jsonl
 from bara_pyro.metrics import evaluate
-from bara_pyro.runs.atomic import write_jsonl
 from experiments.engine.record import KIND, Record, read_record
 from experiments.engine.results import Results, results_path, write_study
 from experiments.engine.rows import RunRows

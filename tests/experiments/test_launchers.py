@@ -16,8 +16,8 @@ import pytest
 from launcher_cases import Number, square
 from study_cases import load_records
 
+from bara_pyro.atomic import write_json
 from bara_pyro.errors import ConfigError
-from bara_pyro.runs.atomic import write_json
 from experiments.engine import results
 from experiments.engine.launchers import Lost, on_ray, processes, serial
 from experiments.engine.results import locked

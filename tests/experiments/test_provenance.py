@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from bara_pyro.atomic import write_json
 from bara_pyro.errors import ConfigError
-from bara_pyro.runs.atomic import write_json
 from bara_pyro.runs.system import System
 from bara_pyro.untrusted.files import read_json
 from experiments.engine import provenance

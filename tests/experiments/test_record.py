@@ -10,10 +10,10 @@ import pytest
 import torch
 from study_cases import invent, load_records, records_of
 
+from bara_pyro.atomic import write_json
 from bara_pyro.errors import DataError
 from bara_pyro.extras.hub.upload.scrub import scrubbed
 from bara_pyro.metrics import ece, posterior_predictive
-from bara_pyro.runs.atomic import write_json
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import load_system

@@ -8,10 +8,10 @@ import pytest
 import torch
 from study_cases import invent, predictions, records_of, write_run
 
+from bara_pyro.atomic import write_json, write_jsonl
 from bara_pyro.errors import DataError
 from bara_pyro.metrics import evaluate
 from bara_pyro.microworld import World
-from bara_pyro.runs.atomic import write_json, write_jsonl
 from experiments.engine.record import IDENTITY, record_path
 from experiments.engine.results import changing, results_path, write_study
 from experiments.engine.rows import (

@@ -9,9 +9,9 @@ import pytest
 from safetensors.torch import load_file, save_file
 from study_cases import lines_of
 
+from bara_pyro.atomic import write_json
 from bara_pyro.errors import ConfigError, TrainingError
 from bara_pyro.lm.loading import load_backbone
-from bara_pyro.runs.atomic import write_json
 from bara_pyro.runs.fingerprint import fingerprint
 from bara_pyro.untrusted.files import read_json
 from experiments.engine.arguments import experiment_parser

@@ -45,6 +45,7 @@ def prune(
     check_folder(out, overwrite=overwrite, inputs=[run])
     check_run(run)
 
+    from bara_pyro.atomic import write_json
     from bara_pyro.cli.running import evaluate_with_progress
     from bara_pyro.cli.scores import show_scores
     from bara_pyro.cli.terminal import progress, result, say, say_next, show
@@ -53,7 +54,6 @@ def prune(
     from bara_pyro.diagnostics.gates.prune_curve import SHARES, prune_curve
     from bara_pyro.diagnostics.page.render_prune import curve_figure, curve_table
     from bara_pyro.report import save
-    from bara_pyro.runs.atomic import write_json
     from bara_pyro.runs.evaluate import parameter_counts
     from bara_pyro.runs.folder import load_system, save_system, saved_step, write_config
     from bara_pyro.runs.ownership import adding, clear

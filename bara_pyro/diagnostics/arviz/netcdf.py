@@ -6,9 +6,9 @@ from typing import Any
 
 import xarray
 
+from bara_pyro.atomic import atomic_write
 from bara_pyro.diagnostics.arviz.compat import Idata, container
 from bara_pyro.errors import CheckpointError, ConfigError
-from bara_pyro.runs.atomic import atomic_write
 
 ENGINE = "h5netcdf"
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from bara_pyro.atomic import write_json
 from bara_pyro.diagnostics.context import FOLDER, Options
 from bara_pyro.diagnostics.inspection import Inspection, look_inside
 from bara_pyro.diagnostics.page.render_draws import render_draws
@@ -17,7 +18,6 @@ from bara_pyro.diagnostics.parts import ADDED
 from bara_pyro.diagnostics.shown import Shown
 from bara_pyro.report import Link, Paragraph, Points, save, write_index
 from bara_pyro.report.blocks import Block
-from bara_pyro.runs.atomic import write_json
 from bara_pyro.runs.system import System
 
 NUMBERS = "inspection.json"

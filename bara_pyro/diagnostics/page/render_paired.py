@@ -8,6 +8,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from bara_pyro.atomic import write_text
 from bara_pyro.diagnostics.paired.compare import PairedComparison, PairedDifference, Side
 from bara_pyro.diagnostics.shown import pairs
 from bara_pyro.metrics.base import METRICS
@@ -15,7 +16,6 @@ from bara_pyro.report import Column, Paragraph, Picture, Points, Section, Table
 from bara_pyro.report.html import document
 from bara_pyro.report.style import INK, NORMAL, PALETTE, SMALL, WIDTH, dress, new_figure
 from bara_pyro.runs.answers_file import COMPARISON_PAGE
-from bara_pyro.runs.atomic import write_text
 
 READ = {"a": "A is better", "b": "B is better", "unclear": "unclear"}
 

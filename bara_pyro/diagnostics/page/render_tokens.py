@@ -10,6 +10,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 
+from bara_pyro.atomic import write_text
 from bara_pyro.diagnostics.gates.tokens import TextUse, TokenUse
 from bara_pyro.diagnostics.shown import Shown, shown_section
 from bara_pyro.errors import DataError
@@ -18,7 +19,6 @@ from bara_pyro.report.blocks import Block
 from bara_pyro.report.html import document, source, template_environment
 from bara_pyro.report.shades import COLOURS, EQUAL, channels, letters, shade
 from bara_pyro.report.style import INK, LARGE, SMALL, new_figure
-from bara_pyro.runs.atomic import write_text
 
 PAGE, PACKAGE = "tokens.html", "bara_pyro.diagnostics.page"
 CLOSE = 5.0  # percent: a smaller range over tokens counts as no difference

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
+from bara_pyro.atomic import write_json
 from bara_pyro.core.gate_draws import gate_draws
 from bara_pyro.core.modules import module_key
 from bara_pyro.core.prediction import record
@@ -25,7 +26,6 @@ from bara_pyro.methods import METHODS
 from bara_pyro.metrics import posterior_predictive
 from bara_pyro.metrics.scores import nll
 from bara_pyro.models.gaussian_lora import GaussianLoRA, unflipped
-from bara_pyro.runs.atomic import write_json
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.manifest import ADAPTER, PEFT_CONFIG, is_run

@@ -108,8 +108,8 @@ def lm_eval(
         read = [folder for folder in (run, data_dir, include_path) if folder is not None]
         check_file(out, overwrite=overwrite, inputs=read, ours=_results_in)
 
+    from bara_pyro.atomic import write_json
     from bara_pyro.extras.lmeval.harness import BaraLM, evaluate_tasks
-    from bara_pyro.runs.atomic import write_json
 
     names = [name.strip() for name in tasks.split(",") if name.strip()]
     lm = BaraLM(

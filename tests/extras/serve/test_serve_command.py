@@ -19,7 +19,7 @@ from serving_cases import PATIENCE, ask, server
 
 pytest.importorskip("fastapi", reason="the extra serve is not installed: pip install 'bara-pyro[serve]'")
 
-from bara_pyro.runs.atomic import write_json
+from bara_pyro.atomic import write_json
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.predict import predict
 from bara_pyro.untrusted.files import read_json

@@ -14,9 +14,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
+from bara_pyro.atomic import appearing
 from bara_pyro.errors import BackboneError, ConfigError, require_packages, unknown
 from bara_pyro.lm.loading import DTYPES, UNREADABLE, quiet_transformers, reason_of
-from bara_pyro.runs.atomic import appearing
 from bara_pyro.untrusted.language_models import check_config
 
 MAGIC = b"GGUF"

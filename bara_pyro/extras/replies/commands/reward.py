@@ -166,10 +166,10 @@ def score(
         raise ConfigError(f"--output {output} does not end in .jsonl: rename it.")
     rows, replies = replies_in(input_file)
 
+    from bara_pyro.atomic import write_jsonl
     from bara_pyro.cli.terminal import progress, result, say, say_next
     from bara_pyro.extras.replies.reward import load_reward_model, score_replies
     from bara_pyro.extras.replies.reward.agreement import brief, sentence_of
-    from bara_pyro.runs.atomic import write_jsonl
     from bara_pyro.runs.fingerprint import fingerprint_of
 
     judge = load_reward_model(reward, dtype, device)

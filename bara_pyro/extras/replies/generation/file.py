@@ -7,6 +7,7 @@ from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 
+from bara_pyro.atomic import check_there, jsonl_line, write_jsonl, writing
 from bara_pyro.data.replies import EncodedReply
 from bara_pyro.data.tools import DOCUMENTS, OPTIONS, TOOLS
 from bara_pyro.errors import ConfigError
@@ -14,7 +15,6 @@ from bara_pyro.extras.replies.generation.decoding import Decoding
 from bara_pyro.extras.replies.generation.generate import Reply, generate
 from bara_pyro.extras.replies.generation.prompts import Chat, Prompt, PromptLike
 from bara_pyro.extras.replies.generation.uncertainty import BUDGET, ReplyUncertainty, reply_uncertainty
-from bara_pyro.runs.atomic import check_there, jsonl_line, write_jsonl, writing
 from bara_pyro.runs.fingerprint import fingerprint_of
 from bara_pyro.runs.system import System
 from bara_pyro.types import Json

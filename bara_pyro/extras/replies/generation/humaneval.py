@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bara_pyro.atomic import write_json
 from bara_pyro.errors import DataError
 from bara_pyro.extras.replies.generation.decoding import Decoding
 from bara_pyro.extras.replies.generation.file import append_lines, lines_there, made_by, reply_lines
@@ -15,7 +16,6 @@ from bara_pyro.extras.replies.generation.spread import diversity_of, token_entro
 from bara_pyro.extras.replies.sandbox import Limits, Outcome, Problem, judge
 from bara_pyro.extras.replies.sandbox.humaneval import STOP_SEQUENCES
 from bara_pyro.metrics import SamplingCurve, pass_at_k
-from bara_pyro.runs.atomic import write_json
 from bara_pyro.runs.manifest import JUDGED, PROGRAMS
 from bara_pyro.runs.system import System
 from bara_pyro.types import Json

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 from markupsafe import Markup
 
+from bara_pyro.atomic import write_text
 from bara_pyro.data.messages import shown_message
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.extras.replies.generation.reply_tokens import Marked, mark_tokens
 from bara_pyro.report.html import document, template_environment
 from bara_pyro.report.shades import COLOURS, letters, shade
 from bara_pyro.runs.answers_file import REPLY_PAGE
-from bara_pyro.runs.atomic import write_text
 from bara_pyro.types import Fields, Json
 
 PACKAGE = "bara_pyro.extras.replies.generation"

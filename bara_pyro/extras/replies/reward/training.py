@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from bara_pyro.atomic import appearing, write_json, writing
 from bara_pyro.data.preferences import PreferencePair, PreferenceTask
 from bara_pyro.data.tokens import Tokenizer
 from bara_pyro.errors import BackboneError, ConfigError, DataError, Stopped
@@ -27,7 +28,6 @@ from bara_pyro.extras.replies.reward.rows import row_of
 from bara_pyro.extras.replies.reward.scoring import check_length, scores_of_rows
 from bara_pyro.extras.replies.reward.settings import RewardConfig
 from bara_pyro.lm.loading import quiet_transformers
-from bara_pyro.runs.atomic import appearing, write_json, writing
 from bara_pyro.runs.manifest import record_files
 from bara_pyro.runs.ownership import discard, foreign
 from bara_pyro.types import Json
