@@ -18,8 +18,7 @@ from bara_pyro.lm.backbone import Backbone
 from bara_pyro.methods.recipes import Training, default_svi
 from bara_pyro.posthoc.corrections import Corrections
 from bara_pyro.registry import Registry
-from bara_pyro.retired import without_retired
-from bara_pyro.settings import DEFAULT_METHOD, Unread, validation_sentence
+from bara_pyro.settings import DEFAULT_METHOD, Unread, validation_sentence, without_retired
 from bara_pyro.types import Json, default
 
 STORED = {"stored": True}  # pydantic's context where settings are read back

@@ -11,10 +11,9 @@ from pydantic import Field, SerializeAsAny, ValidationError, ValidationInfo, fie
 from bara_pyro.errors import ConfigError
 from bara_pyro.methods import METHODS, MethodConfig, method_config
 from bara_pyro.methods.base import STORED
-from bara_pyro.retired import with_retired
 from bara_pyro.runs.assignments import collect
 from bara_pyro.runs.sections import RunSettings
-from bara_pyro.settings import DEFAULT_METHOD, validation_sentence
+from bara_pyro.settings import DEFAULT_METHOD, validation_sentence, with_retired
 from bara_pyro.types import Json
 
 LENGTH = ("steps", "epochs")  # settings of `train`, one of which gives the length of training

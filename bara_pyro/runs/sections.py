@@ -17,8 +17,7 @@ from pydantic import (
 
 from bara_pyro.columns import KINDS, OPTIONS, ColumnNames, column_names
 from bara_pyro.errors import ConfigError, unknown
-from bara_pyro.retired import without_retired
-from bara_pyro.settings import later, validation_sentence
+from bara_pyro.settings import later, validation_sentence, without_retired
 from bara_pyro.types import Json, WeightType
 
 MOST_SEED = 2**32 - 1  # NumPy's limit, the lowest of all random number generators in use
