@@ -10,11 +10,11 @@ from bara_pyro.data.reply_tasks import ReplyTask
 from bara_pyro.data.tables import Data
 from bara_pyro.errors import ConfigError
 from bara_pyro.lm.backbone import Backbone
+from bara_pyro.runs.assignments import by_key
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import evaluate_system
 from bara_pyro.runs.folder import fitted
 from bara_pyro.runs.manifest import is_run
-from bara_pyro.runs.named import by_key
 from bara_pyro.runs.predict import rows_asked
 from bara_pyro.runs.resumed import build_run, resumed
 from bara_pyro.runs.rows import rows_given

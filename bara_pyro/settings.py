@@ -1,4 +1,4 @@
-"""Helpers for settings classes: fields added later, retired settings, settings without effect, and error messages."""
+"""Helpers for settings classes: fields added later, retired or without effect, and error messages."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -11,8 +11,7 @@ import typer
 from pydantic.fields import FieldInfo
 
 from bara_pyro.cli.wrap import Command, with_parameters
-from bara_pyro.runs.assignments import parse_assignment
-from bara_pyro.runs.named import setting_fields, setting_names
+from bara_pyro.runs.assignments import parse_assignment, setting_fields, setting_names
 
 # Listed first, among the command's own options; the others follow, a panel per section.
 COMMON = (

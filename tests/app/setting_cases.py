@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 
 from bara_pyro.errors import ConfigError
 from bara_pyro.methods import METHODS
-from bara_pyro.runs.named import setting_fields
+from bara_pyro.runs.assignments import setting_fields
 
 NUMBERS = (2, 7, 0.25, 0.5, 1.5)
 

@@ -110,7 +110,7 @@ def test_a_setting_that_is_added_becomes_an_option(monkeypatch: pytest.MonkeyPat
     class More(RunSettings):
         colour: Literal["red", "blue"] = Field("red", description="of the paint")
 
-    monkeypatch.setattr("bara_pyro.runs.named.RunSettings", More)
+    monkeypatch.setattr("bara_pyro.runs.assignments.RunSettings", More)
     (added,) = [setting for setting in option_settings() if setting.key == "colour"]
     assert added.help == "Of the paint ('red', 'blue'). (default: red)"
 

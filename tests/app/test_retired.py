@@ -4,8 +4,8 @@ import pytest
 
 from bara_pyro.errors import ConfigError
 from bara_pyro.methods import METHODS
+from bara_pyro.runs.assignments import setting_fields
 from bara_pyro.runs.config import load_config, parse_config
-from bara_pyro.runs.named import setting_fields
 from bara_pyro.runs.sections import check_settings
 from bara_pyro.settings import RETIRED
 from bara_pyro.types import Json

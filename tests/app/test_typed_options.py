@@ -17,8 +17,8 @@ from bara_pyro.cli.app import UsageError
 from bara_pyro.cli.generated import option_settings as options
 from bara_pyro.errors import ConfigError
 from bara_pyro.runs import by_rows
+from bara_pyro.runs.assignments import setting_fields
 from bara_pyro.runs.config import RunConfig
-from bara_pyro.runs.named import setting_fields
 from bara_pyro.runs.system import build_system
 
 ROWS = 300

@@ -12,8 +12,8 @@ import pytest
 from setting_cases import at, other_settings, value_at
 
 from bara_pyro.errors import ConfigError
+from bara_pyro.runs.assignments import setting_fields
 from bara_pyro.runs.config import RunConfig, load_config
-from bara_pyro.runs.named import setting_fields
 from experiments.__main__ import COMMANDS
 from experiments.engine import run, search, sweep
 from experiments.engine.arguments import ARGUMENTS, Typed, experiment_parser
