@@ -19,8 +19,7 @@ from bara_pyro.lm.loading import resolve
 from bara_pyro.methods import METHODS
 from bara_pyro.models.bara import PHI, THETA, BaRA
 from bara_pyro.runs.fingerprint import fingerprint
-from bara_pyro.runs.given_adapter import shortest
-from bara_pyro.runs.read_peft import key_of
+from bara_pyro.runs.read_peft import key_of, shortest
 from bara_pyro.runs.system import System
 from bara_pyro.types import Json
 

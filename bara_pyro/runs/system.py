@@ -31,11 +31,10 @@ from bara_pyro.posthoc.corrections import Corrections
 from bara_pyro.runs.by_rows import for_rows, may_rehearse, rehearsal_note
 from bara_pyro.runs.config import RunConfig
 from bara_pyro.runs.fingerprint import states_name
-from bara_pyro.runs.given_adapter import put, with_adapter, with_base
 from bara_pyro.runs.halves import rehearsed_halves
 from bara_pyro.runs.launched import local_rank
 from bara_pyro.runs.memory import check_memory
-from bara_pyro.runs.read_peft import read_peft
+from bara_pyro.runs.read_peft import put, read_peft, with_adapter, with_base
 from bara_pyro.runs.rows import (
     OnRows,
     Replies,
