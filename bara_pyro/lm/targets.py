@@ -158,6 +158,12 @@ def find_targets(
     return [Target(name, i, *widths(linears[name]), name == head) for i, name in enumerate(names)]
 
 
+def shortest(lm: PreTrainedModel, paths: list[str]) -> list[str]:
+    """Return the last names of layers, or their whole paths if these names match more layers."""
+    names = sorted({path.rsplit(".", 1)[-1] for path in paths})
+    return names if len(find_targets(lm, names)) == len(paths) else paths
+
+
 def head_path(lm: PreTrainedModel) -> str:
     """Return the dotted path of the output embedding (`lm_head`, `embed_out`).
 

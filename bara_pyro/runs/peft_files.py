@@ -16,10 +16,11 @@ from bara_pyro.core.modules import module_key
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.guides.amortized import AmortizedGuide
 from bara_pyro.lm.loading import resolve
+from bara_pyro.lm.targets import shortest
 from bara_pyro.methods import METHODS
 from bara_pyro.models.bara import PHI, THETA, BaRA
 from bara_pyro.runs.fingerprint import fingerprint
-from bara_pyro.runs.read_peft import key_of, shortest
+from bara_pyro.runs.read_peft import key_of
 from bara_pyro.runs.system import System
 from bara_pyro.types import Json
 
@@ -80,7 +81,7 @@ def lora_ranks(system: System) -> Json:
 
 def _targets(system: System) -> list[str]:
     """Return the last names of the adapted layers, or whole paths if these names matched more layers."""
-    return shortest(system.backbone, [target.path for target in system.model.targets])
+    return shortest(system.backbone.lm, [target.path for target in system.model.targets])
 
 
 def peft_name(name: str) -> str:

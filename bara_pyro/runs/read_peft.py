@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from bara_pyro.core.modules import module_key
 from bara_pyro.errors import BackboneError, ConfigError
 from bara_pyro.lm.backbone import Backbone
-from bara_pyro.lm.targets import Target, find_targets
+from bara_pyro.lm.targets import Target, find_targets, shortest
 from bara_pyro.runs.config import RunConfig
 from bara_pyro.runs.manifest import ADAPTER, PEFT_CONFIG, config_file, is_run
 from bara_pyro.runs.sections import AdapterConfig
@@ -281,7 +281,7 @@ def with_adapter(config: RunConfig, given: GivenAdapter, backbone: Backbone) -> 
                 f"{key}={requested:g} differs from that of the adapter to start from, {value:g}: "
                 f"leave {key} out."
             )
-    chosen = shortest(backbone, paths) if c.target_modules is None else c.target_modules
+    chosen = shortest(backbone.lm, paths) if c.target_modules is None else c.target_modules
     if {target.path for target in find_targets(backbone.lm, chosen, c.top_layers)} != set(paths):
         key = "top_layers" if c.target_modules is None else "target_modules"
         raise ConfigError(
@@ -313,12 +313,6 @@ def _other_model(given: GivenAdapter, backbone: Backbone, reason: str) -> Config
         f"The language model {backbone.name!r} {reason}, which the adapter {given.name!r} needs: give the "
         "model that it was trained on (--model)."
     )
-
-
-def shortest(backbone: Backbone, paths: list[str]) -> list[str]:
-    """Return the last names of layers, or their whole paths if these names match more layers."""
-    names = sorted({path.rsplit(".", 1)[-1] for path in paths})
-    return names if len(find_targets(backbone.lm, names)) == len(paths) else paths
 
 
 @torch.no_grad()
