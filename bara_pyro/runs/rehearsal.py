@@ -12,14 +12,13 @@ from torch import Tensor
 
 from bara_pyro.atomic import write_json
 from bara_pyro.data import EncodedSplit
-from bara_pyro.data.clusters import places_by_group, together
+from bara_pyro.data.clusters import places_by_group, rehearsed_halves, together
 from bara_pyro.errors import DataError
 from bara_pyro.metrics import nll, posterior_predictive
 from bara_pyro.posthoc.corrections import require_temperature
 from bara_pyro.posthoc.temperature import best_common_log_temperature, too_unsure
 from bara_pyro.runs.by_rows import ASKED_ROWS, REHEARSED_ROWS, calibrated
 from bara_pyro.runs.evaluate import draw
-from bara_pyro.runs.halves import rehearsed_halves
 from bara_pyro.runs.manifest import REHEARSED
 from bara_pyro.runs.system import System, assemble
 from bara_pyro.types import Json

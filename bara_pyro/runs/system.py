@@ -20,6 +20,7 @@ from bara_pyro.data import (
     encode_labels,
     is_file_name,
 )
+from bara_pyro.data.clusters import rehearsed_halves
 from bara_pyro.data.registry import has_worlds
 from bara_pyro.data.reply_tasks import ReplyTask, is_reply_task
 from bara_pyro.errors import ConfigError, DataError
@@ -31,7 +32,6 @@ from bara_pyro.posthoc.corrections import Corrections
 from bara_pyro.runs.by_rows import for_rows, may_rehearse, rehearsal_note
 from bara_pyro.runs.config import RunConfig
 from bara_pyro.runs.fingerprint import states_name
-from bara_pyro.runs.halves import rehearsed_halves
 from bara_pyro.runs.launched import local_rank
 from bara_pyro.runs.memory import check_memory
 from bara_pyro.runs.read_peft import put, read_peft, with_adapter, with_base

@@ -13,6 +13,7 @@ from bara_pyro.core.noise import seeded
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data import batches
+from bara_pyro.data.clusters import groups_of
 from bara_pyro.errors import ConfigError, Stopped
 from bara_pyro.methods import METHODS, Fit, MethodConfig
 from bara_pyro.processes import Ranks, joined, number_of_processes
@@ -24,7 +25,6 @@ from bara_pyro.runs.folder import (
     save_system,
     saved_step,
 )
-from bara_pyro.runs.halves import groups_of
 from bara_pyro.runs.manifest import (
     CHECKPOINT,
     FITTED,

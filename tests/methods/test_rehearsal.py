@@ -17,6 +17,7 @@ from scipy.special import log_softmax, logsumexp
 from torch.testing import assert_close
 
 from bara_pyro.core.svi import SVI
+from bara_pyro.data.clusters import halves
 from bara_pyro.errors import BaraError, DataError, Stopped, TrainingError
 from bara_pyro.posthoc.corrections import require_temperature
 from bara_pyro.posthoc.temperature import best_common_log_temperature
@@ -24,7 +25,6 @@ from bara_pyro.runs import by_rows
 from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import load_system
-from bara_pyro.runs.halves import halves
 from bara_pyro.runs.ownership import clear
 from bara_pyro.runs.rehearsal import DRAWS, SPREAD, fit_rehearsed, rehearsal_of
 from bara_pyro.runs.steps import train_seconds
