@@ -114,6 +114,12 @@ def places_by_group(names: Iterable[str]) -> list[list[int]]:
     return list(groups.values())
 
 
+def _groups_or_rows(names: Sequence[str]) -> list[list[int]]:
+    """Return `places_by_group`, or each row by itself if all rows are in one group."""
+    groups = places_by_group(names)
+    return groups if len(groups) > 1 else [[row] for row in range(len(names))]
+
+
 def folds(names: Sequence[str], count: int) -> list[int]:
     """Return the fold of each row, 0 to `count` - 1; all rows of a group are in one fold.
 
@@ -125,9 +131,7 @@ def folds(names: Sequence[str], count: int) -> list[int]:
         >>> folds(["", "", "", "", ""], 3), folds(["a", "b", "a", "c", "b"], 2)
         ([0, 1, 2, 0, 1], [0, 1, 0, 0, 1])
     """
-    groups = places_by_group(names)
-    if len(groups) == 1:
-        groups = [[row] for row in range(len(names))]
+    groups = _groups_or_rows(names)
     sizes, fold_of = [0] * min(count, len(groups)), [0] * len(names)
     for group in groups:
         fold = sizes.index(min(sizes))
@@ -277,9 +281,7 @@ def halves(clusters: Sequence[str], seed: int) -> tuple[list[int], list[int]]:
         >>> halves(["cats", "cats", "dogs", "dogs"], seed=0)
         ([0, 1], [2, 3])
     """
-    groups = places_by_group(clusters)
-    if len(groups) == 1:
-        groups = [[row] for row in range(len(clusters))]
+    groups = _groups_or_rows(clusters)
     order = np.random.default_rng([seed, len(groups)]).permutation(len(groups)).tolist()
     learnt = _nearest_to_half([len(groups[group]) for group in order])
     parts: tuple[list[int], list[int]] = ([], [])
