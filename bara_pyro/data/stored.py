@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bara_pyro.data.conversations import Conversation, each_conversation
-from bara_pyro.data.on_disk import RowsOnDisk, write_rows
-from bara_pyro.data.reading import dataset_rows, require_rows, split_rows
+from bara_pyro.data.reading import RowsOnDisk, dataset_rows, require_rows, split_rows, write_rows
 from bara_pyro.data.rows import check_ids
 from bara_pyro.data.tables import rows_in
 from bara_pyro.errors import DataError

@@ -12,7 +12,7 @@ from data_cases import byte_level, word_level
 
 from bara_pyro.data import stored
 from bara_pyro.data.conversations import Conversation, ReplyEncoder, encode_replies, load_conversations
-from bara_pyro.data.on_disk import RowsOnDisk
+from bara_pyro.data.reading import RowsOnDisk
 from bara_pyro.data.replies import ReplyBatch
 from bara_pyro.data.reply_tasks import load_replies
 from bara_pyro.data.split import training_batches
