@@ -5,8 +5,15 @@ from functools import partial
 from pathlib import Path
 
 from bara_pyro.columns import ColumnNames, option_of
-from bara_pyro.data.columns import find_columns, id_column
-from bara_pyro.data.generic import listed_options, own_context, own_example, own_text, with_cue
+from bara_pyro.data.columns import (
+    find_columns,
+    id_column,
+    listed_options,
+    own_context,
+    own_example,
+    own_text,
+    with_cue,
+)
 from bara_pyro.data.labels import as_asked
 from bara_pyro.data.registry import SOURCES
 from bara_pyro.data.rows import to_examples

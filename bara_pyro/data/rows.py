@@ -255,7 +255,7 @@ def repeats(train: Sequence[Example], test: Sequence[Example], name: str = "test
         notes.append(f"{leaked} {name} rows are also in train")
     contexts = {compared_text(example)[0] for example in train} - {""}
     known_texts = [example for example in test if compared_text(example)[0] in contexts]
-    # A text to classify is stored as the context (`data.generic.own_example`).
+    # A text to classify is stored as the context (`data.columns.own_example`).
     if shared := sum(example.question != ANSWER for example in known_texts):
         notes.append(f"{shared} {name} rows have a context that is also in train")
     texts = set(map(compared_text, train))
