@@ -17,8 +17,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from bara_pyro.data.texts import pad_left
-from bara_pyro.data.types import Batch
+from bara_pyro.data.types import Batch, pad_left
 from bara_pyro.errors import ConfigError, DataError
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bara_pyro.data.texts import Texts, pad_left, with_texts
-from bara_pyro.data.types import Batch
+from bara_pyro.data.texts import Texts, with_texts
+from bara_pyro.data.types import Batch, pad_left
 from bara_pyro.errors import ConfigError, DataError
 
 

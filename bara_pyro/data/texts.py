@@ -14,7 +14,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from bara_pyro.data.types import Batch
+from bara_pyro.data.types import Batch, pad_left
 
 Texts = Sequence[Sequence[int]]
 """The tokens of the C answers of a row; empty for an answer that the row does not offer."""
@@ -97,9 +97,3 @@ def _lay_out(prompt: Sequence[int], texts: Texts) -> _Layout:
         read += text[:-1]
         segments += [owner + 1] * (len(text) - 1)
     return _Layout(read, segments, tokens, [len(read) - 1 - column for column in columns], owners)
-
-
-def pad_left(fill: int, rows: Sequence[Sequence[int]]) -> Tensor:
-    """Return rows of integers as one tensor, padded on the left."""
-    width = max(map(len, rows))
-    return torch.tensor([[fill] * (width - len(row)) + list(row) for row in rows])

@@ -268,3 +268,9 @@ class Batch:
             name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)
         }
         return replace(self, **moved)
+
+
+def pad_left(fill: int, rows: Sequence[Sequence[int]]) -> Tensor:
+    """Return rows of integers as one tensor, padded on the left."""
+    width = max(map(len, rows))
+    return torch.tensor([[fill] * (width - len(row)) + list(row) for row in rows])
