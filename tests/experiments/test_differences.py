@@ -9,7 +9,6 @@ import pytest
 import torch
 from study_cases import invent, rows_of
 
-from bara_pyro.atomic import write_json
 from bara_pyro.errors import DataError
 from bara_pyro.metrics import accuracy, brier, ece, holm, nll, paired_bootstrap
 from experiments.engine.differences import (
