@@ -12,8 +12,8 @@ from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.noise import CounterNoise
 from bara_pyro.core.posterior import check_guide
 from bara_pyro.core.program import AdaptedLM
+from bara_pyro.data.chat import turn_end
 from bara_pyro.data.tokens import Tokenizer
-from bara_pyro.data.turns import turn_end
 from bara_pyro.data.types import pad_left
 from bara_pyro.errors import ConfigError
 from bara_pyro.extras.replies.generation.decoding import (
