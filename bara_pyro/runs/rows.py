@@ -12,8 +12,7 @@ from bara_pyro.data.registry import TASKS
 from bara_pyro.data.replies import EncodedReplies
 from bara_pyro.data.reply_tasks import ReplyTask, is_reply_task, load_replies, replies_from_rows
 from bara_pyro.data.rows import carve
-from bara_pyro.data.stored import cache_folder
-from bara_pyro.data.streamed import StreamedReplies
+from bara_pyro.data.stored import StreamedReplies, cache_folder
 from bara_pyro.data.tables import Data
 from bara_pyro.data.tokens import unknown_share
 from bara_pyro.errors import ConfigError, DataError

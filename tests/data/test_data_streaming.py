@@ -16,8 +16,7 @@ from bara_pyro.data.reading import RowsOnDisk
 from bara_pyro.data.replies import ReplyBatch
 from bara_pyro.data.reply_tasks import load_replies
 from bara_pyro.data.split import training_batches
-from bara_pyro.data.stored import stored_dataset, stored_file
-from bara_pyro.data.streamed import StreamedReplies
+from bara_pyro.data.stored import StreamedReplies, stored_dataset, stored_file
 from bara_pyro.errors import DataError
 
 ASKED = {"role": "user", "content": "what is ä ?"}
