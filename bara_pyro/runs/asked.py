@@ -20,8 +20,8 @@ from bara_pyro.metrics import Uncertainty, decompose, posterior_predictive, stac
 from bara_pyro.posthoc.distance import Distance, frozen_states
 from bara_pyro.runs.answers import carried
 from bara_pyro.runs.evaluate import OnRows, draw
-from bara_pyro.runs.known import trained_on
 from bara_pyro.runs.offered import offered
+from bara_pyro.runs.own_rows import trained_on
 from bara_pyro.runs.rows import encode_rows, longest, reading_notes, some
 from bara_pyro.runs.system import System, require_answers
 from bara_pyro.types import Fields, Measure

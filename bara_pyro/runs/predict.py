@@ -28,8 +28,7 @@ from bara_pyro.runs.answers import Answers, carried
 from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.evaluate import OnRows, draw
 from bara_pyro.runs.folder import fitted, stored_config, stored_task
-from bara_pyro.runs.known import trained_on
-from bara_pyro.runs.own_rows import check_own_rows, own_rows
+from bara_pyro.runs.own_rows import check_own_rows, own_rows, trained_on
 from bara_pyro.runs.remote import is_address, predict_remotely
 from bara_pyro.runs.rows import encode_rows, load_data, load_reply_data, longest, reading_notes
 from bara_pyro.runs.sections import TaskConfig
