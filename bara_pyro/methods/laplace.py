@@ -9,15 +9,56 @@ from typing import Annotated
 
 import torch
 from pydantic import Field, PositiveFloat, field_validator
+from torch import Tensor
 
+from bara_pyro.bisection import sign_change
 from bara_pyro.data import batches
 from bara_pyro.data.types import Batch
 from bara_pyro.guides.laplace import LaplaceGuide, Subset
 from bara_pyro.methods.base import AS_IT_IS, Fit, Method, MethodConfig, pair, register_method, setting
-from bara_pyro.methods.evidence import best_precision, effective_parameters, log_evidence
 from bara_pyro.methods.kfac import Tokens, kfac
 from bara_pyro.models.gaussian_lora import GaussianLoRA
 from bara_pyro.settings import Unread
+
+# Range of plausible prior precisions; that of LoRA's initial A is 3 times the layer's width.
+LOWEST, HIGHEST = 1e-8, 1e12
+
+
+def log_evidence(log_likelihood: float, eigenvalues: Tensor, squared_norm: float, precision: float) -> float:
+    """Return the Laplace approximation of log p(D), in nats.
+
+    Args:
+        log_likelihood: `log p(D | theta)` of all training rows, in nats.
+        eigenvalues: eigenvalues of the curvature, float64; zeros may be omitted.
+        squared_norm: `|theta|^2`.
+        precision: prior precision lambda.
+    """
+    occam = float((eigenvalues / precision).log1p().sum())
+    return log_likelihood - 0.5 * (occam + precision * squared_norm)
+
+
+def effective_parameters(eigenvalues: Tensor, precision: float) -> float:
+    """Return `sum_k mu_k / (mu_k + lambda)`, the number of weights determined by the data, not the prior."""
+    return float((eigenvalues / (eigenvalues + precision)).sum())
+
+
+def best_precision(eigenvalues: Tensor, squared_norm: float) -> float:
+    """Return the prior precision that maximises the evidence, by bisection of its derivative.
+
+    Args:
+        eigenvalues: eigenvalues of the curvature.
+        squared_norm: `|theta|^2`.
+
+    Returns:
+        The maximiser within `[LOWEST, HIGHEST]`, to rounding.
+    """
+
+    def slope(log_precision: float) -> float:
+        precision = math.exp(log_precision)
+        return precision * squared_norm - effective_parameters(eigenvalues, precision)
+
+    return math.exp(sign_change(slope, math.log(LOWEST), math.log(HIGHEST)))
+
 
 BATCH_SIZE = 8  # most rows per pass of the fit
 VARIANCE_ROWS = 256  # training rows on which the mean variance of the logits is measured

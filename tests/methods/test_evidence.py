@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bara_pyro.methods.evidence import (
+from bara_pyro.methods.laplace import (
     HIGHEST,
     LOWEST,
     best_precision,

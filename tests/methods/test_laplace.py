@@ -27,8 +27,7 @@ from transformers import AutoModelForCausalLM
 from bara_pyro.core.prediction import predict
 from bara_pyro.guides.laplace import LaplaceGuide, _probit
 from bara_pyro.lm.backbone import Backbone
-from bara_pyro.methods.evidence import log_evidence
-from bara_pyro.methods.laplace import fit_laplace
+from bara_pyro.methods.laplace import fit_laplace, log_evidence
 from bara_pyro.metrics import decompose, posterior_predictive
 from bara_pyro.models.gaussian_lora import GaussianLoRA
 
