@@ -1,7 +1,7 @@
 r"""Laplace-LoRA (Yang et al., ICLR 2024, arXiv 2308.13111): a Gaussian around trained LoRA weights.
 
 prior       A, B ~ Normal(0, 1 / lambda), one lambda for all weights
-posterior   A, B ~ Normal(trained weights, Sigma), Sigma^-1 = F + lambda I, F from `bara_pyro.methods.kfac`
+posterior   A, B ~ Normal(trained weights, Sigma), Sigma^-1 = F + lambda I, F from `bara_pyro.methods.laplace`
 predictive  logits ~ Normal(f(x), J Sigma J^T), J the Jacobian in the weights (the linearised model)
 """
 

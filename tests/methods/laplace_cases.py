@@ -10,8 +10,7 @@ from torch import Tensor
 
 from bara_pyro.data.types import Batch
 from bara_pyro.guides.laplace import LaplaceGuide
-from bara_pyro.methods.kfac import kfac
-from bara_pyro.methods.laplace import fit_laplace
+from bara_pyro.methods.laplace import fit_laplace, kfac
 from bara_pyro.models.gaussian_lora import GaussianLoRA
 
 R, SCALING = 2, 3.0

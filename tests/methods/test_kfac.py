@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import DataError
-from bara_pyro.methods.kfac import kfac
+from bara_pyro.methods.laplace import kfac
 
 
 def assert_exact(model, guide, batch: Batch, sites: list[str]) -> None:
