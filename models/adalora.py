@@ -10,7 +10,7 @@ p(A, B) ~ exp(-N g R(A, B)),        R = mean over all A and B of |A A^T - I|_F, 
 This unnormalised prior grows with the number N of training examples. The negative ELBO divided by N, which
 training minimises, is therefore the published `mean cross-entropy + g R`.
 
-`bara_pyro.methods.allocation` allocates ranks during training: an entry of E that is 0 switches off one rank
+`bara_pyro.methods.adalora` allocates ranks during training: an entry of E that is 0 switches off one rank
 of its module.
 """
 

@@ -20,8 +20,7 @@ from bara_pyro.core.prediction import predict
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.delta import DeltaGuide
-from bara_pyro.methods.adalora import AdaLoRASVI
-from bara_pyro.methods.allocation import Budget
+from bara_pyro.methods.adalora import AdaLoRASVI, Budget
 from bara_pyro.models.adalora import AdaLoRA
 from bara_pyro.runs.checkpoint import load_checkpoint, save_checkpoint
 from bara_pyro.runs.config import load_config
