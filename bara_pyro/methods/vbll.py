@@ -1,15 +1,79 @@
 """LoRA with a variational Bayesian last layer (Harrison et al., ICLR 2024, arXiv 2404.11599)."""
 
+from dataclasses import dataclass
+from typing import cast
+
+import torch
 from pydantic import NonNegativeFloat
+from pyro.distributions import TorchDistribution
+from torch import Tensor
 from torch.optim import Optimizer
 
+from bara_pyro.core.distributions.normal import DenseNormal
+from bara_pyro.core.elbo import MeanFieldELBO
+from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.likelihood import LIKELIHOOD
+from bara_pyro.core.observing import last_states
 from bara_pyro.core.optimizers import adamw
+from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.svi import SVI, SVIOptions
+from bara_pyro.core.terms import ElboTerms
+from bara_pyro.data.types import Batch
 from bara_pyro.guides.vbll import VBLLGuide
 from bara_pyro.methods.base import Fit, Method, MethodConfig, pair, register_method, setting
-from bara_pyro.methods.jensen import JensenELBO
 from bara_pyro.methods.recipes import Training, common
-from bara_pyro.models.vbll import VBLL
+from bara_pyro.models.vbll import LAST, VBLL
+
+
+@dataclass(frozen=True)
+class GaussianLogits:
+    """Replaces a categorical distribution with Gaussian logits; `log_prob` is the Jensen bound.
+
+    Attributes:
+        mean, variance: mean and variance of the logits, `... x C`.
+    """
+
+    mean: Tensor
+    variance: Tensor
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return `mean_y - logsumexp(mean + variance / 2)` for classes y, long, `...`."""
+        chosen = self.mean.gather(-1, value.unsqueeze(-1)).squeeze(-1)
+        return chosen - (self.mean + self.variance / 2).logsumexp(-1)
+
+
+def gaussian_logits(
+    model: VBLL, posterior: DenseNormal, hidden: Tensor, answer_ids: Tensor
+) -> GaussianLogits:
+    """Return the distribution of a batch's logits under a posterior of the rows.
+
+    Args:
+        model: the program.
+        posterior: posterior of the rows, batch shape `K`, event shape `d`.
+        hidden: last hidden states of the last token, `B x 1 x d`.
+        answer_ids: token ids of the answers, long, `C`.
+    """
+    places = model.places(answer_ids)
+    mean = model.logits([posterior.loc[places]], hidden, answer_ids)
+    with torch.autocast(hidden.device.type, enabled=False):
+        phi = model.features(hidden).squeeze(-2)
+        spread = phi @ posterior.scale_tril[places]  # C x B x d
+    return GaussianLogits(mean, spread.square().sum(-1).T.unsqueeze(-2))
+
+
+class JensenELBO(MeanFieldELBO):
+    """The negative ELBO of a `VBLL`, with Jensen's bound instead of a draw of the rows."""
+
+    def terms(self, model: AdaptedLM, guide: SiteGuide, batch: Batch) -> ElboTerms:
+        """Evaluate the bound with one forward pass of the language model; see `MeanFieldELBO.terms`."""
+        program = cast(VBLL, model)
+        with last_states(program) as states:
+            model_trace, guide_trace = guide.run(batch)
+        if LIKELIHOOD not in guide_trace.nodes:  # without labels, `_terms` raises below
+            posterior = cast(DenseNormal, guide_trace.nodes[LAST]["fn"])
+            distribution = gaussian_logits(program, posterior, states[0].unsqueeze(-2), batch.answer_ids)
+            model_trace.nodes[LIKELIHOOD]["fn"] = cast(TorchDistribution, distribution)
+        return self._terms(model_trace, guide_trace)
 
 
 class VBLLConfig(MethodConfig):

@@ -27,7 +27,7 @@ from bara_pyro.data.types import Batch
 from bara_pyro.errors import DataError
 from bara_pyro.guides.vbll import VBLLGuide
 from bara_pyro.lm.backbone import Backbone
-from bara_pyro.methods.jensen import GaussianLogits, JensenELBO
+from bara_pyro.methods.vbll import GaussianLogits, JensenELBO
 from bara_pyro.models.vbll import VBLL
 
 STEPS = 500
