@@ -10,7 +10,7 @@ from bara_pyro.data.messages import shown_message
 from bara_pyro.data.preferences import PreferencePair, prompt_key
 from bara_pyro.errors import DataError
 from bara_pyro.extras.replies.reward.bradley_terry import bradley_terry
-from bara_pyro.metrics.wilson import wilson
+from bara_pyro.metrics.intervals import wilson
 from bara_pyro.types import Fields, Json
 
 LEVEL = 0.95

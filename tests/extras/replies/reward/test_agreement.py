@@ -12,7 +12,7 @@ from scipy import stats
 from bara_pyro.data.preferences import PreferencePair
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.extras.replies.reward import agreement
-from bara_pyro.metrics.wilson import wilson
+from bara_pyro.metrics.intervals import wilson
 
 
 @pytest.mark.parametrize(("right", "rows"), [(0, 5), (5, 5), (37, 60), (1, 1), (200, 1000)])
