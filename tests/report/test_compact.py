@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bara_pyro.report.compact import compact
+from bara_pyro.report.svg import compact
 
 INHERITED = ("style", "clip-path")
 
