@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from bara_pyro.atomic import write_text
 from bara_pyro.report.blocks import Block, Details, Paragraph, Picture, Points, Section
-from bara_pyro.report.colours import as_the_system
+from bara_pyro.report.style import as_the_system
 from bara_pyro.report.table import Cell, Table, cells, numeric_columns
 
 PACKAGE = "bara_pyro.report"

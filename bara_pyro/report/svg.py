@@ -11,9 +11,8 @@ import numpy as np
 from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 
-from bara_pyro.report.colours import DAY, as_the_system
 from bara_pyro.report.hover import Spot, spots
-from bara_pyro.report.style import GREY, GRID, INK, PALE, PALETTE
+from bara_pyro.report.style import DAY, GREY, GRID, INK, PALE, PALETTE, as_the_system
 
 # Colours of `report.style` -> CSS custom properties, which have other values in dark mode.
 VARIABLES = {

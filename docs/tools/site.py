@@ -20,8 +20,8 @@ from typing import Any
 import yaml
 
 from bara_pyro.errors import DataError
-from bara_pyro.report.colours import DAY, NIGHT, properties
 from bara_pyro.report.html import PACKAGE, common_style, source
+from bara_pyro.report.style import DAY, NIGHT, properties
 from bara_pyro.report.svg import inlined
 from docs.tools.api_pages import api_pages
 from docs.tools.method_list import method_list

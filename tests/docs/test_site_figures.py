@@ -9,7 +9,7 @@ import pytest
 from browser_cases import NEEDED, browse
 
 from bara_pyro.errors import DataError
-from bara_pyro.report.colours import DAY, NIGHT
+from bara_pyro.report.style import DAY, NIGHT
 from docs.tools import site
 from experiments.engine.results import having, read_results
 

@@ -24,9 +24,8 @@ from bara_pyro.report import (
     training_curves,
     write_index,
 )
-from bara_pyro.report.colours import DAY, NIGHT
 from bara_pyro.report.html import common_style, document
-from bara_pyro.report.style import PALETTE, new_figure
+from bara_pyro.report.style import DAY, NIGHT, PALETTE, new_figure
 from bara_pyro.report.svg import svg_markup
 
 VOID = {"meta"}
