@@ -11,9 +11,8 @@ from bara_pyro.diagnostics import parts
 from bara_pyro.diagnostics.context import Context
 from bara_pyro.diagnostics.inspection import DIAGNOSTICS, Inspection, look_inside, part_names
 from bara_pyro.diagnostics.page.page import sections
-from bara_pyro.diagnostics.parts import InspectionPart
+from bara_pyro.diagnostics.parts import InspectionPart, Shown, shown_section
 from bara_pyro.diagnostics.result import Result
-from bara_pyro.diagnostics.shown import Shown, shown_section
 from bara_pyro.registry import Registry
 
 

@@ -14,8 +14,7 @@ from bara_pyro.diagnostics.page.render_rank import render_rank
 from bara_pyro.diagnostics.page.render_scores import render_scores
 from bara_pyro.diagnostics.page.render_tokens import PAGE, render_tokens, token_figure, token_page
 from bara_pyro.diagnostics.page.render_uncertainty import render_uncertainty
-from bara_pyro.diagnostics.parts import ADDED
-from bara_pyro.diagnostics.shown import Shown
+from bara_pyro.diagnostics.parts import ADDED, Shown
 from bara_pyro.report import Link, Paragraph, Points, save, write_index
 from bara_pyro.report.blocks import Block
 from bara_pyro.runs.system import System

@@ -5,7 +5,7 @@ from pathlib import Path
 from bara_pyro.diagnostics.arviz.export import INTERVAL, AnswerShare, DrawnAnswers
 from bara_pyro.diagnostics.arviz.netcdf import read_netcdf
 from bara_pyro.diagnostics.page.gate_plots import CHECK, FOREST, RIDGE, gate_figures
-from bara_pyro.diagnostics.shown import Shown, shown_section
+from bara_pyro.diagnostics.parts import Shown, shown_section
 from bara_pyro.report import Column, Link, Paragraph, Picture, Table
 
 CAPTIONS = {

@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 from bara_pyro.atomic import write_text
 from bara_pyro.diagnostics.paired.compare import PairedComparison, PairedDifference, Side
-from bara_pyro.diagnostics.shown import pairs
+from bara_pyro.diagnostics.parts import pairs
 from bara_pyro.metrics.base import METRICS
 from bara_pyro.report import Column, Paragraph, Picture, Points, Section, Table
 from bara_pyro.report.html import document

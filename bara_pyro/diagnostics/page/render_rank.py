@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from bara_pyro.diagnostics.gates.rank import RankCorrelation, SupportRelation
 from bara_pyro.diagnostics.gates.rank_use import ENTROPY, RankUse
-from bara_pyro.diagnostics.shown import Shown, pairs, shown_section
+from bara_pyro.diagnostics.parts import Shown, pairs, shown_section
 from bara_pyro.report import Column, Picture, Table
 from bara_pyro.report.blocks import Block
 from bara_pyro.report.style import PALETTE, WIDTH, dress, legend_of, line_style, new_figure

@@ -3,8 +3,8 @@
 import torch
 
 from bara_pyro.diagnostics.inspection import RunFacts
+from bara_pyro.diagnostics.parts import Shown, pairs, shown_section
 from bara_pyro.diagnostics.posterior.predictive_scores import DistributionScores, PredictiveScores
-from bara_pyro.diagnostics.shown import Shown, pairs, shown_section
 from bara_pyro.metrics import ReliabilityBins
 from bara_pyro.report import Column, Picture, Table, reliability_diagram
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from bara_pyro.atomic import write_text
 from bara_pyro.diagnostics.gates.tokens import TextUse, TokenUse
-from bara_pyro.diagnostics.shown import Shown, shown_section
+from bara_pyro.diagnostics.parts import Shown, shown_section
 from bara_pyro.errors import DataError
 from bara_pyro.report import ColourScale, Link, Paragraph, Shaded, Word
 from bara_pyro.report.blocks import Block

@@ -4,8 +4,8 @@ import math
 
 from matplotlib.figure import Figure
 
+from bara_pyro.diagnostics.parts import Shown, shown_section
 from bara_pyro.diagnostics.posterior.uncertainty_split import UncertaintySplit
-from bara_pyro.diagnostics.shown import Shown, shown_section
 from bara_pyro.report import Column, Picture, Table
 from bara_pyro.report.style import GREY, PALETTE, WIDTH, dress, legend_of, new_figure
 

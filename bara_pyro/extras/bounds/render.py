@@ -1,6 +1,6 @@
 """Render the section on guarantees for new rows."""
 
-from bara_pyro.diagnostics.shown import Shown, shown_section
+from bara_pyro.diagnostics.parts import Shown, shown_section
 from bara_pyro.extras.bounds.guarantees import CertifiedHead, Guarantees, PacBayes
 from bara_pyro.report import Column, Details, Table
 from bara_pyro.report.blocks import Block
