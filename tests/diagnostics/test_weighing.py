@@ -8,10 +8,10 @@ from posterior_cases import KAPPA, MEAN, Grid, one_gate, weibull
 from scipy import stats
 
 from bara_pyro.diagnostics.posterior.comparison import compare_with_reference
+from bara_pyro.diagnostics.posterior.importance import weighed_draws
 from bara_pyro.diagnostics.posterior.joint import draw_latents
 from bara_pyro.diagnostics.posterior.reference import reference_from
 from bara_pyro.diagnostics.posterior.sbc import sbc, svi_sampler
-from bara_pyro.diagnostics.posterior.weighing import weighed_draws
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.delta import DeltaGuide
 

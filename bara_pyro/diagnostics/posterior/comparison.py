@@ -10,9 +10,9 @@ from torch import Tensor
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.types import Batch
+from bara_pyro.diagnostics.posterior.importance import weighed_draws
 from bara_pyro.diagnostics.posterior.joint import check_target, draw_latents
 from bara_pyro.diagnostics.posterior.reference import Reference, flat_gates, gate_names
-from bara_pyro.diagnostics.posterior.weighing import weighed_draws
 from bara_pyro.errors import DataError
 from bara_pyro.metrics import posterior_predictive
 
@@ -73,7 +73,7 @@ def compare_with_reference(
         samples: number of draws from the guide.
         seed: seed of these draws.
         weighed: draw five times as many and keep `samples` of them by importance resampling
-            (`bara_pyro.diagnostics.posterior.weighing`).
+            (`bara_pyro.diagnostics.posterior.importance`).
 
     Raises:
         ConfigError: a KL weight or `num_data` changes the posterior, the guide belongs to another model, or

@@ -24,6 +24,7 @@ from bara_pyro.core.optimizers import adamw, linear_schedule
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.svi import SVI
 from bara_pyro.data.types import Batch
+from bara_pyro.diagnostics.posterior.importance import weighed_draws
 from bara_pyro.diagnostics.posterior.joint import (
     Values,
     check_target,
@@ -33,7 +34,6 @@ from bara_pyro.diagnostics.posterior.joint import (
 )
 from bara_pyro.diagnostics.posterior.reference import check_lengths, flat_gates, gate_names
 from bara_pyro.diagnostics.posterior.uniformity import ecdf_test, resamples_for
-from bara_pyro.diagnostics.posterior.weighing import weighed_draws
 from bara_pyro.errors import ConfigError
 
 LOG_LIKELIHOOD = "log-likelihood"
@@ -222,7 +222,7 @@ def svi_sampler(
         lr: initial learning rate, which falls to 0.
         draws: number L of draws.
         weighed: draw 64 times as many and keep L of them by importance resampling
-            (`bara_pyro.diagnostics.posterior.weighing`).
+            (`bara_pyro.diagnostics.posterior.importance`).
         sampled_kl: as for `fit_guide`.
 
     Examples:
