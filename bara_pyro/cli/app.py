@@ -26,9 +26,8 @@ from bara_pyro.cli.commands.predict import predict
 from bara_pyro.cli.commands.prune import prune
 from bara_pyro.cli.commands.tasks import tasks
 from bara_pyro.cli.commands.train import train
-from bara_pyro.cli.hushed import hush_libraries
 from bara_pyro.cli.offered import Commands
-from bara_pyro.cli.outlets import outlast_readers
+from bara_pyro.cli.outlets import hush_libraries, outlast_readers
 from bara_pyro.cli.wrap import STUDY, TRAIN, add_command, group_of, listed
 from bara_pyro.errors import BaraError, abbreviated
 

@@ -2,12 +2,14 @@
 
 import errno
 import io
+import logging
 import os
 import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
+
 
 GONE = (errno.EIO, errno.EPIPE)
 """The errors of writing to a closed terminal, and to a pipe without a reader."""
@@ -46,3 +48,14 @@ def outlast_readers() -> None:
                 write_through=stream.write_through,
             )
             setattr(sys, name, text)
+
+
+# transformers imports the first three if they are installed, and they log what they lack. lm-eval warns of
+# settings that were chosen on purpose.
+TALKATIVE = ("torchao", "bitsandbytes", "torch.utils._pytree", "lm_eval")
+
+
+def hush_libraries() -> None:
+    """Let other libraries log only errors. Commands call this; importing the package does not."""
+    for library in TALKATIVE:
+        logging.getLogger(library).setLevel(logging.ERROR)
