@@ -46,7 +46,7 @@ def common_style(colours: str = "") -> Markup:
     """Return the CSS that pages and the site share: colours, figures and sortable tables.
 
     Args:
-        colours: rules for the properties of `report.colours`; by default light or dark as the system.
+        colours: rules for the properties of `report.style`; by default light or dark as the system.
     """
     parts = (source(PACKAGE, name) for name in STYLES)
     return Markup("\n").join([Markup(colours or as_the_system()), *parts])  # noqa: S704 (ours)
