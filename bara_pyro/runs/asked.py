@@ -11,6 +11,7 @@ from torch import Tensor
 from bara_pyro.columns import ColumnNames, option_of
 from bara_pyro.data import EncodedSplit, Example, Task, batches, load_questions
 from bara_pyro.data.clusters import one_of_each
+from bara_pyro.data.labels import offered
 from bara_pyro.data.questions import read_rows
 from bara_pyro.data.rows import same_file
 from bara_pyro.data.tables import Data, DataTable
@@ -20,7 +21,6 @@ from bara_pyro.metrics import Uncertainty, decompose, posterior_predictive, stac
 from bara_pyro.posthoc.distance import Distance, frozen_states
 from bara_pyro.runs.answers import carried
 from bara_pyro.runs.evaluate import OnRows, draw
-from bara_pyro.runs.offered import offered
 from bara_pyro.runs.own_rows import trained_on
 from bara_pyro.runs.rows import encode_rows, longest, reading_notes, some
 from bara_pyro.runs.system import System, require_answers

@@ -18,12 +18,12 @@ from bara_pyro.atomic import write_json, write_jsonl
 from bara_pyro.core.gate_draws import GateDraws, gate_draws
 from bara_pyro.data import EncodedSplit, Task, batches, first_rows
 from bara_pyro.data.clusters import together
+from bara_pyro.data.labels import among_offered
 from bara_pyro.errors import ConfigError
 from bara_pyro.metrics import decompose, evaluate, posterior_predictive, sparsity_by_module, stack_truth
 from bara_pyro.metrics.sparsity import over_modules
 from bara_pyro.runs.config import parse_config
 from bara_pyro.runs.manifest import METRICS, PREDICTIONS, check_kept, config_file, is_run
-from bara_pyro.runs.offered import among_offered
 from bara_pyro.runs.ownership import adding, check_replaceable
 from bara_pyro.runs.reply_scores import reply_rows, reply_scores
 from bara_pyro.runs.rows import Replies, reading_notes

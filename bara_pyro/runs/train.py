@@ -14,6 +14,7 @@ from bara_pyro.core.prediction import predict
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data import batches
 from bara_pyro.data.clusters import groups_of
+from bara_pyro.data.labels import offered_of
 from bara_pyro.errors import ConfigError, Stopped
 from bara_pyro.methods import METHODS, Fit, MethodConfig
 from bara_pyro.processes import Ranks, joined, number_of_processes
@@ -41,7 +42,6 @@ from bara_pyro.runs.manifest import (
     trained_files,
     verify_files,
 )
-from bara_pyro.runs.offered import offered_of
 from bara_pyro.runs.own_rows import check_own_rows
 from bara_pyro.runs.ownership import discard
 from bara_pyro.runs.rehearsal import (

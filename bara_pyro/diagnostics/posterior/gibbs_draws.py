@@ -11,7 +11,7 @@ from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.noise import seeded
 from bara_pyro.core.posterior import Posterior
 from bara_pyro.data import EncodedSplit, batches
-from bara_pyro.runs.offered import among_offered
+from bara_pyro.data.labels import among_offered
 from bara_pyro.runs.system import System
 
 SEQUENCES = 128  # the most draws times rows in a forward pass

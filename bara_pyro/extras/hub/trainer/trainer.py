@@ -22,12 +22,12 @@ from bara_pyro.core.prediction import predict
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.svi import SVI
 from bara_pyro.data import EncodedSplit
+from bara_pyro.data.labels import among_offered
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.extras.hub.trainer.arguments import CHECKPOINTING, adam_of, autocast_of, check_arguments
 from bara_pyro.metrics import posterior_predictive
 from bara_pyro.processes import Ranks
-from bara_pyro.runs.offered import among_offered
 
 WEIGHTS = "model.safetensors"  # Trainer's name of the file
 

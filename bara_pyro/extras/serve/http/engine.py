@@ -7,10 +7,10 @@ from typing import Protocol
 
 from bara_pyro.data import ColumnNames, EncodedSplit, Example, load_questions
 from bara_pyro.data.columns import find_columns
+from bara_pyro.data.labels import among_offered
 from bara_pyro.data.questions import text_column
 from bara_pyro.data.tables import read_table
 from bara_pyro.errors import DataError
-from bara_pyro.runs.offered import among_offered
 from bara_pyro.runs.predict import answers_of, names_of
 from bara_pyro.runs.rows import encode_rows, longest, reading_notes
 from bara_pyro.runs.system import System, require_answers
