@@ -1,4 +1,4 @@
-"""Keep a command running if its terminal or the reader of its output goes away."""
+"""Keep a command running if its terminal or the reader of its output goes away, and silence libraries."""
 
 import errno
 import io

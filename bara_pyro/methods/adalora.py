@@ -1,4 +1,7 @@
-"""AdaLoRA: ranks are allocated to modules during training."""
+"""AdaLoRA: ranks are allocated to modules during training.
+
+The importance of singular triplets, a budget schedule and a mask decide.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

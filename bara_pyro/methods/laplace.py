@@ -1,4 +1,25 @@
-"""Laplace-LoRA (Yang et al., ICLR 2024, arXiv 2308.13111)."""
+"""Laplace-LoRA (Yang et al., ICLR 2024, arXiv 2308.13111).
+
+The curvature of the likelihood in LoRA's factors is Kronecker-factored. For every real token t of a row, a
+matrix W (A or B of an adapter) has an input `a_t` and a gradient `g_t` at its output, so the derivative of a
+logit in W is `sum_t g_t a_t^T`. The generalised Gauss-Newton matrix (GGN) of the categorical likelihood,
+`sum_n J_n^T (diag p - p p^T) J_n`, is approximated by one Kronecker product per matrix:
+
+    F_W = (sum_n E_y[g g^T]) (x) (mean of a a^T),    y ~ the model's own answers (not the labels)
+
+Tokens count as separate observations (KFAC-expand, Eschenhagen et al., 2023). For one example with one token
+this equals the GGN's block of W.
+
+The prior precision maximises the Laplace approximation of the log evidence. With weights `theta ~ N(0, 1 /
+lambda)`, curvature F of the likelihood at theta, its eigenvalues mu:
+
+    log p(D) ~ log p(D | theta) - 1/2 [ sum_k log(1 + mu_k / lambda) + lambda |theta|^2 ]
+
+(MacKay, 1992; the bracket is `logdet(F + lambda I) - logdet(lambda I) + lambda |theta|^2`.) Its derivative in
+log lambda is half of `sum_k mu_k / (mu_k + lambda) - lambda |theta|^2`, which is strictly decreasing: the
+evidence is concave in log lambda and has one maximum. Published code (bayesian_lora, `main.py`) has the wrong
+sign for log determinant and norm and does not square the norm; this module does not reproduce that.
+"""
 
 import math
 import time

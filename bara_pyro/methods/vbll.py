@@ -1,4 +1,14 @@
-"""LoRA with a variational Bayesian last layer (Harrison et al., ICLR 2024, arXiv 2404.11599)."""
+"""LoRA with a variational Bayesian last layer (Harrison et al., ICLR 2024, arXiv 2404.11599).
+
+The bound is in closed form, from Jensen's inequality instead of draws. For logits `z_k = mu_k + w_k . phi`
+with posteriors w_k ~ Normal(m_k, S_k) the expected log-likelihood is
+
+    E[z_y] - E[log sum_k exp z_k]  >=  mean_y - log sum_k exp(mean_k + v_k / 2)
+
+with `mean_k = mu_k + m_k . phi` and `v_k = phi^T S_k phi`, because the logarithm is concave and the mean of a
+log-normal variable is known. This is the bound for the discriminative classifier of Harrison, Willes and
+Snoek (ICLR 2024, arXiv 2404.11599).
+"""
 
 from dataclasses import dataclass
 from typing import cast

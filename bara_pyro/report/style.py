@@ -1,4 +1,7 @@
-"""The style of all figures: palette, grid and sizes, set on each artist without global settings."""
+"""The style of all figures: palette, grid and sizes, set on each artist without global settings.
+
+Pages, figures and the site share its colours as CSS custom properties, for light and dark mode.
+"""
 
 import io
 from collections.abc import Iterable, Mapping

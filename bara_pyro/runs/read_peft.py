@@ -1,4 +1,4 @@
-"""Read a LoRA that PEFT trained; only JSON and safetensors are read, never a pickle.
+"""Read a LoRA that PEFT trained, and start a run from it; only JSON and safetensors are read, never a pickle.
 
 Each layer of a PEFT adapter has its own rank r_m and scaling s_m: `alpha_m / r_m`, or `alpha_m / sqrt(r_m)`
 with rsLoRA. A program here has one scaling s for all layers, so B is read as `s_m / s B`: the same update.

@@ -6,6 +6,15 @@ The gap is KL(q || posterior). The estimate `log mean exp` of K weights is the i
 Burda et al. (ICLR 2016), which lies between the ELBO and log p(y) in expectation. It is reliable if the
 Pareto k of the largest weights is at most 0.7 (Vehtari et al., JMLR 2024). Above 1 the weights have no finite
 mean.
+
+Importance resampling turns draws of a guide into draws of the posterior. A guide of independent factors is
+narrower than the posterior, but often close enough to correct with weights
+
+    w = p(y, z) / q(z)
+
+The largest weights are replaced by quantiles of a Pareto distribution fitted to their tail (PSIS: Vehtari et
+al., JMLR 2024). They are reliable up to a Pareto k of 0.7. The weights cover all latents of all rows
+together, so the method works for some tens of latents: few rows, or only global gates.
 """
 
 import math
