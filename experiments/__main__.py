@@ -2,7 +2,6 @@
 
 python -m experiments in_distribution --seeds 3     # a study: a folder of experiments/studies
 python -m experiments paper --model M --out DIR     # the tables of the paper, with its own protocol
-python -m experiments search                        # settings for every method, on validation rows
 python -m experiments intervals                     # every interval again, from the stored rows
 python -m experiments report                        # docs/results.md from the stored results
 """
@@ -17,7 +16,6 @@ from experiments.page.spec import find_study
 
 COMMANDS = {
     "paper": "experiments.paper.command",
-    "search": "experiments.engine.search",
     "intervals": "experiments.page.intervals",
     "report": "experiments.page.report",
 }

@@ -12,7 +12,7 @@ from bara_pyro.errors import BaraError, ConfigError
 from bara_pyro.methods import METHODS
 from bara_pyro.runs.assignments import assigned
 from experiments.engine.launchers import LAUNCHERS
-from experiments.engine.methods import searched
+from experiments.engine.methods import studied
 from experiments.engine.results import results_option
 
 # Settings that have an argument of their own.
@@ -67,26 +67,23 @@ def experiment_parser(
     tasks: Sequence[str] = ("micro-wgs", "micro-arce"),
     steps: int | None = 1000,
     seeds: int = 3,
-    study: bool = True,
 ) -> ArgumentParser:
     """Return a parser with the arguments of every experiment and their defaults; it adds its own to it.
 
     Args:
         description: what the command says of itself.
         runs: default of --runs.
-        methods: default of --methods, all that have a search space if None.
+        methods: default of --methods, all that studies know if None.
         tasks: default of --tasks.
         steps: default of --steps, by the number of training rows if None.
         seeds: how many.
-        study: whether it writes results (--out) and can write down what is finished, as all but a search,
-            which needs every trial.
     """
     parser = command_line(description)
     add = parser.add_argument
     add("--model", metavar="NAME", help="language model: a hub name or a local folder; default: microworld")
     add("--data-dir", metavar="DIR", type=Path, help="real tasks from DIR/<task>/<split>.jsonl, not the hub")
     known = {"metavar": "NAME", "choices": sorted(METHODS)}
-    add("--methods", **option(methods or searched(), "methods to compare, see `bara methods`", **known))
+    add("--methods", **option(methods or studied(), "methods to compare, see `bara methods`", **known))
     add("--tasks", **option(tasks, "tasks to train on, see `bara tasks`", metavar="NAME"))
     add("--seeds", **option(seeds, "repeat everything with the seeds 0 to N - 1", metavar="N"))
     said = "training steps a run, or 'default': by the number of training rows, as `bara train` does"
@@ -103,15 +100,8 @@ def experiment_parser(
         help="any other setting of all runs, for example task.too_long=drop; can be repeated; it takes the "
         "place of a chosen one, and is refused where the study itself sets it")  # fmt: skip
     add("--device", metavar="NAME", help="where to compute: cpu, cuda, cuda:1, mps; default: cpu")
-    add("--reuse", choices=("any", "same"),
-        help="what to do with finished runs that other code made: 'any' takes them, 'same' makes them again; "
-        "default: say so and stop")  # fmt: skip
     add("--retry-failed", action="store_true", help="try again the runs that failed before")
-    add("--strict", action="store_true", help="end with an error if a run failed; failures are listed anyway")
-    if study:
-        add("--finished", action="store_true",
-            help="run nothing and write down what is finished, arms with fewer seeds included")  # fmt: skip
-        results_option(parser)
+    results_option(parser)
     return parser
 
 
@@ -195,11 +185,6 @@ def run_settings(args: Namespace, own: Mapping[str, Any]) -> dict[str, Any]:
 def overlaps(one: str, other: str) -> bool:
     """Whether two dotted keys are of one setting, or one of them of a part of the other's."""
     return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
-
-
-def sweep_options(args: Namespace) -> dict[str, Any]:
-    """Return the keyword arguments of `experiments.engine.sweep.sweep` that the arguments set."""
-    return {name: getattr(args, name) for name in ("launcher", "workers", "retry_failed", "strict", "reuse")}
 
 
 def start(main: Callable[[], None]) -> None:

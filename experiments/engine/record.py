@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bara_pyro.data import answer_token_ids, encode_labels
+from bara_pyro.data import Task, answer_token_ids, encode_labels
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.extras.hub.upload.scrub import scrubbed
 from bara_pyro.metrics import ood_auroc
@@ -93,8 +93,13 @@ def portable(value: Any) -> Any:
     return Path(value).name if local else value
 
 
-def shifted_scores(system: System, out: Path, name: str) -> dict[str, Any]:
-    """Score a fitted system on another task's test rows, read with the settings of the run's own.
+def shifted_scores(system: System, other: System, out: Path) -> dict[str, Any]:
+    """Score a fitted system on another task's test rows.
+
+    Args:
+        system: evaluated on its own rows already.
+        other: the same with the rows of the other task.
+        out: folder of the run.
 
     Returns:
         `metrics` (per S), `auroc` (percent, per S: of telling shifted rows by predictive `entropy` and, where
@@ -106,9 +111,8 @@ def shifted_scores(system: System, out: Path, name: str) -> dict[str, Any]:
     if system.config.task.evaluate_on != "test":
         raise ConfigError(
             f"The run was evaluated on {system.config.task.evaluate_on} rows: set task.evaluate_on to test "
-            f"to compare with the shifted task {name!r}."
+            f"to compare with the shifted task {other.task.name!r}."
         )
-    other = on_task(system, name)
     folder = out / "evaluation" / f"{other.task.name}-test"
     report = evaluate_system(other, folder)
     own, shifted = load_predictions(out)[1], load_predictions(folder)[1]
@@ -124,13 +128,13 @@ def shifted_scores(system: System, out: Path, name: str) -> dict[str, Any]:
     }
 
 
-def on_task(system: System, name: str) -> System:
-    """Return a fitted system with the rows of another task, to be tested on."""
+def on_task(system: System, name: str, rows: Task | None = None) -> System:
+    """Return a fitted system with the rows of another task, by default read as its settings say."""
     data = system.config.dump()
     # What names the rows of the run's own task does not carry over.
     data["task"] |= {"name": name, "test_file": None, "classes": None, "revision": None, "validation_rows": 0}
     config = parse_config(data)
-    task = encode_labels(load_data(config), system.backbone.tokenizer, config.task.labels)
+    task = encode_labels(rows or load_data(config), system.backbone.tokenizer, config.task.labels)
     ids = answer_token_ids(system.backbone.tokenizer, task.labels)
     return replace(system, config=config, task=task, answer_ids=ids)
 

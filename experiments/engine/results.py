@@ -311,9 +311,3 @@ def _record(name: str, run: Mapping[str, Any], records: Mapping[str, Record]) ->
             "repeat the study."
         )
     return record
-
-
-def stored_records(folder: Path = RESULTS) -> dict[str, Record]:
-    """Return the records of all results of a folder, by hash."""
-    stores = [read_store(path) for path in sorted(folder.glob(f"*{SUFFIX}"))]
-    return {key: record for store in stores for key, record in store.records.items()}

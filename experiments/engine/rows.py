@@ -1,7 +1,7 @@
 """Predictions row by row of a study's runs: one Parquet file a study, small enough to be committed.
 
-`run_study` adds what the folder of its runs holds (`--finished`: without running any). A line of the file is
-one prediction, for `pandas.read_parquet` as for `read_rows`:
+`run_study` adds what the folder of its runs holds. A line of the file is one prediction, for
+`pandas.read_parquet` as for `read_rows`:
 
     results              the set of results (`experiments.engine.results`)
     arm, hash, commit    the arm of the study, its run, the code of that (+: with changes; empty: not known)
@@ -173,34 +173,27 @@ def _run(about: Mapping[str, Any], lines: pd.DataFrame) -> RunRows:
     )
 
 
-def collect(study: str, folder: Path, results: Path = RESULTS) -> tuple[int, list[str]]:
+def collect(study: str, folder: Path, results: Path = RESULTS) -> None:
     """Add to the stored rows of a study those that the folder of a sweep holds; what is there stays.
 
-    Returns the number of sets of rows that are stored now, and the runs of the study that lack theirs. A
-    `DataError` where a run of the folder has other scores than its record in the results.
+    Raises:
+        DataError: a run of the folder has other scores than its record in the results.
     """
     stored = {run.place: run for run in _of_finished(read_rows(study, results), study, results)}
     for arm, record in _finished(study, results):
         stored |= {run.place: run for run in _found(arm, record, folder)}
     if stored:
         write_rows(study, stored.values(), results)
-    return len(stored), lacking(study, results)
 
 
 def lacking(study: str, results: Path = RESULTS) -> list[str]:
     """Return the finished runs of a study whose rows are not stored, all of them where there is no file."""
+    stored = {run.place for run in _of_finished(read_rows(study, results), study, results)}
     return [
         f"{arm} on {record['task']}, seed {record['seed']}"
-        for arm, record, whole in _with_rows(study, results)
-        if not whole
+        for arm, record in _finished(study, results)
+        if not {(on, arm, record["seed"], record["task"]) for on in _tested_on(record)} <= stored
     ]
-
-
-def whole_records(study: str, results: Path = RESULTS) -> dict[str, Record]:
-    """Return by hash the records of a study whose rows are stored, so that they need no run folder."""
-    if not rows_path(study, results).exists() or not find_results(study, results):
-        return {}
-    return {record["config_hash"]: record for _, record, whole in _with_rows(study, results) if whole}
 
 
 def rows_of_study(study: str, results: Path = RESULTS) -> list[RunRows]:
@@ -212,8 +205,7 @@ def rows_of_study(study: str, results: Path = RESULTS) -> list[RunRows]:
     found = read_rows(study, results)
     if not found:
         raise DataError(
-            f"{rows_path(study, results)} has no rows of {study!r}: they are not stored until its next run "
-            "(or --finished, where its runs are)."
+            f"{rows_path(study, results)} has no rows of {study!r}: they are not stored until its next run."
         )
     return _of_finished(found, study, results)
 
@@ -230,14 +222,6 @@ def _finished(study: str, results: Path) -> Iterator[tuple[str, Record]]:
     for arm, tasks in load_study(study, results).arms.items():
         for seeds in tasks.values():
             yield from ((arm, record) for record in seeds.values() if "failed" not in record)
-
-
-def _with_rows(study: str, results: Path) -> Iterator[tuple[str, Record, bool]]:
-    """Yield arm and record of each finished run, and whether all of its rows are stored."""
-    stored = {run.place for run in _of_finished(read_rows(study, results), study, results)}
-    for arm, record in _finished(study, results):
-        places = {(on, arm, record["seed"], record["task"]) for on in _tested_on(record)}
-        yield arm, record, places <= stored
 
 
 def _tested_on(record: Record) -> list[str]:

@@ -17,8 +17,9 @@ from typing import Any
 
 from bara_pyro.cli.terminal import show
 from bara_pyro.errors import ConfigError
-from experiments.engine.arguments import experiment_parser, option
+from experiments.engine.arguments import experiment_parser, option, preset
 from experiments.engine.differences import Comparisons
+from experiments.engine.methods import chosen
 from experiments.engine.results import (
     Results,
     Study,
@@ -28,7 +29,6 @@ from experiments.engine.results import (
     study_of,
 )
 from experiments.engine.run import Arms, run_study
-from experiments.engine.search import tuned
 from experiments.page.parts import Part, tables_of
 
 Options = Mapping[str, Mapping[str, Any]]
@@ -63,13 +63,18 @@ class StudySpec:
     comparisons: Comparisons | None = None
 
 
+def tuned(args: Namespace) -> Arms:
+    """Return arms: each method with the settings that were chosen for it."""
+    return {method: {"method": method, **preset(chosen(method))} for method in args.methods}
+
+
 def arm_study(
     name: str,
     about: str | None,
     title: str,
     setup: str,
     parts: Callable[[Study], Iterable[Part]],
-    arms: Callable[[Namespace], Arms] = lambda args: tuned(args.methods),
+    arms: Callable[[Namespace], Arms] = tuned,
     *,
     methods: Sequence[str] | None = None,
     tasks: Sequence[str] = ("micro-wgs", "micro-arcc"),

@@ -26,8 +26,8 @@ from jinja2 import Environment, StrictUndefined, TemplateError
 
 from bara_pyro.errors import BaraError, DataError
 from experiments.engine.differences import AVERAGE
+from experiments.engine.methods import load_choices
 from experiments.engine.results import Results, Study, having, load_results, stored_names
-from experiments.engine.search import CHOICES, load_choices
 from experiments.page.parts import Part, tables_of
 from experiments.page.spec import stored_studies
 from experiments.page.values import display, fixed, largest_draws, over_tasks, score
@@ -173,12 +173,9 @@ class Arms(View):
 class Search:
     """A search for settings."""
 
-    def __init__(self, choices: Path = CHOICES) -> None:
-        self._methods = load_choices(choices)
-
     def rank(self, method: str) -> int:
         """Return a method's place by the lowest validation NLL of its trials, 1 the best."""
-        nll = {name: min(trial["nll"] for trial in found["trials"]) for name, found in self._methods.items()}
+        nll = {name: min(trial["nll"] for trial in found["trials"]) for name, found in load_choices().items()}
         return 1 + sorted(nll, key=nll.__getitem__).index(method)
 
 

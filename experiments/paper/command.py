@@ -9,7 +9,6 @@ beside, records.jsonl with a line for each run, and the folders of the runs. --r
 """
 
 import sys
-import time
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -24,14 +23,15 @@ from bara_pyro.report.style import save
 from bara_pyro.runs.assignments import assigned
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.system import find_device
-from bara_pyro.untrusted.files import read_json, read_jsonl
-from experiments.engine.launchers import LAUNCHERS, Lost, say_done
+from bara_pyro.untrusted.files import read_json
+from experiments.engine.record import Record, read_record
+from experiments.engine.sweep import sweep
 from experiments.paper import alignment
 from experiments.paper.figures import figure_of
 from experiments.paper.plan import model_of, show_plan
 from experiments.paper.prompts import PROMPTS
 from experiments.paper.protocol import ARMS, OPEN, PROTOCOL, SAMPLES, PaperRun, differences
-from experiments.paper.runs import PaperJob, Record, Setup, lacking, work
+from experiments.paper.runs import Setup
 from experiments.paper.tables import PUBLISHED, TABLES, runs_of
 
 # Option -> the dotted setting, its type and the protocol's value.
@@ -125,8 +125,8 @@ def check(args: Namespace) -> None:
             raise ConfigError(unknown("data set", task, known))
 
 
-def opened(setup: Setup, *, resume: bool) -> dict[str, Record]:
-    """Return the records in the folder of the results, by the names of their runs.
+def open_folder(setup: Setup, *, resume: bool) -> None:
+    """Write down what results depend on, or check that it is what the folder has.
 
     Raises:
         ConfigError: there are results and they are not to be resumed, or they have other settings.
@@ -135,42 +135,14 @@ def opened(setup: Setup, *, resume: bool) -> dict[str, Record]:
     if not path.exists():
         setup.out.mkdir(parents=True, exist_ok=True)
         write_json(path, said)
-        return {}
-    if not resume:
+    elif not resume:
         raise ConfigError(f"{setup.out} holds results: continue with --resume, or give another --out.")
-    before = read_json(path)
-    for key, value in before.items():
+    for key, value in read_json(path).items():
         if said[key] != value:
             raise ConfigError(
                 f"{setup.out} holds results with {key}={value}, not {said[key]}: repeat the options as "
                 "they were, or give another --out."
             )
-    records = setup.out / "records.jsonl"
-    return {r["run"]: r for r in read_jsonl(records)} if records.exists() else {}
-
-
-def complete(runs: Sequence[PaperRun], setup: Setup, records: dict[str, Record], workers: int) -> None:
-    """Do the runs that are missing, and write the records after each."""
-    jobs = [
-        PaperJob(run, setup, records.get(run.name, {})) for run in runs if lacking(run, records.get(run.name))
-    ]
-    on_gpus = setup.device.startswith("cuda")
-    launcher = "serial" if workers == 1 else "ray" if on_gpus else "processes"
-    begun = time.perf_counter()
-    for number, (job, result) in enumerate(LAUNCHERS[launcher](work, jobs, workers), 1):
-        record = {**job.about, "failed": result.reason} if isinstance(result, Lost) else result
-        records[job.run.name] = record
-        write_jsonl(setup.out / "records.jsonl", (records[name] for name in sorted(records)))
-        say_done(number, len(jobs), f"{job.run.label}: {outcome(record)}", begun)
-
-
-def outcome(record: Record) -> str:
-    """Return what is said of a run when it is done."""
-    if "failed" in record:
-        return f"failed: {record['failed']}"
-    shown = (("acc", ".1f"), ("ece", ".1f"), ("nll", ".3f"))
-    scores = record["scores"][max(record["scores"], key=int)]
-    return ", ".join(f"{key} {scores[key]:{form}}" for key, form in shown if scores.get(key) is not None)
 
 
 def _listed(settings: Mapping[str, Any]) -> str:
@@ -195,7 +167,7 @@ def page(name: str, setup: Setup, records: dict[str, Record], arms: Sequence[str
     said = [f"- {point}\n" for point in (alignment.OPEN if name == "alignment" else OPEN)]
     said += [f"- {ARMS[arm].name}: {'; '.join(ARMS[arm].open)}\n" for arm in arms if ARMS[arm].open]
     parts.append(f"## What the paper leaves open, and how it is read here\n\n{''.join(said)}")
-    failed = [f"- {run.label}: {record['failed']}\n" for run, record in done if "failed" in record]
+    failed = [f"- {line}\n" for run, record in done for line in setup.job(run).failures(record)]
     if failed:
         parts.append(f"## Failed runs\n\n{''.join(failed)}")
     return "\n".join(parts)
@@ -215,15 +187,19 @@ def main() -> None:
     find_device(setup.device)
     if unread := model_of(setup.model)[1]:
         raise BackboneError(f"Cannot read the {unread[0]}: check the name, the network and your access.")
-    records = opened(setup, resume=args.resume)
+    open_folder(setup, resume=args.resume)
+    on_gpus, jobs = setup.device.startswith("cuda"), [setup.job(run) for run in runs]
+    launcher = "serial" if args.workers == 1 else "ray" if on_gpus else "processes"
     try:
-        complete(runs, setup, records, args.workers)
+        sweep(jobs, launcher=launcher, workers=args.workers, retry_failed=args.resume)
     except KeyboardInterrupt as stop:
         say(f"Stopped. Continue with the same command and --resume: {setup.out} holds all progress.")
         sys.exit(getattr(stop, "code", Stopped.code))
+    kept = sorted((setup.out / "runs" / "records").glob("*.json"))  # of other tables, too
+    records = {path.stem: read_record(path) for path in kept}
+    write_jsonl(setup.out / "records.jsonl", records.values())
     arms = args.methods or [*ARMS]
     for name in args.table:
         write_text(setup.out / f"{name}.md", page(name, setup, records, arms, args.seeds))
-    failed = [run for run in runs if "failed" in records[run.name]]
     pages = ", ".join(str(setup.out / f"{name}.md") for name in args.table)
-    say(f"{len(runs) - len(failed)} of {len(runs)} runs are done: read {pages}.")
+    say(f"Read {pages}.")

@@ -15,7 +15,7 @@ from bara_pyro.errors import BaraError
 from bara_pyro.methods import METHODS
 from bara_pyro.runs.evaluate import draw
 from experiments.paper.protocol import PROTOCOL, SAMPLES, PaperRun
-from experiments.paper.runs import PaperJob, Setup, load_system
+from experiments.paper.runs import Setup
 
 WEIGHTS = 7_615_616_512  # of Qwen2.5-7B, whose shapes were measured
 OVERHEAD = 0.04  # seconds that a step takes at least on a GPU, which waits for Python
@@ -102,7 +102,7 @@ def measured(
 
 def _timed(run: PaperRun, setup: Setup, known: Cost, seconds: float) -> Cost:
     """Train and predict for some seconds; the first step and the first rows are not timed."""
-    system = load_system(PaperJob(run, setup, {}))
+    system = setup.job(run).system()
     c, device = system.config, system.backbone.device
     svi = METHODS[c.method.name].svi(system.model, system.guide, c.train, c.method)
     rows, test = system.split("train"), system.split("test")

@@ -6,8 +6,8 @@ from statistics import mean
 from matplotlib.figure import Figure
 
 from bara_pyro.report.style import dress, legend_of, line_style, new_figure
+from experiments.engine.record import Record
 from experiments.paper.protocol import ARMS
-from experiments.paper.runs import Record
 
 Panels = Mapping[str, Mapping[str, Sequence[float]]]
 """Panel -> name of a line -> its values, from 1 on."""

@@ -182,7 +182,6 @@ class PaperRun:
         variant: name of the variation; empty for the arm itself.
         settings: of the variation.
         shifted: data sets that the run is also tested on.
-        gates: whether the sparsity of its gates is measured.
     """
 
     arm: str
@@ -191,7 +190,11 @@ class PaperRun:
     variant: str = ""
     settings: Settings = field(default_factory=dict, compare=False)
     shifted: tuple[str, ...] = field(default=(), compare=False)
-    gates: bool = field(default=False, compare=False)
+
+    @property
+    def gates(self) -> bool:
+        """Whether the sparsity of its gates is measured: on ARC-C, as in the paper."""
+        return self.task == "arc_challenge" and self.arm in ("lora", "bara-paper", "bara")
 
     @property
     def name(self) -> str:

@@ -8,9 +8,9 @@ from statistics import mean, stdev
 from typing import Any
 
 from bara_pyro.report import Column, Table
+from experiments.engine.record import Record, number
 from experiments.paper import alignment
 from experiments.paper.protocol import ARMS, DATASETS, SHIFTED, SHIFTED_FROM, TRAINED_ON, PaperRun, Settings
-from experiments.paper.runs import Record
 
 PUBLISHED = json.loads((Path(__file__).parent / "published.json").read_text(encoding="utf-8"))
 METRICS = {"acc": "ACC (%, higher is better)", "ece": "ECE (%, lower is better)", "nll": "NLL (nats, lower)"}
@@ -19,7 +19,8 @@ GATES = {"phi": "Φ", "theta": "θ", "psi": "Ψ"}
 MILLIONS = Column("params", "params (M)", format=".3f")
 
 Records = Mapping[str, Record]
-Read = Callable[[Record], float | None]
+Read = Callable[[Record], float | str | None]
+"""A number of a record; None where it has none, "failed" where measuring it failed."""
 Cell = Callable[[Records, str, str], Any]
 """Records, arm and variant -> what a table shows of them."""
 
@@ -77,7 +78,6 @@ class PaperTable:
         variants: the settings of what it varies, by name; an empty name is the arm itself.
         varied: the arms that it varies; the others are as they are.
         shifted: data sets that the runs are also tested on.
-        gates: whether it shows the sparsity of gates.
     """
 
     title: str
@@ -87,14 +87,13 @@ class PaperTable:
     variants: Mapping[str, Settings] | None = None
     varied: tuple[str, ...] = tuple(ARMS)
     shifted: tuple[str, ...] = ()
-    gates: bool = False
 
     def runs(self, arms: Iterable[str], seeds: int) -> list[PaperRun]:
         """Return the runs of these arms, seed by seed: an interrupted table is one of fewer seeds."""
         own: dict[str, Mapping[str, Settings]] = {arm: {"": {}} for arm in self.arms}
         own |= {arm: self.variants for arm in self.varied if self.variants and arm in own}
         return [
-            PaperRun(arm, task, seed, name, settings, self.shifted, self.gates)
+            PaperRun(arm, task, seed, name, settings, self.shifted)
             for seed in range(seeds)
             for task in self.tasks
             for arm in self.arms
@@ -109,7 +108,7 @@ def runs_of(tables: Iterable[str], arms: Sequence[str], seeds: int) -> list[Pape
     for run in (run for table in tables for run in TABLES[table].runs(arms, seeds)):
         known = found.get(run.name, run)
         shifted = tuple(dict.fromkeys((*known.shifted, *run.shifted)))
-        found[run.name] = replace(run, shifted=shifted, gates=known.gates or run.gates)
+        found[run.name] = replace(run, shifted=shifted)
     return list(found.values())
 
 
@@ -119,10 +118,11 @@ def runs_of(tables: Iterable[str], arms: Sequence[str], seeds: int) -> list[Pape
 def score(metric: str, shifted: str | None = None) -> Read:
     """Return what reads a score under the most draws, of a shifted data set if one is named."""
 
-    def read(record: Record) -> float | None:
-        scores = record["scores"] if shifted is None else record["shifted"].get(shifted)
-        value = scores[max(scores, key=int)][metric] if scores else None
-        return float("inf") if scores and value is None else value  # JSON has no infinity
+    def read(record: Record) -> float | str | None:
+        place = record if shifted is None else record["shifted"].get(shifted)
+        if place is None or "failed" in place:
+            return None if place is None else "failed"
+        return number(place["metrics"][max(place["metrics"], key=int)][metric])
 
     return read
 
@@ -133,15 +133,15 @@ def over_seeds(read: Read, task: str) -> Cell:
     def cell(records: Records, arm: str, variant: str) -> Any:
         place = (arm, task, variant)
         found = [r for r in records.values() if (r["arm"], r["task"], r["variant"]) == place]
-        done = [record for record in found if "failed" not in record]
-        values = [value for value in map(read, done) if value is not None]
-        if not values:
-            return "failed" if len(done) < len(found) else None
-        own = values[0] if len(values) == 1 else (mean(values), stdev(values))
-        if len(done) == len(found):
+        values = ["failed" if "failed" in record else read(record) for record in found]
+        lost, known = values.count("failed"), [value for value in values if isinstance(value, int | float)]
+        if not known:
+            return "failed" if lost else None
+        own = known[0] if len(known) == 1 else (mean(known), stdev(known))
+        if not lost:
             return own
         shown = f"{own[0]:.2f} ± {own[1]:.2f}" if isinstance(own, tuple) else f"{own:.2f}"
-        return f"{shown} ({len(found) - len(done)} failed)"
+        return f"{shown} ({lost} failed)"
 
     return cell
 
@@ -161,7 +161,7 @@ def average(cells: Iterable[Cell]) -> Cell:
 def parameters(records: Records, arm: str, variant: str) -> float | None:
     """Return the trainable parameters in millions."""
     own = (r for r in records.values() if (r["arm"], r["variant"]) == (arm, variant))
-    return next((record["parameters"] / 1e6 for record in own if "failed" not in record), None)
+    return next((record["parameters"]["trainable"] / 1e6 for record in own if "failed" not in record), None)
 
 
 def three(cell: Callable[[Read], Cell]) -> dict[Column, Cell]:
@@ -262,8 +262,8 @@ TABLES = {
                 by_method(PUBLISHED["efficiency"]),
                 {
                     Column("memory", "peak GPU memory", "GiB"): on_wgs(lambda r: r["peak_gib"]),
-                    Column("train", "training", "s", ".0f"): on_wgs(lambda r: r["seconds"]["train"]),
-                    Column("test", "inference", "s", ".0f"): on_wgs(lambda r: r["seconds"]["evaluate"]),
+                    Column("train", "training", "s", ".0f"): on_wgs(lambda r: r["wall_clock_train_s"]),
+                    Column("test", "inference", "s", ".0f"): on_wgs(lambda r: r["wall_clock_evaluate_s"]),
                 },
             )
         ],
@@ -321,7 +321,6 @@ TABLES = {
             for gate, symbol in GATES.items()
         ],
         RANKS,
-        gates=True,
     ),
     "alignment": PaperTable(
         "Replies: best of n, programs, and the alignment tax",

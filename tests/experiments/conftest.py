@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from app_cases import questions, save_backbone, write_rows
 
 from experiments.engine import sweep
-from experiments.engine.sweep import Job
+from experiments.engine.sweep import Run
 
 
 @pytest.fixture(scope="session")
@@ -36,11 +36,11 @@ def shifted(base: dict[str, Any]) -> str:
 
 
 @pytest.fixture
-def job(base: dict[str, Any]) -> Callable[..., Job]:
-    """Return a maker of jobs: `job("lora", seed=1, shifted=(...))`."""
+def job(base: dict[str, Any], tmp_path: Path) -> Callable[..., Run]:
+    """Return a maker of runs in the folder of the test: `job("lora", seed=1, shifted=(...))`."""
 
-    def make(method: str = "lora", *, shifted: tuple[str, ...] = (), **settings: Any) -> Job:
-        return Job({**base, "method": method, **settings}, shifted)
+    def make(method: str = "lora", *, shifted: tuple[str, ...] = (), **settings: Any) -> Run:
+        return Run({**base, "method": method, **settings}, tmp_path, shifted)
 
     return make
 

@@ -150,7 +150,7 @@ def invent(
         arms: names that begin with one of `METHODS`.
         tasks: name -> rows.
         seeds: number of them.
-        shifted: tasks that every run is tested on, too.
+        shifted: tasks that every run is also tested on.
         comparisons: to be kept in the file.
     """
     kept, records = [], []

@@ -4,7 +4,7 @@ import json
 import sys
 from pathlib import Path
 
-from experiments.engine.sweep import Job, sweep
+from experiments.engine.sweep import Run, sweep
 
 if __name__ == "__main__":
-    sweep([Job(settings) for settings in json.loads(sys.argv[1])], Path(sys.argv[2]), workers=2)
+    sweep([Run(settings, Path(sys.argv[2])) for settings in json.loads(sys.argv[1])], workers=2)

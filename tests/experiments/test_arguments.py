@@ -7,24 +7,17 @@ from experiments.engine.arguments import (
     experiment_parser,
     run_settings,
     start,
-    sweep_options,
     typed_settings,
 )
-from experiments.engine.methods import searched
+from experiments.engine.methods import studied
 
 
 def test_defaults_are_made_for_the_microworld() -> None:
     args = experiment_parser("What it does.", runs="runs/it").parse_args([])
-    assert args.methods == searched()
+    assert args.methods == studied()
     assert args.tasks == ["micro-wgs", "micro-arce"]
     assert (typed_settings(args), run_settings(args, {})) == ({}, {"train.steps": 1000})
-    assert sweep_options(args) == {
-        "launcher": "processes",
-        "workers": 2,
-        "retry_failed": False,
-        "strict": False,
-        "reuse": None,
-    }
+    assert (args.launcher, args.workers, args.retry_failed) == ("processes", 2, False)
 
 
 @pytest.mark.parametrize("wrong", [["--methods", "lorra"], ["--seeds", "0"], ["--launcher", "slurm"]])

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from bara_pyro.errors import ConfigError
 from experiments.engine import results
 from experiments.engine.launchers import Lost, on_ray, processes, serial
 from experiments.engine.results import locked
-from experiments.engine.sweep import Job, plan, sweep, work
+from experiments.engine.sweep import Run, sweep, work
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,12 +46,12 @@ def test_a_killed_process_costs_the_item_it_was_at_and_is_replaced() -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_sweep_goes_on_to_the_same_scores(job: Callable[..., Job], tmp_path: Path) -> None:
+def test_a_killed_sweep_goes_on_to_the_same_scores(job: Callable[..., Run], tmp_path: Path) -> None:
     """The sweep's own process is killed while its two workers are training: they end with it."""
     settings = {"train.steps": 50, "train.checkpoint_every": 15, "train.log_every": 1, "task.limit": 8}
-    jobs = [job("bara", **settings), job("bara-gate", **settings)]
     killed = tmp_path / "killed"
-    outs = [run.out for run in plan(jobs, killed)[1].values()]
+    jobs = [replace(job(method, **settings), folder=killed) for method in ("bara", "bara-gate")]
+    outs = [run.out for run in jobs]
     driver = Path(__file__).with_name("sweep_driver.py")
     command = [sys.executable, str(driver), json.dumps([dict(j.settings) for j in jobs]), str(killed)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -64,11 +65,11 @@ def test_a_killed_sweep_goes_on_to_the_same_scores(job: Callable[..., Job], tmp_
             pass
     assert any((out / "checkpoint.safetensors").exists() for out in outs)
     assert not (killed / "records").exists()
-    gone_on = sweep(jobs, killed, launcher="serial", strict=True)
-    undisturbed = sweep(jobs, tmp_path / "undisturbed", launcher="serial", strict=True)
-    for one, other in zip(gone_on, undisturbed, strict=True):
+    gone_on = sweep(jobs, launcher="serial")
+    undisturbed = sweep([replace(j, folder=tmp_path / "undisturbed") for j in jobs], launcher="serial")
+    for name, one in gone_on.items():
         for key in ("metrics", "sparsity", "config_hash"):
-            assert one[key] == other[key]
+            assert one[key] == undisturbed[name][key]
 
 
 def lines(path: Path) -> int:
@@ -76,11 +77,11 @@ def lines(path: Path) -> int:
 
 
 def test_a_run_waits_for_another_sweep_that_is_at_it(
-    job: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    job: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who is handed the lock finds the record that the other one wrote, and repeats nothing."""
-    run = next(iter(plan([job()], tmp_path)[1].values()))
-    record = sweep([job()], tmp_path / "elsewhere", launcher="serial", strict=True)[0]
+    run = job()
+    (record,) = sweep([replace(run, folder=tmp_path / "elsewhere")], launcher="serial").values()
     waiting, real = threading.Event(), results.fcntl.flock
 
     def flock(*arguments: Any) -> None:
@@ -99,14 +100,15 @@ def test_a_run_waits_for_another_sweep_that_is_at_it(
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # Ray's own sockets
-def test_on_a_local_ray_cluster(job: Callable[..., Job], tmp_path: Path) -> None:
+def test_on_a_local_ray_cluster(job: Callable[..., Run], tmp_path: Path) -> None:
     pytest.importorskip("ray")
     jobs = [job(), job("bara"), job(**{"train.lr": 1e30})]
-    records = sweep(jobs, tmp_path / "ray", launcher="ray", workers=2)
-    here = sweep(jobs, tmp_path / "here", launcher="serial")
-    assert [record["metrics"] for record in records[:2]] == [record["metrics"] for record in here[:2]]
-    assert records[2]["failed"] == here[2]["failed"]
-    assert load_records(tmp_path / "ray" / "records") == sorted(records, key=lambda r: r["config_hash"])
+    found = sweep(jobs, launcher="ray", workers=2)
+    here = sweep([replace(j, folder=tmp_path / "here") for j in jobs], launcher="serial")
+    for j in jobs[:2]:
+        assert found[j.name]["metrics"] == here[j.name]["metrics"]
+    assert found[jobs[2].name]["failed"] == here[jobs[2].name]["failed"]
+    assert load_records(tmp_path / "records") == sorted(found.values(), key=lambda r: r["config_hash"])
 
 
 def test_without_ray_a_sentence_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

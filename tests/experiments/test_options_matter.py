@@ -1,6 +1,6 @@
-"""Every option of every study: what is typed changes the runs that are planned, or what is written.
+"""Every option of every study: what is typed changes the planned runs, or what is written.
 
-Studies are started as they are typed. What would train, sweep or measure writes down what it is asked for.
+Studies are started as they are typed. What would train, sweep or measure notes its arguments instead.
 """
 
 import ast
@@ -18,7 +18,7 @@ import pytest
 from test_typed_settings import BY_OPTIONS, CHOSEN, STUDIES, parser_of
 
 from bara_pyro.errors import BaraError
-from experiments.engine import run, search, sweep
+from experiments.engine import run, sweep
 from experiments.page import spec
 from experiments.page.spec import find_study
 
@@ -77,7 +77,7 @@ HOLDERS = {"args", "settings"}
 def read_in(module: ModuleType) -> set[str]:
     """Return the names that a module reads from its arguments: `args.steps`, `parser.parse_args().out`.
 
-    Those that it loops over count, too: `{name: getattr(args, name) for name in ("start", "count")}`.
+    Those that it loops over also count: `{name: getattr(args, name) for name in ("start", "count")}`.
     """
     found: set[str] = set()
     tree = ast.parse(inspect.getsource(module))
@@ -112,7 +112,7 @@ def observed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., s
         instead = {"find_results": nothing}
         module = import_module(f"experiments.studies.{study}.study")
         with monkeypatch.context() as patched:
-            for place in (module, search, spec, run, sweep):
+            for place in (module, spec, run, sweep):
                 patched.setattr(place, "chosen", lambda *_, **__: dict(CHOSEN), raising=False)
                 for name in (*WORK.get(study, ()), *EVERYWHERE):
                     if hasattr(place, name) and (place is module or name in EVERYWHERE):

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from study_cases import lines_of, rows_of
+from study_cases import lines_of
 
 from bara_pyro.errors import DataError
 from experiments.engine.results import RESULTS, Results, Study, load_results
-from experiments.engine.rows import whole_records, write_rows
 from experiments.page.parts import Picture
 from experiments.page.report import main as report
 from experiments.page.report import own_pages, page
@@ -65,12 +64,6 @@ def test_a_study_of_fewer_methods_gets_its_tables(
     assert display("blob") not in text
     for name in text.split("](../figures/")[1:]:
         assert (out / "figures" / name.partition(")")[0]).is_file()
-
-
-def test_results_moved_away_leave_no_error_behind(tmp_path: Path) -> None:
-    """Rows alone, without what says of which runs they are, make nothing of a study done."""
-    write_rows("some", rows_of({"micro-wgs": (20, 2)}), tmp_path)
-    assert whole_records("some", tmp_path) == {}
 
 
 def test_a_folder_without_results_is_named(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from transformers import PreTrainedTokenizerFast
 from bara_pyro.data import load_task, prompt_text
 from bara_pyro.errors import ConfigError, Stopped
 from bara_pyro.runs.config import load_config
-from experiments.paper import alignment, command, runs
+from experiments.engine import sweep
+from experiments.paper import alignment, command
 from experiments.paper.costs import COSTS, measured
 from experiments.paper.plan import seconds_of
 from experiments.paper.prompts import with_prompts
@@ -108,7 +109,7 @@ def run(model: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def records(folder: Path) -> dict[str, Any]:
     """Return the records without what a clock says."""
     lines = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
-    return {line["run"]: {key: v for key, v in line.items() if key != "seconds"} for line in lines}
+    return {line["run"]: {k: v for k, v in line.items() if not k.startswith("wall_clock")} for line in lines}
 
 
 def cells(page: str, first: str, second: str = "here") -> list[list[str]]:
@@ -162,7 +163,7 @@ def test_typed_settings_win_over_the_arms_own() -> None:
 def test_killed_and_resumed_it_has_the_same_records(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = ("--methods", "lora", "bara", "--tasks", "winogrande_s")
     whole = records(run("whole", *asked))
-    train, trained = runs.train, []
+    train, trained = sweep.train, []
 
     def killed(system: Any, folder: Path, **options: Any) -> None:
         def stop(step: int, _: object) -> None:
@@ -172,10 +173,10 @@ def test_killed_and_resumed_it_has_the_same_records(run: Command, monkeypatch: p
         train(system, folder, on_step=stop, **options)
         trained.append(folder)
 
-    monkeypatch.setattr(runs, "train", killed)
+    monkeypatch.setattr(sweep, "train", killed)
     with pytest.raises(SystemExit):
         run("killed", *asked)
-    monkeypatch.setattr(runs, "train", train)
+    monkeypatch.setattr(sweep, "train", train)
     assert len(trained) == 1
     assert records(run("killed", *asked, "--resume")) == whole
 
@@ -267,7 +268,7 @@ def test_every_table(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     replied = records(folder)["lora-ultrafeedback-seed0"]
     assert replied["chat"]["best"][0] <= replied["chat"]["best"][1]
     shifted = records(folder)["blob-openbookqa-seed0"]["shifted"]
-    mean = sum(scores["2"]["acc"] for scores in shifted.values()) / 4
+    mean = sum(scores["metrics"]["2"]["acc"] for scores in shifted.values()) / 4
     assert float(cells(pages["out_of_distribution"], "BLoB")[0][-1]) == pytest.approx(mean, abs=0.006)
 
 

@@ -1,20 +1,15 @@
-"""Which code made a result: recorded, told apart, and taken or made again only when told so."""
+"""Which code made a result: recorded, compared and named."""
 
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from bara_pyro.atomic import write_json
-from bara_pyro.errors import ConfigError
-from bara_pyro.runs.system import System
-from bara_pyro.untrusted.files import read_json
 from experiments.engine import provenance
-from experiments.engine import sweep as program
 from experiments.engine.provenance import BEFORE, ROOT, Code, _tree, code_state, in_words, same_code
-from experiments.engine.sweep import Job, sweep
+from experiments.engine.sweep import Run, sweep
 
 
 def git(folder: Path, *arguments: str) -> None:
@@ -52,37 +47,17 @@ def test_in_words() -> None:
     assert in_words(None) == BEFORE
 
 
-def test_runs_of_other_code(job: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = sweep([job()], tmp_path, launcher="serial", strict=True, reuse=None)
-    assert first[0]["code"] == code_state()
-    assert sweep([job()], tmp_path, launcher="serial", reuse=None) == first  # the same code: nothing to say
-    path = tmp_path / "records" / f"{first[0]['config_hash']}.json"
-    record = read_json(path)
-    del record["code"]  # as records were before
-    write_json(path, record)
-    with pytest.raises(ConfigError, match=r"1 of 1 finished runs .*before.*--reuse any .*--reuse same"):
-        sweep([job()], tmp_path, launcher="serial", reuse=None)
-    assert sweep([job()], tmp_path, launcher="serial", reuse="any") == [record]
-    trained = []
-
-    def train(system: System, out: Path, **more: Any) -> None:
-        trained.append(list(out.iterdir()))
-        real(system, out, **more)
-
-    real = program.train
-    monkeypatch.setattr(program, "train", train)
-    notes = path.parents[1] / first[0]["config_hash"] / "notes.md"
-    notes.write_text("mine")
-    (refused,) = sweep([job()], tmp_path, launcher="serial", reuse="same")
-    assert "notes.md was not written" in refused["failed"]
-    assert notes.read_text() == "mine"
-    assert not trained
-    notes.unlink()
-    again = sweep([job()], tmp_path, launcher="serial", reuse="same", strict=True)
-    assert again[0]["metrics"] == first[0]["metrics"]
-    assert again[0]["code"] == code_state()
-    (left,) = trained  # nothing was left of the old run
-    assert {path.name for path in left} == set(program.NO_PART)
+def test_runs_of_other_code_are_kept_and_named(
+    job: Callable[..., Run], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (first,) = sweep([job()], launcher="serial").values()
+    assert first["code"] == code_state()
+    assert [*sweep([job()], launcher="serial").values()] == [first]
+    assert "other code" not in capsys.readouterr().out
+    del first["code"]  # as records were before
+    write_json(job().path, first)
+    assert [*sweep([job()], launcher="serial").values()] == [first]
+    assert f"1 of 1 finished runs are of other code ({BEFORE})" in capsys.readouterr().out
 
 
 def test_other_weights_of_the_shipped_language_model_are_other_code(tmp_path: Path) -> None:

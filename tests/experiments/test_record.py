@@ -19,16 +19,16 @@ from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import load_system
 from bara_pyro.untrusted.files import read_json
 from experiments.engine.record import identity, load_predictions, read_record
-from experiments.engine.results import changing, load_study, results_path, stored_records, write_study
-from experiments.engine.sweep import Job, sweep
+from experiments.engine.results import RESULTS, changing, load_study, read_store, results_path, write_study
+from experiments.engine.sweep import Run, sweep
 
 
 @pytest.fixture(scope="module")
 def finished(base: dict[str, Any], shifted: str, tmp_path_factory: pytest.TempPathFactory):
     """Return the folder and the record of a run of BaRA with a shifted task, and LoRA's record."""
     folder = tmp_path_factory.mktemp("record")
-    jobs = [Job({**base, "method": method, "train.lr": 0.03}, (shifted,)) for method in ("bara", "lora")]
-    bara, lora = sweep(jobs, folder, launcher="serial", strict=True)
+    own = [{**base, "method": method, "train.lr": 0.03} for method in ("bara", "lora")]
+    bara, lora = sweep([Run(one, folder, (shifted,)) for one in own], launcher="serial").values()
     return folder / bara["config_hash"], bara, lora
 
 
@@ -46,7 +46,7 @@ def test_the_record_holds_the_scores_of_the_run(finished) -> None:
 
 
 def test_what_was_fitted_after_training_is_kept(finished) -> None:
-    """BaRA has few rows here, and so a rehearsal; LoRA has none."""
+    """BaRA has few rows here, and so split-half calibration; LoRA does not."""
     out, bara, lora = finished
     fitted = read_json(out / "fitted.json")
     assert bara["fitted"] == {key: value for key, value in fitted.items() if key != "calibrated_seconds"}
@@ -120,7 +120,9 @@ def test_what_a_record_says_names_no_folder_of_the_machine(finished, tmp_path: P
     write_study("some", [run], [kept], {}, folder=tmp_path)
     (found,) = records_of("some", tmp_path).values()
     assert found == kept | {"notes": ["30 MiB in states"], "failed": "no file x"}
-    stored = stored_records()
+    stored = {
+        key: record for path in RESULTS.glob("*.gz") for key, record in read_store(path).records.items()
+    }
     assert len(stored) > 1000
     for key, record in stored.items():
         words = [record.get(name) for name in ("notes", "failed")]

@@ -23,7 +23,6 @@ from experiments.engine.results import (
     read_store,
     results_path,
     stored_names,
-    stored_records,
     study_of,
     write_study,
 )
@@ -244,7 +243,6 @@ def test_records_stay_while_a_study_of_the_file_names_them(tmp_path: Path) -> No
     assert kept() == [2]
     assert load_study("real_few", tmp_path).records == records[2:]
     assert load_study("other", tmp_path).records == records[:1]
-    assert stored_records(tmp_path) == {record["config_hash"]: record for record in (records[0], records[2])}
 
 
 def test_the_same_study_is_the_same_bytes(tmp_path: Path) -> None:

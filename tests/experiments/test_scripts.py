@@ -8,9 +8,8 @@ import pytest
 
 from bara_pyro.methods import METHODS
 from bara_pyro.runs.config import RunConfig, load_config
-from experiments.engine import search
 from experiments.engine.arguments import run_settings
-from experiments.engine.methods import searched
+from experiments.engine.methods import studied
 from experiments.page import spec
 from experiments.page.spec import find_study, run_facts, study_names
 
@@ -20,9 +19,9 @@ UNTUNED = ("untuned", "distance")
 
 
 def study_of(script: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return the module of a study, with choices that nobody searched for."""
+    """Return the module of a study, with choices that nobody studied for."""
     module = import_module(f"experiments.studies.{script}.study")
-    for place in (module, search):
+    for place in (module, spec):
         monkeypatch.setattr(place, "chosen", lambda *_: RATES, raising=False)
     return module
 
@@ -59,7 +58,7 @@ def test_arms_are_different_runs_that_can_be_started(script: str, monkeypatch: p
 
 def test_the_main_table_has_every_method(monkeypatch: pytest.MonkeyPatch) -> None:
     _, arms, args, _ = asked_for("in_distribution", monkeypatch)
-    assert set(arms) == set(METHODS) == set(searched())
+    assert set(arms) == set(METHODS) == set(studied())
     assert len(args.tasks) == 6
 
 

@@ -15,11 +15,11 @@ from bara_pyro.errors import ConfigError
 from bara_pyro.runs.assignments import setting_fields
 from bara_pyro.runs.config import RunConfig, load_config
 from experiments.__main__ import COMMANDS
-from experiments.engine import run, search, sweep
+from experiments.engine import run, sweep
 from experiments.engine.arguments import ARGUMENTS, Typed, experiment_parser
 from experiments.engine.record import identity
 from experiments.engine.results import study_names
-from experiments.engine.sweep import Job
+from experiments.engine.sweep import Run
 from experiments.page import spec
 from experiments.page.spec import find_study
 
@@ -35,24 +35,24 @@ class Reached(Exception):
     """Where the runs of a study would begin."""
 
 
-Plan = Callable[..., list[Job]]
+Plan = Callable[..., list[Run]]
 
 
 @pytest.fixture
 def planned(monkeypatch: pytest.MonkeyPatch) -> Plan:
     """Return what gives the jobs of a study that somebody typed: `planned("untuned", "--seeds", "1")`."""
 
-    def of(name: str, *typed: str) -> list[Job]:
-        seen: list[Job] = []
+    def of(name: str, *typed: str) -> list[Run]:
+        seen: list[Run] = []
 
-        def stop(jobs: list[Job], *_: Any, **__: Any) -> None:
+        def stop(jobs: list[Run], *_: Any, **__: Any) -> None:
             seen.extend(jobs)
             raise Reached
 
         module = import_module(f"experiments.studies.{name}.study")
         for place in (sweep, run):
             monkeypatch.setattr(place, "sweep", stop)
-        for place in (module, search, spec):
+        for place in (module, spec):
             monkeypatch.setattr(place, "chosen", lambda *_, **__: dict(CHOSEN), raising=False)
         monkeypatch.setattr(sys, "argv", [name, "--seeds", "1", *typed])
         with pytest.raises(Reached):

@@ -1,6 +1,5 @@
 """Every method on the six tasks of the paper's main table: accuracy, ECE, NLL and Brier score.
 
-    python -m experiments search            # once: learning rate and regularisation, on validation rows
     python -m experiments in_distribution
 
 Runs trained on the large four-way task are tested under the shifts, too, which is all that
@@ -16,7 +15,7 @@ STUDY = arm_study(
     __doc__,
     "Is BaRA better than other methods when all are tuned?",
     "Every method with the settings chosen for it on validation rows, with the same number of trials "
-    "(`experiments/engine/search.py`), scored on test rows.",
+    "(`experiments/hyperparameters.json`), scored on test rows.",
     main_table,
     tasks=("micro-wgs", "micro-arcc", "micro-arce", "micro-wgm", "micro-obqa", "micro-boolq"),
     shifted={"micro-obqa": ("micro-near", "micro-far")},
