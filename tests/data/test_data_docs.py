@@ -1,4 +1,4 @@
-"""The examples of docs/data.md run as they stand, and learn."""
+"""The examples of docs/data.md, and the tasks that docs/contributing.md registers, run and learn."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ from bara_pyro.data.reply_tasks import REPLY_TASKS, load_replies
 from bara_pyro.runs.evaluate import untrained_scores
 from bara_pyro.runs.system import build_system
 
-PAGE = Path(__file__).parents[2] / "docs" / "data.md"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.mark.slow
@@ -29,9 +29,12 @@ def test_the_examples_run_in_order_and_learn(tmp_path: Path, monkeypatch: pytest
         "text;label\n" + "".join(f"{text};{label}\n" for text, label in rows)
     )
     names: dict = {}
-    for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL):
+    text = (DOCS / "data.md").read_text() + (DOCS / "contributing.md").read_text().partition(
+        "generates the rows"
+    )[2]
+    for block in re.findall(r"```python\n(.*?)```", text.partition("## Add a study")[0], flags=re.DOTALL):
         bundled = block.replace("runs/smollm2", "microworld")  # which needs no download
-        exec(compile(bundled, str(PAGE), "exec"), names)
+        exec(compile(bundled, "page", "exec"), names)
     assert names["task"].names == ("very bad", "very good")
     untrained = build_system(names["run"].config, task=names["task"])
     assert names["report"]["metrics"]["10"]["nll"] < untrained_scores(untrained)["nll"]
