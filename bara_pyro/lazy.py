@@ -1,7 +1,9 @@
-"""Lazy imports: load the names of a package when they are first used, so that importing it is fast."""
+"""Fast imports: load the names of a package when they are first used, and pause garbage collection."""
 
+import gc
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
@@ -21,9 +23,26 @@ def lazy(package: str, home: Mapping[str, str]) -> tuple[Callable[[str], Any], C
             near = [folded[one] for one in get_close_matches(name.casefold(), folded)]
             hint = f": did you mean {' or '.join(map(repr, near))}?" if near else ""
             raise AttributeError(f"module {package!r} has no attribute {name!r}{hint}")
-        module = import_module(f"{package}.{home[name] or name}")
+        with uncollected():
+            module = import_module(f"{package}.{home[name] or name}")
         value = getattr(module, name) if home[name] else module
         vars(sys.modules[package])[name] = value
         return value
 
     return load, lambda: sorted(home)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Pause garbage collection while the block runs.
+
+    For imports of torch and transformers: they create some million objects, none of them garbage, and the
+    collector would look through all of them again and again.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -1,6 +1,8 @@
 """`bara`: train, evaluate and predict from the command line."""
 
+import atexit
 import errno
+import gc
 import re
 import sys
 import tempfile
@@ -92,6 +94,7 @@ def main() -> None:
     129 after Ctrl-C, SIGTERM and SIGHUP. They do not depend on whether anybody reads the output.
     """
     outlast_readers()
+    atexit.register(gc.freeze)  # at its end Python would look for garbage in all of torch and transformers
     terminal.mode = terminal.Mode(debug="--debug" in sys.argv)
     if not terminal.mode.debug:
         warnings.filterwarnings("ignore", category=FutureWarning, module=r"arviz.*")

@@ -26,6 +26,7 @@ from bara_pyro.core.svi import SVI
 from bara_pyro.core.terms import ElboTerms, Part, check_finite, logged, parts_of
 from bara_pyro.data.replies import ReplyBatch
 from bara_pyro.data.types import Batch
+from bara_pyro.lazy import uncollected
 
 WARM_UPS = 3  # eager runs before a capture, which fill caches and allocate memory
 MOST = 48  # batch shapes that are recorded (all widths up to 2,048 tokens); others run eagerly
@@ -68,13 +69,8 @@ def as_captured() -> Iterator[None]:
 def without_collections() -> Iterator[None]:
     """Collect garbage now, but not while the block runs, because it may hold memory of another graph."""
     gc.collect()
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
+    with uncollected():
         yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 class CudaGraphs:

@@ -24,6 +24,7 @@ from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils import logging
 
 from bara_pyro.errors import BackboneError, require_packages
+from bara_pyro.lazy import uncollected
 from bara_pyro.lm import quantized
 from bara_pyro.lm.backbone import Backbone
 from bara_pyro.lm.verifying import verify_once
@@ -97,7 +98,7 @@ def load_backbone(
     path = resolve(name)
     _check_folder(Path(path))
     try:
-        with quiet_transformers():
+        with quiet_transformers(), uncollected():
             tokenizer = load_tokenizer(path)
             lm = _load_lm(path, how, random_seed)
     except BackboneError:

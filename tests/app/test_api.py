@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ from bara_pyro.untrusted.files import read_json, read_jsonl
 
 STEPS = {"method": "bara-gate", "steps": 3, "r": 4}
 QUESTIONS = [{"id": "one", "question": "is the fox red ?"}, {"id": "two", "question": "is the cow grey ?"}]
+
+ASKED = (["is the fox red ?"], [{"id": "row-1", "question": "is the fox red ?"}])
+UNNEEDED = ("arviz", "datasets", "matplotlib", "pandas", "peft", "scipy.stats", "sklearn", "xarray")
 
 
 def trained(place: Place, out: Path, **settings: object) -> System:
@@ -45,14 +49,23 @@ def test_answers_are_those_of_the_command(place: Place, tmp_path: Path, bara: Ba
     assert bp.predict(run, rows, samples=3).lines() == read_jsonl(out)
 
 
-@pytest.mark.parametrize("rows", [["is the fox red ?"], [{"question": "is the fox red ?"}]])
-def test_questions_in_a_list_are_predicted_without_the_packages_for_tables_and_plots(
-    run: System, rows: list, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("arviz", "datasets", "matplotlib", "pandas", "peft"):
-        monkeypatch.setitem(sys.modules, name, None)  # importing it fails
-    [answer] = bp.predict(run, rows, samples=2).rows
-    assert sum(answer["probs"].values()) == pytest.approx(1, abs=1e-6)
+@pytest.mark.slow
+def test_an_answer_loads_no_package_for_tables_plots_or_statistics(place: Place, tmp_path: Path) -> None:
+    """In a process of its own: in this one they have been imported."""
+    trained(place, tmp_path / "run")
+    code = f"""if True:
+        import gc, sys
+        for name in {UNNEEDED}:
+            sys.modules[name] = None  # importing it fails
+        import bara_pyro as bp
+        texts, rows = (bp.predict(sys.argv[1], asked, samples=2) for asked in {ASKED})
+        assert gc.isenabled()
+        print(texts.rows[0]["probs"] == rows.rows[0]["probs"], "bara_pyro.diagnostics" in sys.modules)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "run"], check=False, capture_output=True, text=True
+    )
+    assert done.stdout == "True False\n", done.stderr
 
 
 def test_replies_are_those_of_the_command(tmp_path: Path, bara: Bara) -> None:
