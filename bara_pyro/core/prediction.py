@@ -103,7 +103,7 @@ def predict(
 
 
 @dataclass(frozen=True)
-class Drawn:
+class RecordedDraws:
     """Draws of one forward pass, for s of the S draws and b of the B rows.
 
     Attributes:
@@ -129,7 +129,7 @@ def record(
     samples: int = 10,
     seed: int = 0,
     memory_budget: int | None = None,
-) -> Iterator[Drawn]:
+) -> Iterator[RecordedDraws]:
     """Yield the latents of the draws that `predict` returns, one forward pass at a time.
 
     Arguments and errors are those of `predict`; a guide's own `predictive` is not used.
@@ -148,7 +148,7 @@ def record(
         values = {name: value_of(nodes[name]) for name in model.latents.sites}
         for name in model.gates.theta.values() if model.gates else ():
             values[name] = F.pad(values[name], (0, model.r - values[name].shape[-1]))
-        yield Drawn(rows, draws, piece.attention_mask.bool(), log_probs, values)
+        yield RecordedDraws(rows, draws, piece.attention_mask.bool(), log_probs, values)
 
 
 def forwards(model: AdaptedLM, batch: Batch, memory_budget: int | None = None) -> list[slice]:

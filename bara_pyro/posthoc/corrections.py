@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.likelihood import require_answer_tokens, require_closed_set
 from bara_pyro.core.observing import last_states
-from bara_pyro.core.prediction import Drawn, forwards, predict, record
+from bara_pyro.core.prediction import RecordedDraws, forwards, predict, record
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.split import first_batches
 from bara_pyro.data.types import Batch
@@ -211,7 +211,7 @@ class Corrections(nn.Module):
         samples: int = 10,
         seed: int = 0,
         memory_budget: int | None = None,
-    ) -> Iterator[Drawn]:
+    ) -> Iterator[RecordedDraws]:
         """Yield `core.prediction.record` with corrected draws; the one pass does not change draws."""
         for piece in record(model, guide, batch, samples=samples, seed=seed, memory_budget=memory_budget):
             numbers = torch.arange(piece.draws.start, piece.draws.stop) if samples else None

@@ -16,7 +16,7 @@ from bara_pyro.core.latents import Gates
 from bara_pyro.core.likelihood import require_answer_tokens
 from bara_pyro.core.modules import distribution_of
 from bara_pyro.core.noise import noise_seed
-from bara_pyro.core.prediction import Drawn
+from bara_pyro.core.prediction import RecordedDraws
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data import EncodedSplit, batches, first_rows
 from bara_pyro.errors import ConfigError, DataError, unknown
@@ -131,7 +131,7 @@ def full_draws(
 
 def _keep(
     out: FullDraws,
-    piece: Drawn,
+    piece: RecordedDraws,
     rows: Tensor,
     gates: Gates,
     modules: Sequence[str],

@@ -21,7 +21,7 @@ from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.latents import Gates
 from bara_pyro.core.likelihood import require_answer_tokens
 from bara_pyro.core.modules import module_key
-from bara_pyro.core.prediction import Drawn, record
+from bara_pyro.core.prediction import RecordedDraws, record
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data import EncodedSplit, batches
 from bara_pyro.data.types import Batch
@@ -189,7 +189,7 @@ def _checked(system: System) -> AdaptedLM:
     return model
 
 
-def _added(model: AdaptedLM, adapter: Adapter, piece: Drawn, x: Tensor, batch: Batch) -> Tensor:
+def _added(model: AdaptedLM, adapter: Adapter, piece: RecordedDraws, x: Tensor, batch: Batch) -> Tensor:
     """Return the squared norm of each unit's contribution, `B x T x r`."""
     up = chosen_rows(adapter.lora_B, batch.answer_ids if adapter.target.is_head else None)
     total = up.square().sum(0) * adapter.scaling**2
