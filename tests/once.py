@@ -10,7 +10,7 @@ from typer.main import get_command
 from bara_pyro.cli import app
 from bara_pyro.lm import verifying
 from bara_pyro.lm.backbone import Backbone
-from bara_pyro.runs.fingerprint import states_name
+from bara_pyro.lm.verifying import states_name
 
 ABILITIES = ("verified", "tolerance", "last_apart", "continues", "takes_segments")
 VERIFIED: dict[str, dict[str, Any]] = {}

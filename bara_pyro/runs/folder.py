@@ -11,10 +11,10 @@ from bara_pyro.data.reply_tasks import ReplyTask
 from bara_pyro.errors import CheckpointError, ConfigError
 from bara_pyro.lm.backbone import Backbone
 from bara_pyro.lm.loading import load_backbone
+from bara_pyro.lm.verifying import computation, differing, fingerprint
 from bara_pyro.methods import METHODS
 from bara_pyro.registry import PLUGINS
 from bara_pyro.runs.config import RunConfig, load_config, parse_config
-from bara_pyro.runs.fingerprint import computation, differing, fingerprint
 from bara_pyro.runs.manifest import (
     ADAPTER,
     CONFIG,

@@ -17,9 +17,9 @@ from bara_pyro.core.program import AdaptedLM
 from bara_pyro.guides.amortized import AmortizedGuide
 from bara_pyro.lm.loading import resolve
 from bara_pyro.lm.targets import shortest
+from bara_pyro.lm.verifying import fingerprint
 from bara_pyro.methods import METHODS
 from bara_pyro.models.bara import PHI, THETA, BaRA
-from bara_pyro.runs.fingerprint import fingerprint
 from bara_pyro.runs.read_peft import key_of
 from bara_pyro.runs.system import System
 from bara_pyro.types import Json

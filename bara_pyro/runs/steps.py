@@ -21,10 +21,10 @@ from bara_pyro.data import EncodedRows, training_batches
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import TERMINATION, ConfigError, ProcessLostError, Stopped, TrainingError
 from bara_pyro.fast.capture import replaying, widened
+from bara_pyro.lm.verifying import fingerprint
 from bara_pyro.methods import METHODS
 from bara_pyro.processes import ALONE, Ranks
 from bara_pyro.runs.checkpoint import load_checkpoint, save_checkpoint
-from bara_pyro.runs.fingerprint import fingerprint
 from bara_pyro.runs.folder import begin, save_system
 from bara_pyro.runs.manifest import LOG, MANIFEST, REHEARSAL, REHEARSED, how_to_resume
 from bara_pyro.runs.sections import TrainConfig

@@ -27,11 +27,11 @@ from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.lm.backbone import Backbone
 from bara_pyro.lm.loading import AUTO, load_backbone
 from bara_pyro.lm.targets import find_targets
+from bara_pyro.lm.verifying import states_name
 from bara_pyro.methods import METHODS, build
 from bara_pyro.posthoc.corrections import Corrections
 from bara_pyro.runs.by_rows import for_rows, may_rehearse, rehearsal_note
 from bara_pyro.runs.config import RunConfig
-from bara_pyro.runs.fingerprint import states_name
 from bara_pyro.runs.launched import local_rank
 from bara_pyro.runs.memory import check_memory
 from bara_pyro.runs.read_peft import put, read_peft, with_adapter, with_base

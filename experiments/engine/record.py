@@ -16,10 +16,10 @@ from torch import Tensor
 from bara_pyro.data import Task, answer_token_ids, encode_labels
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.extras.hub.upload.scrub import scrubbed
+from bara_pyro.lm.verifying import fingerprint
 from bara_pyro.metrics import ood_auroc
 from bara_pyro.runs.config import WITHOUT_EFFECT, RunConfig, parse_config
 from bara_pyro.runs.evaluate import evaluate_system
-from bara_pyro.runs.fingerprint import fingerprint
 from bara_pyro.runs.manifest import FITTED, PREDICTIONS
 from bara_pyro.runs.rows import load_data
 from bara_pyro.runs.steps import train_seconds

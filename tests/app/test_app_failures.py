@@ -16,8 +16,8 @@ from bara_pyro.cli import running
 from bara_pyro.core.svi import SVI
 from bara_pyro.errors import CheckpointError, TrainingError
 from bara_pyro.lm.loading import load_backbone
+from bara_pyro.lm.verifying import states_name
 from bara_pyro.methods import METHODS
-from bara_pyro.runs.fingerprint import states_name
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.steps import make_svi
 from bara_pyro.runs.store import read_tensors

@@ -11,7 +11,7 @@ from study_cases import lines_of
 
 from bara_pyro.errors import ConfigError, TrainingError
 from bara_pyro.lm.loading import load_backbone
-from bara_pyro.runs.fingerprint import fingerprint
+from bara_pyro.lm.verifying import fingerprint
 from bara_pyro.untrusted.files import read_json
 from experiments.engine import sweep
 from experiments.engine.arguments import experiment_parser

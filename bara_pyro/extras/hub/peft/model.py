@@ -24,8 +24,8 @@ from bara_pyro.extras.hub.peft.config import TYPE, BaRAConfig
 from bara_pyro.extras.hub.peft.layer import BaRALayer, SharedDraw
 from bara_pyro.lm.inputs import given_cache
 from bara_pyro.lm.targets import find_targets
+from bara_pyro.lm.verifying import fingerprint_of
 from bara_pyro.models.bara import PHI
-from bara_pyro.runs.fingerprint import fingerprint_of
 from bara_pyro.untrusted.patterns import matching
 
 

@@ -170,7 +170,7 @@ def score(
     from bara_pyro.cli.terminal import progress, result, say, say_next
     from bara_pyro.extras.replies.reward import load_reward_model, score_replies
     from bara_pyro.extras.replies.reward.agreement import brief, sentence_of
-    from bara_pyro.runs.fingerprint import fingerprint_of
+    from bara_pyro.lm.verifying import fingerprint_of
 
     judge = load_reward_model(reward, dtype, device)
     with progress(f"score {input_file.name}", len(rows)) as advance:

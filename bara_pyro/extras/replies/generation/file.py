@@ -15,7 +15,7 @@ from bara_pyro.extras.replies.generation.decoding import Decoding
 from bara_pyro.extras.replies.generation.generate import Reply, generate
 from bara_pyro.extras.replies.generation.prompts import Chat, Prompt, PromptLike
 from bara_pyro.extras.replies.generation.uncertainty import BUDGET, ReplyUncertainty, reply_uncertainty
-from bara_pyro.runs.fingerprint import fingerprint_of
+from bara_pyro.lm.verifying import fingerprint_of
 from bara_pyro.runs.system import System
 from bara_pyro.types import Json
 from bara_pyro.untrusted.files import read_jsonl

@@ -12,7 +12,7 @@ from reward_cases import planted, save_lm, write_pairs
 from safetensors.torch import load_file, save_file
 
 from bara_pyro.extras.replies.reward import load_reward_model, score_replies
-from bara_pyro.runs.fingerprint import fingerprint_of
+from bara_pyro.lm.verifying import fingerprint_of
 
 FAST = ("--max-length", 64, "--epochs", 1, "--lr", 0.01)
 
