@@ -12,8 +12,7 @@ from typing import Any, Final, cast
 
 import typer
 
-from bara_pyro.cli.once import Group
-from bara_pyro.cli.wrap import PLUG_INS, Command, add_command, group_of
+from bara_pyro.cli.wrap import PLUG_INS, Command, Group, add_command, group_of
 from bara_pyro.errors import ConfigError
 from bara_pyro.registry import Registry
 
