@@ -14,8 +14,7 @@ from bara_pyro.data.types import Batch
 from bara_pyro.diagnostics.gates.tokens import TEXTS, TextUse, TokenUse, default_texts, token_maps
 from bara_pyro.diagnostics.page.render_tokens import token_figure, token_page
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.report.shades import letters, shade
-from bara_pyro.report.style import png_bytes
+from bara_pyro.report.style import letters, png_bytes, shade
 from bara_pyro.report.svg import VARIABLES
 from bara_pyro.runs.system import System
 

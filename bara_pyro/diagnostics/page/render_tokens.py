@@ -17,8 +17,7 @@ from bara_pyro.errors import DataError
 from bara_pyro.report import ColourScale, Link, Paragraph, Shaded, Word
 from bara_pyro.report.blocks import Block
 from bara_pyro.report.html import document, source, template_environment
-from bara_pyro.report.shades import COLOURS, EQUAL, channels, letters, shade
-from bara_pyro.report.style import INK, LARGE, SMALL, new_figure
+from bara_pyro.report.style import COLOURS, EQUAL, INK, LARGE, SMALL, channels, letters, new_figure, shade
 
 PAGE, PACKAGE = "tokens.html", "bara_pyro.diagnostics.page"
 CLOSE = 5.0  # percent: a smaller range over tokens counts as no difference
