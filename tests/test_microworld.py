@@ -18,13 +18,12 @@ from bara_pyro.data import load_task as load_by_name
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.lm.loading import load_backbone
 from bara_pyro.microworld import TASKS, World, backbone_path, micro_task
-from bara_pyro.microworld.build import build_backbone
+from bara_pyro.microworld.build import build_backbone, build_tokenizer
 from bara_pyro.microworld.chat import claims, draw_prompts, score_reply, write_reply
 from bara_pyro.microworld.code import MAX_STEPS, draw_problem, program_value, solves
 from bara_pyro.microworld.questions import WHIM, Question
 from bara_pyro.microworld.tasks import _settled_answer
 from bara_pyro.microworld.text import corpus
-from bara_pyro.microworld.tokenizer import build_tokenizer
 from bara_pyro.microworld.words import HOMES, KINDS, RELATIONS, SEASONS
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import truth_scores, untrained_scores

@@ -5,15 +5,42 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from bara_pyro.errors import ConfigError
 from bara_pyro.microworld.text import corpus
-from bara_pyro.microworld.tokenizer import build_tokenizer
-from bara_pyro.microworld.words import OPTION_LABELS, RELATIONS, option
-from bara_pyro.microworld.world import WORLD_SEED, World
+from bara_pyro.microworld.words import (
+    END,
+    OPTION_LABELS,
+    PAD,
+    RELATIONS,
+    UNKNOWN,
+    base_words,
+    make_names,
+    option,
+)
+from bara_pyro.microworld.world import NUM_NEWCOMERS, NUM_RESIDENTS, WORLD_SEED, World
+
+
+def vocabulary() -> dict[str, int]:
+    """Return the id of every word; the names come last."""
+    words = base_words() + make_names(NUM_RESIDENTS + NUM_NEWCOMERS)
+    return {word: i for i, word in enumerate(words)}
+
+
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    """Return the tokenizer, which pads on the left and adds no special tokens."""
+    core = Tokenizer(WordLevel(vocabulary(), unk_token=UNKNOWN))
+    core.pre_tokenizer = WhitespaceSplit()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core, unk_token=UNKNOWN, pad_token=PAD, eos_token=END, padding_side="left"
+    )
+
 
 HIDDEN_SIZE, LAYERS, HEAD_SIZE = 128, 4, 32
 STEPS = 5000

@@ -20,7 +20,7 @@ from bara_pyro.cli.generated import option_settings
 from bara_pyro.data import SOURCES
 from bara_pyro.methods import METHODS
 from bara_pyro.microworld import TASKS
-from bara_pyro.microworld.tokenizer import build_tokenizer
+from bara_pyro.microworld.build import build_tokenizer
 from bara_pyro.runs.sections import RunSettings
 from bara_pyro.untrusted.files import read_json
 
