@@ -22,6 +22,7 @@ from bara_pyro.core.prediction import record
 from bara_pyro.data import EncodedSplit, batches, first_rows
 from bara_pyro.errors import ConfigError, check_choice
 from bara_pyro.extras.hub.linear_gates import Fit, down_projections, linear_gates
+from bara_pyro.extras.hub.prompt_format import prompt_format
 from bara_pyro.methods import METHODS
 from bara_pyro.metrics import posterior_predictive
 from bara_pyro.metrics.scores import nll
@@ -31,7 +32,6 @@ from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.manifest import ADAPTER, PEFT_CONFIG, is_run
 from bara_pyro.runs.ownership import adding, check_replaceable
 from bara_pyro.runs.peft_files import is_bara, lora_tensors, peft_config
-from bara_pyro.runs.prompt_format import prompt_format
 from bara_pyro.runs.store import write_tensors
 from bara_pyro.runs.system import System, assemble
 from bara_pyro.types import Json
