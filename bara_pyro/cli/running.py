@@ -1,4 +1,4 @@
-"""Train and evaluate with a progress bar, for the commands that do."""
+"""Train and evaluate with a progress bar, and warn if a run has not learned, for the commands that do."""
 
 import math
 from contextlib import nullcontext

@@ -1,4 +1,7 @@
-"""Add to every command --json, --quiet, --debug and --plugin, its place in the help, and a clean stop."""
+"""Add to every command --json, --quiet, --debug and --plugin, its place in the help, and a clean stop.
+
+A command refuses contradicting options, and its help is short unless you ask for all of it.
+"""
 
 import inspect
 import signal

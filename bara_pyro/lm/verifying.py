@@ -1,4 +1,7 @@
-"""Checks of a language model at loading: required behaviour, and optional abilities that make runs faster."""
+"""Checks of a language model at loading: required behaviour, and optional abilities that make runs faster.
+
+Its fingerprint keeps a run from being continued with another language model by mistake.
+"""
 
 import hashlib
 import json
