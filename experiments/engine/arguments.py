@@ -28,9 +28,6 @@ ARGUMENTS = {
 }
 
 
-RUNS = "folder of the runs; those that it holds are not repeated"
-
-
 @dataclass(frozen=True)
 class Preset:
     """A value of a setting that the runs of a study have unless somebody types another."""
@@ -62,21 +59,17 @@ def command_line(about: str | None, **more: Any) -> ArgumentParser:
 def experiment_parser(
     description: str | None,
     *,
-    runs: str = "runs/study",
     methods: Sequence[str] | None = None,
     tasks: Sequence[str] = ("micro-wgs", "micro-arce"),
     steps: int | None = 1000,
-    seeds: int = 3,
 ) -> ArgumentParser:
     """Return a parser with the arguments of every experiment and their defaults; it adds its own to it.
 
     Args:
         description: what the command says of itself.
-        runs: default of --runs.
         methods: default of --methods, all that studies know if None.
         tasks: default of --tasks.
         steps: default of --steps, by the number of training rows if None.
-        seeds: how many.
     """
     parser = command_line(description)
     add = parser.add_argument
@@ -85,11 +78,12 @@ def experiment_parser(
     known = {"metavar": "NAME", "choices": sorted(METHODS)}
     add("--methods", **option(methods or studied(), "methods to compare, see `bara methods`", **known))
     add("--tasks", **option(tasks, "tasks to train on, see `bara tasks`", metavar="NAME"))
-    add("--seeds", **option(seeds, "repeat everything with the seeds 0 to N - 1", metavar="N"))
+    add("--seeds", **option(3, "repeat everything with the seeds 0 to N - 1", metavar="N"))
     said = "training steps a run, or 'default': by the number of training rows, as `bara train` does"
     by_rows = f"{said}; default: {'by rows' if steps is None else steps}"
     add("--steps", metavar="N", type=length, default=steps, help=by_rows)
-    add("--runs", **option(Path(runs), RUNS, metavar="DIR", type=Path))
+    add("--runs", **option(Path("runs/study"), "folder of the runs; what it holds is not repeated",
+        metavar="DIR", type=Path))  # fmt: skip
     add("--workers", **option(2, "runs worked on at a time, each on one core", metavar="N"))
     said = (
         "processes of this machine, one run after the other in this process, or a Ray cluster (that of "

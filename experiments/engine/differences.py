@@ -253,12 +253,13 @@ class Comparisons:
             likelihood, unless a study asks something else.
         references: the arms that all others are compared with, if the study has them: LoRA, and the baseline
             of the lowest validation NLL in the search for settings, which is LoRA with a temperature.
-        tested_on: shifted tasks whose rows count instead of those of the runs' own tasks.
     """
 
     primary: Contrast = PRIMARY
     references: tuple[str, ...] = ("lora", "temperature")
-    tested_on: tuple[str, ...] = ()
+
+
+COMPARISONS = Comparisons()
 
 
 def compare_study(runs: Sequence[RunRows], comparisons: Comparisons) -> list[dict[str, Any]]:
@@ -268,8 +269,7 @@ def compare_study(runs: Sequence[RunRows], comparisons: Comparisons) -> list[dic
         DataError: no reference is among the arms, no rows are of the requested tasks, or runs of one task
             were not scored on the same rows.
     """
-    wanted = comparisons.tested_on
-    rows = [run for run in runs if (run.tested_on in wanted if wanted else run.tested_on == run.task)]
+    rows = [run for run in runs if run.tested_on == run.task]
     arms = dict.fromkeys(run.arm for run in rows)
     named = dict.fromkeys((*comparisons.references, comparisons.primary.reference))
     references = [name for name in named if name in arms]

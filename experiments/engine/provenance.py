@@ -3,12 +3,8 @@
 import hashlib
 import subprocess
 from functools import cache
-from importlib.metadata import entry_points
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TypedDict
-
-from bara_pyro.registry import PLUGINS
 
 ROOT = Path(__file__).parents[2]
 # What decides a run's scores; results, pages and tests do not.
@@ -16,8 +12,6 @@ CODE = (
     *("bara_pyro", "models", "guides"),
     *("experiments/engine", "experiments/paper", "experiments/studies", "constraints.txt"),
 )
-WEIGHTS = "bara_pyro/microworld/weights"  # of the language model that ships with the package
-GROUPS = tuple(f"bara_pyro.{kind}" for kind in ("methods", "guides", "priors", "tasks", "reply_tasks"))
 BEFORE = "before provenance was recorded"
 
 
@@ -27,8 +21,7 @@ class Code(TypedDict):
     Attributes:
         commit: of the repository; None outside one.
         dirty: whether the code differed from that commit.
-        tree: SHA-256 of the names and contents of all that decides a score, twelve digits; with those of
-            plug-ins, where there are any.
+        tree: SHA-256 of the names and contents of the library's modules, twelve digits.
         lock: SHA-256 of constraints.txt, twelve digits; None without it.
     """
 
@@ -66,28 +59,10 @@ def in_words(code: Code | None) -> str:
 
 
 def _tree(root: Path) -> str:
-    code = (path for name in CODE[:3] for path in (root / name).rglob("*.py"))
-    weights = (path for path in (root / WEIGHTS).rglob("*") if path.is_file())
-    files = sorted([*code, *weights])
     digest = hashlib.sha256()
-    for path in files:
+    for path in sorted(path for name in CODE[:3] for path in (root / name).rglob("*.py")):
         digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
-    for name, path in sorted(_of_others().items()):
-        digest.update(f"{name}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()[:12]
-
-
-def _of_others() -> dict[str, Path]:
-    """Return the files of methods, guides, priors and tasks of other packages, by module and place in it."""
-    offered = (point.module for group in GROUPS for point in entry_points(group=group))
-    found: dict[str, Path] = {}
-    for module in {name.split(".")[0] for name in (*offered, *PLUGINS)}:
-        spec = find_spec(module)
-        if spec is not None and spec.origin is not None:
-            own = Path(spec.origin)
-            files = own.parent.rglob("*.py") if own.name == "__init__.py" else [own]
-            found |= {f"{module}/{path.relative_to(own.parent)}": path for path in files}
-    return found
 
 
 def _digest(content: bytes) -> str:

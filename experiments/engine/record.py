@@ -1,7 +1,7 @@
 """What is kept of one finished run: some kilobytes of JSON, small enough to be committed.
 
-Scores per number of draws S; per shifted task the same scores and how well the shift is detected; settings,
-versions and times. Predictions row by row stay in the folder of the run (`load_predictions`).
+Scores per number of draws S, those on shifted tasks included; settings, versions and times. Predictions stay
+in the folder of the run, row by row (`load_predictions`).
 """
 
 import math
@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from bara_pyro.data import Task, answer_token_ids, encode_labels
-from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.errors import DataError
 from bara_pyro.extras.hub.upload.scrub import scrubbed
 from bara_pyro.lm.verifying import fingerprint
-from bara_pyro.metrics import ood_auroc
 from bara_pyro.runs.config import WITHOUT_EFFECT, RunConfig, parse_config
 from bara_pyro.runs.evaluate import evaluate_system
 from bara_pyro.runs.manifest import FITTED, PREDICTIONS
@@ -31,8 +30,6 @@ SCHEMA, KIND = 1, "bara_pyro record"
 # What every record has; one of a run that failed has `failed` (the message) and none of the scores.
 IDENTITY = ("config_hash", "settings", "config", "method", "task", "split", "seed", "steps")
 SCORES = ("metrics", "parameters", "sparsity", "environment", "shifted")
-# Mutual information (nats) below this is rounding: the draws are all the same.
-NO_SPREAD = 1e-9
 
 Record = dict[str, Any]
 
@@ -93,41 +90,6 @@ def portable(value: Any) -> Any:
     return Path(value).name if local else value
 
 
-def shifted_scores(system: System, other: System, out: Path) -> dict[str, Any]:
-    """Score a fitted system on another task's test rows.
-
-    Args:
-        system: evaluated on its own rows already.
-        other: the same with the rows of the other task.
-        out: folder of the run.
-
-    Returns:
-        `metrics` (per S), `auroc` (percent, per S: of telling shifted rows by predictive `entropy` and, where
-        the draws differ, by `mutual_information` at the largest S) and `wall_clock_evaluate_s`.
-
-    Raises:
-        ConfigError: the run itself was not evaluated on test rows.
-    """
-    if system.config.task.evaluate_on != "test":
-        raise ConfigError(
-            f"The run was evaluated on {system.config.task.evaluate_on} rows: set task.evaluate_on to test "
-            f"to compare with the shifted task {other.task.name!r}."
-        )
-    folder = out / "evaluation" / f"{other.task.name}-test"
-    report = evaluate_system(other, folder)
-    own, shifted = load_predictions(out)[1], load_predictions(folder)[1]
-    auroc = {str(s): {"entropy": ood_auroc(entropy(own[s]), entropy(shifted[s]))} for s in own}
-    most = max(own)
-    inside, outside = mutual_information(out, most), mutual_information(folder, most)
-    if max(float(inside.max()), float(outside.max())) > NO_SPREAD:
-        auroc[str(most)]["mutual_information"] = ood_auroc(inside, outside)
-    return {
-        "metrics": report["metrics"],
-        "auroc": auroc,
-        "wall_clock_evaluate_s": report["wall_clock_evaluate_s"],
-    }
-
-
 def on_task(system: System, name: str, rows: Task | None = None) -> System:
     """Return a fitted system with the rows of another task, by default read as its settings say."""
     data = system.config.dump()
@@ -137,17 +99,6 @@ def on_task(system: System, name: str, rows: Task | None = None) -> System:
     task = encode_labels(rows or load_data(config), system.backbone.tokenizer, config.task.labels)
     ids = answer_token_ids(system.backbone.tokenizer, task.labels)
     return replace(system, config=config, task=task, answer_ids=ids)
-
-
-def mutual_information(folder: Path, samples: int) -> Tensor:
-    """Return per test row the mutual information between answer and latents (nats, `n`); 0 without draws."""
-    values = [row["epistemic"][str(samples)] for row in read_jsonl(folder / PREDICTIONS)]
-    return torch.tensor(values, dtype=torch.float64)
-
-
-def entropy(log_probs: Tensor) -> Tensor:
-    """Return the entropy in nats of each row of class log-probabilities (..., classes)."""
-    return torch.special.entr(log_probs.exp()).sum(dim=-1)
 
 
 def number(value: float | None) -> float:

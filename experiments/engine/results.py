@@ -33,7 +33,6 @@ OUT = Path("runs/results")
 SUFFIX = ".jsonl.gz"
 LOCK = ".lock"
 SCHEMA = 3
-OTHER_SPLIT = "other_split"
 RUN = ("hash", "arm", "task", "seed")
 
 Entry = dict[str, Any]
@@ -276,11 +275,9 @@ def load_study(name: str, folder: Path = RESULTS) -> Study:
     runs = list(found.entries.values())
     check_runs(name, runs)
     arms: Arms = {}
-    others = load_other_split(folder)
     for run in runs:
         seeds = arms.setdefault(run["arm"], {}).setdefault(run["task"], {})
-        known = {"other_split": others[run["hash"]]} if run["hash"] in others else {}
-        seeds[run["seed"]] = _record(name, run, store.records) | known
+        seeds[run["seed"]] = _record(name, run, store.records)
     return Study(name, arms, found.about, found.comparisons, folder)
 
 
@@ -289,12 +286,6 @@ def load_results(name: str, folder: Path = RESULTS) -> Results | Study:
     found = read_results(name, folder)
     runs = all(set(entry) == set(RUN) for entry in found.entries.values())
     return load_study(name, folder) if runs else found
-
-
-def load_other_split(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return scores on the split that runs were not evaluated on, if they were scored there, by hash."""
-    found = find_results(OTHER_SPLIT, folder)
-    return found.entries if found else {}
 
 
 def _record(name: str, run: Mapping[str, Any], records: Mapping[str, Record]) -> Record:

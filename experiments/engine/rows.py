@@ -30,7 +30,6 @@ import torch
 from torch import Tensor
 
 from bara_pyro.atomic import atomic_write
-from bara_pyro.data import is_file_name
 from bara_pyro.errors import DataError
 from bara_pyro.metrics import evaluate
 from bara_pyro.microworld import TASKS, micro_task
@@ -181,7 +180,8 @@ def collect(study: str, folder: Path, results: Path = RESULTS) -> None:
     """
     stored = {run.place: run for run in _of_finished(read_rows(study, results), study, results)}
     for arm, record in _finished(study, results):
-        stored |= {run.place: run for run in _found(arm, record, folder)}
+        if (run := _found(arm, record, folder)) is not None:
+            stored[run.place] = run
     if stored:
         write_rows(study, stored.values(), results)
 
@@ -192,7 +192,7 @@ def lacking(study: str, results: Path = RESULTS) -> list[str]:
     return [
         f"{arm} on {record['task']}, seed {record['seed']}"
         for arm, record in _finished(study, results)
-        if not {(on, arm, record["seed"], record["task"]) for on in _tested_on(record)} <= stored
+        if (record["task"], arm, record["seed"], record["task"]) not in stored
     ]
 
 
@@ -224,31 +224,19 @@ def _finished(study: str, results: Path) -> Iterator[tuple[str, Record]]:
             yield from ((arm, record) for record in seeds.values() if "failed" not in record)
 
 
-def _tested_on(record: Record) -> list[str]:
-    """Return the tasks whose test rows a run was scored on: its own, and those it was shifted to."""
-    return [record["task"], *(name for name, scores in record["shifted"].items() if "failed" not in scores)]
-
-
-def _found(arm: str, record: Record, folder: Path) -> list[RunRows]:
-    """Return the rows that a sweep's folder holds of a run; none unless it has the whole run."""
+def _found(arm: str, record: Record, folder: Path) -> RunRows | None:
+    """Return the rows that a sweep's folder holds of a run; None unless it has the whole run."""
     out, made = folder / record["config_hash"], record_path(folder / "records", record["config_hash"])
-    # A file's task is called by the file's name without its ending.
-    called = {name: Path(name).stem if is_file_name(name) else name for name in record["shifted"]}
-    places = {name: out / "evaluation" / f"{task}-test" for name, task in called.items()}
-    places[record["task"]] = out
-    if not made.exists() or not all((place / PREDICTIONS).exists() for place in places.values()):
-        return []
+    if not made.exists() or not (out / PREDICTIONS).exists():
+        return None
     code = read_record(made).get("code")
     commit = f"{code['commit']}{'+' if code['dirty'] else ''}" if code and code["commit"] else ""
-    runs = []
-    for name in _tested_on(record):
-        labels, log_probs = load_predictions(places[name])
-        scores = record["metrics"] if name == record["task"] else record["shifted"][name]["metrics"]
-        _check(log_probs, labels, scores, f"{arm} on {name}, seed {record['seed']} ({out.name})")
-        ids = tuple(row["id"] for row in read_jsonl(places[name] / PREDICTIONS))
-        about = (arm, record["config_hash"], commit, record["task"], record["seed"], name)
-        runs.append(RunRows(*about, ids, _clusters(record, name, ids), labels, log_probs))
-    return runs
+    labels, log_probs = load_predictions(out)
+    task, seed = record["task"], record["seed"]
+    _check(log_probs, labels, record["metrics"], f"{arm} on {task}, seed {seed} ({out.name})")
+    ids = tuple(row["id"] for row in read_jsonl(out / PREDICTIONS))
+    about = (arm, record["config_hash"], commit, task, seed, task)
+    return RunRows(*about, ids, _clusters(record, task, ids), labels, log_probs)
 
 
 def _check(log_probs: Mapping[int, Tensor], labels: Tensor, scores: Mapping[str, Any], name: str) -> None:

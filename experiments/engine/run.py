@@ -2,16 +2,15 @@
 
 import platform
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from bara_pyro.cli.terminal import say
 from bara_pyro.errors import ConfigError, TrainingError
 from bara_pyro.runs.assignments import assigned
 from experiments.engine.arguments import run_settings
-from experiments.engine.differences import Comparisons, write_comparisons
+from experiments.engine.differences import COMPARISONS, Comparisons, write_comparisons
 from experiments.engine.record import recorded
 from experiments.engine.results import find_results, write_study
 from experiments.engine.rows import collect
@@ -23,19 +22,11 @@ SEED = object()
 """Stands for the seed of the run where a setting of an arm is to change with it."""
 
 
-def run_study(
-    name: str,
-    arms: Arms,
-    args: Namespace,
-    *,
-    shifted: Mapping[str, Sequence[str]] = MappingProxyType({}),
-    comparisons: Comparisons | None = None,
-) -> None:
+def run_study(name: str, arms: Arms, args: Namespace, comparisons: Comparisons = COMPARISONS) -> None:
     """Run a study of arms and write its results to `args.out`; other stored results stay.
 
     An arm is its dotted settings, among them `method`; a value `SEED` is the seed of the run, for others see
-    `experiments.engine.arguments.run_settings`. Runs trained on a task are also tested on those that it is
-    `shifted` to. Arms are compared where `comparisons` says how.
+    `experiments.engine.arguments.run_settings`. Arms are compared if a reference is among them.
 
     Raises:
         ConfigError: what is stored has another number of steps or other settings, or one was typed that an
@@ -47,11 +38,7 @@ def run_study(
     # By seeds: what is done of an interrupted experiment is a whole table of fewer seeds.
     places = [(arm, task, seed) for seed in range(args.seeds) for task in args.tasks for arm in arms]
     jobs = [
-        Run(
-            run_settings(args, {"task.name": task, "seed": seed, **_settings(arms[arm], seed)}),
-            args.runs,
-            tuple(shifted.get(task, ())),
-        )
+        Run(run_settings(args, {"task.name": task, "seed": seed, **_settings(arms[arm], seed)}), args.runs)
         for arm, task, seed in places
     ]
     records = sweep(jobs, launcher=args.launcher, workers=args.workers, retry_failed=args.retry_failed)
@@ -74,7 +61,7 @@ def run_study(
     # Also the failed ones: a table says how many there are.
     path = write_study(name, runs, records.values(), about, folder=results)
     collect(name, args.runs, results)
-    if comparisons and {*arms_done} & {*comparisons.references, comparisons.primary.reference}:
+    if {*arms_done} & {*comparisons.references, comparisons.primary.reference}:
         write_comparisons(name, comparisons, results)
     say(f"{len(arms_done)} of {len(made)} runs are in {path}: python -m experiments report --out {results}")
 

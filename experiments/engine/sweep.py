@@ -2,7 +2,7 @@
 
 The studies and the paper's tables go through this loop. What is finished is never redone, what was
 interrupted goes on from its checkpoint to the same bits, and a run that fails is recorded with its message
-and does not stop the others. Runs of one name, in this sweep or in another of the same folder, are one run.
+and does not stop the others. Runs of one name are one run, in this sweep or in another of the same folder.
 
     folder/<name>/               the run: weights, log, predictions row by row, predictions on shifted tasks
     folder/<name>/failure.txt    where it failed: the whole traceback
@@ -13,7 +13,7 @@ import gc
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from bara_pyro.errors import BaraError, ConfigError
 from bara_pyro.lm.backbone import Backbone
 from bara_pyro.lm.loading import load_backbone
 from bara_pyro.runs.config import RunConfig, load_config
+from bara_pyro.runs.evaluate import evaluate_system
 from bara_pyro.runs.system import System, build_system, find_device
 from bara_pyro.runs.train import train
 from experiments.engine.launchers import LAUNCHERS, Lost, say_done
@@ -36,7 +37,6 @@ from experiments.engine.record import (
     portable,
     read_record,
     record_path,
-    shifted_scores,
 )
 from experiments.engine.results import locked
 
@@ -132,21 +132,9 @@ class Run:
             kept = {name: it for name, it in record["shifted"].items() if "failed" not in it}
             write_json(self.path, {**record, "shifted": kept})
 
-    def and_also(self, other: "Run") -> "Run":
-        """Return the run with the shifted tasks of another one of its name as well."""
-        return replace(self, shifted=tuple(dict.fromkeys((*self.shifted, *other.shifted))))
-
     def _on(self, record: Record, name: str) -> dict[str, Any]:
         found: dict[str, Any] = record["shifted"].get(portable(name), {})
         return found
-
-
-def by_name(runs: Iterable[Run]) -> dict[str, Run]:
-    """Return runs by their names; those that share one are one, tested on the shifted tasks of all."""
-    found: dict[str, Run] = {}
-    for run in runs:
-        found[run.name] = found[run.name].and_also(run) if run.name in found else run
-    return found
 
 
 def sweep(
@@ -166,7 +154,7 @@ def sweep(
             had other weights.
         DataError: a file in the folder of records is not a record; nothing has been run then.
     """
-    runs = by_name(asked)
+    runs = {run.name: run for run in asked}
     for run in runs.values() if retry_failed else ():
         run.forget_failures()
     there = {name: run.record() for name, run in runs.items()}
@@ -230,10 +218,16 @@ def _complete(run: Run) -> Record:
             record = {**run.identity(), **done, "config_hash": run.config.hash}
             write_json(run.path, record)
         for name in run.lacks(record):
-            scores = attempt(run, lambda name: shifted_scores(fit(), run.on(fit(), name), run.out), name)
-            record["shifted"][portable(name)] = scores
+            record["shifted"][portable(name)] = attempt(run, lambda name: _shifted(run, fit(), name), name)
             write_json(run.path, record)
         return read_record(run.path)  # as it will be read: an infinite score is null
+
+
+def _shifted(run: Run, system: System, name: str) -> dict[str, Any]:
+    """Return the scores of a fitted system on the test rows of another task."""
+    other = run.on(system, name)
+    report = evaluate_system(other, run.out / "evaluation" / other.task.name)
+    return {key: report[key] for key in ("metrics", "wall_clock_evaluate_s")}
 
 
 def _fitted(run: Run) -> System:

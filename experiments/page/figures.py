@@ -18,16 +18,14 @@ from bara_pyro.report.style import (
     GREY,
     INK,
     NORMAL,
-    PALETTE,
     dress,
     legend_of,
     new_figure,
 )
 from bara_pyro.report.svg import svg_file
 from experiments.engine.differences import AVERAGE
-from experiments.engine.methods import in_order, tagged
-from experiments.engine.results import Study
-from experiments.page.values import display, largest_draws, over_tasks, score
+from experiments.engine.methods import in_order
+from experiments.page.values import display
 
 PAGE = 5.0
 """Inches: of a figure whose letters can be read on a phone, where it is as wide as the screen."""
@@ -46,35 +44,6 @@ def save(figure: Figure, path: Path, alt: str) -> Path:
     """
     write_text(path, svg_file(figure, alt))
     return path
-
-
-def legend_below(figure: Figure, ncols: int = 3, loc: str = "outside lower center") -> None:
-    """Write what stands in the first panel once for all of them."""
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    legend_of(figure, handles=handles, labels=labels, loc=loc, ncols=ncols)
-
-
-def score_figure(study: Study) -> Figure:
-    """Draw the NLL of each arm under the largest S: the mean over tasks, with its spread over seeds.
-
-    Arms that failed on a task, or have no runs there, have no point.
-    """
-    found = {}
-    for arm in in_order(study.arms):
-        tasks = study.arms[arm]
-        value = over_tasks(tasks, study.tasks, score(largest_draws(tasks), "nll"))
-        if value is not None and not isinstance(value, str):
-            found[arm] = value if isinstance(value, tuple) else (value, 0.0)
-    if not found:
-        raise DataError(f"No arm of {study.name} has finished on all tasks: there is no point to draw.")
-    figure = new_figure(PAGE, 0.3 * len(found) + 1.2)
-    axes = figure.add_subplot()
-    for place, (arm, (middle, spread)) in enumerate(found.items()):
-        ours = arm.partition(", ")[0] in tagged("ours")
-        axes.errorbar(middle, place, xerr=spread, fmt="D" if ours else "o", color=PALETTE[0] if ours else INK,
-                      ecolor=GREY, capsize=2, label=display(arm))  # fmt: skip
-    name_rows(axes, map(display, found), "NLL (nats)")
-    return figure
 
 
 def draw_difference(axes: Axes, place: int, found: Mapping[str, float], label: str | None = None) -> None:

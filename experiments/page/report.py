@@ -58,10 +58,9 @@ def pages(
         DataError: a file holds something else, a record is missing, or a template names what is not there.
     """
     found = dict(retired)
-    for name, (study, spec) in render.studies.items():
-        path = studies / study / f"answer{name.removeprefix(study)}.md"
-        if path.exists():
-            found[study] = page(study, spec, render.load(name), render.text(path), figures)
+    for name, spec in render.studies.items():
+        if (path := studies / name / "answer.md").exists():
+            found[name] = page(name, spec, render.load(name), render.text(path), figures)
     return {"index": overview(render, found, figures), **found}
 
 
@@ -188,7 +187,7 @@ def typed_numerals(text: str, path: Path) -> Iterator[str]:
 
 def problems(root: Path = ROOT) -> list[str]:
     """Return what is wrong with the committed pages: typed numbers, and pages that are not of the results."""
-    sources = [*STUDIES.glob("*/answer*.md"), *CLAIMS.glob("*.md")]
+    sources = [*STUDIES.glob("*/answer.md"), *CLAIMS.glob("*.md")]
     lines: list[str] = []
     for path in sorted(sources):
         lines += typed_numerals(path.read_text(), path.relative_to(ROOT))
@@ -222,8 +221,8 @@ def own_pages(results: Path) -> list[Path]:
         DataError: the folder holds no results of a study.
     """
     written = []
-    for name, (study, spec) in stored_studies(results).items():
-        text = page(study, spec, load_results(name, results), "", results / "figures")
+    for name, spec in stored_studies(results).items():
+        text = page(name, spec, load_results(name, results), "", results / "figures")
         written.append(results / "pages" / f"{name}.md")
         write_text(written[-1], text)
     if not written:

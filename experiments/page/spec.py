@@ -2,7 +2,7 @@
 
     studies/<name>/study.py     STUDY, a `StudySpec`: what is compared, the loop, the table
     studies/<name>/answer.md    what was learnt, a template (`experiments.page.template`); without one there
-                                is no page; `answer_<more>.md` is of the results `<name>_<more>`
+                                is no page
 
 A folder is all that a study needs: commands and pages are found by what is there.
 """
@@ -12,28 +12,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from bara_pyro.cli.terminal import show
-from bara_pyro.errors import ConfigError
-from experiments.engine.arguments import experiment_parser, option, preset
-from experiments.engine.differences import Comparisons
+from experiments.engine.arguments import experiment_parser, preset
+from experiments.engine.differences import COMPARISONS, Comparisons
 from experiments.engine.methods import chosen
-from experiments.engine.results import (
-    Results,
-    Study,
-    load_study,
-    stored_names,
-    study_names,
-    study_of,
-)
+from experiments.engine.results import Results, Study, load_study, results_path, study_names
 from experiments.engine.run import Arms, run_study
 from experiments.page.parts import Part, tables_of
-
-Options = Mapping[str, Mapping[str, Any]]
-"""Further arguments of a command: name -> keyword arguments of `add_argument`."""
-NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def about(results: Results) -> Mapping[str, Any]:
@@ -52,7 +39,6 @@ class StudySpec:
         main: its command, which reads the command line.
         parts: its tables and figures, from its results.
         facts: what `setup` names; what all its entries share, if it compares no arms.
-        comparisons: how its arms are compared (`experiments.engine.differences`); None if they are not.
     """
 
     title: str
@@ -60,7 +46,6 @@ class StudySpec:
     main: Callable[[], None]
     parts: Callable[[Any], Iterable[Part]]
     facts: Callable[[Any], Mapping[str, Any]] = about
-    comparisons: Comparisons | None = None
 
 
 def tuned(args: Namespace) -> Arms:
@@ -79,43 +64,30 @@ def arm_study(
     methods: Sequence[str] | None = None,
     tasks: Sequence[str] = ("micro-wgs", "micro-arcc"),
     steps: int | None = 1000,
-    options: Options = NOTHING,
-    shifted: Mapping[str, Sequence[str]] = NOTHING,
-    comparisons: Comparisons | None = None,
+    comparisons: Comparisons = COMPARISONS,
 ) -> StudySpec:
     """Return a study of arms on tasks with seeds, whose scores are in records.
 
     Args:
-        name: of the study and of its results, if --name gives them no other.
+        name: of the study and of its results.
         about: what its command says of itself: the `__doc__` of its module.
-        title: as `parts` and `comparisons` one of `StudySpec`.
+        title: as `parts` one of `StudySpec`.
         setup: as in `StudySpec`; what all runs share is added to it.
         parts: its tables and figures.
         arms: arguments -> arms (see `run_study`); each method with its chosen settings by default.
         methods: default of its --methods, as `tasks` and `steps` are of theirs.
         tasks: default of its --tasks.
         steps: default of its --steps.
-        options: further arguments.
-        shifted: task -> further tasks that its runs are tested on, `--shifted` for all where it is an option.
-        comparisons: how its arms are compared; on the tasks of `--shifted`.
+        comparisons: how its arms are compared, if a reference is among them.
     """
 
     def main() -> None:
-        parser = experiment_parser(about, methods=methods, tasks=tasks, steps=steps)
-        parser.add_argument("--name", **option(name, "of the results"))
-        for flag, more in options.items():
-            parser.add_argument(flag, **more)
-        args = parser.parse_args()
-        on, how = shifted, comparisons
-        if hasattr(args, "shifted"):
-            on, how = dict.fromkeys(args.tasks, args.shifted), Comparisons(tested_on=tuple(args.shifted))
-        if study_of(args.name) != name:
-            raise ConfigError(f"The name {args.name!r} is not of this study: give {name}_ and more.")
-        run_study(args.name, arms(args), args, shifted=on, comparisons=how)
-        show_tables(parts, args.name, args.out)
+        args = experiment_parser(about, methods=methods, tasks=tasks, steps=steps).parse_args()
+        run_study(name, arms(args), args, comparisons)
+        show_tables(parts, name, args.out)
 
     setup = f"{setup} {{facts}}"
-    return StudySpec(title, setup, main, parts, run_facts, comparisons)
+    return StudySpec(title, setup, main, parts, run_facts)
 
 
 def show_tables(parts: Callable[[Study], Iterable[Part]], name: str, results: Path) -> None:
@@ -157,8 +129,6 @@ def find_study(name: str) -> StudySpec:
     return spec
 
 
-def stored_studies(results: Path) -> dict[str, tuple[str, StudySpec]]:
-    """Return the sets of results that there are, by name: folder and study."""
-    known = study_names()
-    folders = {name: study_of(name) for name in stored_names(results)}
-    return {name: (folder, find_study(folder)) for name, folder in sorted(folders.items()) if folder in known}
+def stored_studies(results: Path) -> dict[str, StudySpec]:
+    """Return the studies whose results there are, by name."""
+    return {name: find_study(name) for name in study_names() if results_path(name, results).exists()}

@@ -11,12 +11,11 @@ and one of entries
     pruning.mean("kept/0.01", method="lora")                    mean over the entries that have these fields
     pac_bayes["bara-gate 2478 0"].arms.prior.kl                 an entry by its key
 
-and both `row(0, method=..)` of a table of the page. What is not there is an error. A number that is typed is
+What is not there is an error. A number that is typed is
 one, too (`experiments.page.report`): results have to come from results.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 from statistics import mean, stdev
@@ -28,7 +27,6 @@ from bara_pyro.errors import BaraError, DataError
 from experiments.engine.differences import AVERAGE
 from experiments.engine.methods import load_choices
 from experiments.engine.results import Results, Study, having, load_results, stored_names
-from experiments.page.parts import Part, tables_of
 from experiments.page.spec import stored_studies
 from experiments.page.values import display, fixed, largest_draws, over_tasks, score
 
@@ -65,11 +63,10 @@ FORMATS: dict[str, Callable[..., str]] = {
 
 
 class View:
-    """What templates see of a study: numbers, and the rows of its page's tables."""
+    """What templates see of a study: numbers."""
 
-    def __init__(self, stored: Any, parts: Callable[[Any], Iterable[Part]] = lambda _: ()) -> None:
+    def __init__(self, stored: Any) -> None:
         self._stored = stored
-        self._tables = cache(lambda: [table for part in parts(stored) for table in tables_of(part)])
 
     def value(self, *where: Any, **fields: Any) -> tuple[float, float]:
         """Return mean and standard deviation of a number."""
@@ -78,13 +75,6 @@ class View:
     def mean(self, *where: Any, **fields: Any) -> float:
         """Return the mean, see `value`."""
         return self.value(*where, **fields)[0]
-
-    def row(self, number: int, **fields: Any) -> dict[str, Any]:
-        """Return the row of a table of the page that has these fields; a `DataError` unless there is one."""
-        rows = having(self._tables()[number].rows, **fields)
-        if len(rows) != 1:
-            raise DataError(f"{len(rows)} rows of table {number} have {fields}.")
-        return dict(rows[0])
 
 
 class Entries(View):
@@ -121,11 +111,6 @@ class Arms(View):
     def tasks(self) -> list[str]:
         """The names of its tasks."""
         return self._stored.tasks
-
-    @property
-    def seeds(self) -> int:
-        """How many seeds every arm has on every task: the least."""
-        return min(len(seeds) for tasks in self._stored.arms.values() for seeds in tasks.values())
 
     def value(
         self, metric: str, arm: str, task: str | None = None, S: int | None = None
@@ -190,23 +175,20 @@ def at(value: Any, path: str) -> Any:
 
 
 class Renderer:
-    """Renders templates from a folder of results, each file of which is read, and made into tables, once.
+    """Renders templates from a folder of results, each file of which is read once.
 
     Attributes:
-        studies: sets of results that are of a study: name -> folder and study.
+        studies: name -> study, of those that are stored.
         stored: names of all sets of results.
         load: name of a set of results -> what is stored.
-        view: name of a set of results -> what templates see of it; of a retired study there are no tables.
+        view: name of a set of results -> what templates see of it.
     """
 
     def __init__(self, results: Path) -> None:
-        self.studies = {
-            name: (folder, replace(spec, parts=_kept(spec.parts)))
-            for name, (folder, spec) in stored_studies(results).items()
-        }
+        self.studies = stored_studies(results)
         self.stored = stored_names(results)
         self.load = cache(lambda name: load_results(name, results))
-        self.view = cache(self._view)
+        self.view = cache(lambda name: view_of(self.load(name)))
         self._environment = Environment(
             undefined=StrictUndefined,
             autoescape=False,  # noqa: S701 - Markdown
@@ -230,19 +212,7 @@ class Renderer:
         except (TemplateError, BaraError, KeyError, TypeError) as error:
             raise DataError(f"{path}: {error}") from error
 
-    def _view(self, name: str) -> View:
-        stored = self.load(name)
-        kind = Arms if isinstance(stored, Study) else Entries
-        return kind(stored, self.studies[name][1].parts) if name in self.studies else kind(stored)
 
-
-def _kept(parts: Callable[[Any], Iterable[Part]]) -> Callable[[Any], list[Part]]:
-    """Return a function whose parts are made once for each object: a page and templates ask for the same."""
-    found: dict[int, tuple[Any, list[Part]]] = {}  # with the object, whose number nothing else can get then
-
-    def once(stored: Any) -> list[Part]:
-        if id(stored) not in found:
-            found[id(stored)] = stored, list(parts(stored))
-        return found[id(stored)][1]
-
-    return once
+def view_of(stored: Results | Study) -> View:
+    """Return what templates see of what is stored."""
+    return Arms(stored) if isinstance(stored, Study) else Entries(stored)

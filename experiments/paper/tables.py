@@ -4,11 +4,13 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
 from bara_pyro.report import Column, Table
 from experiments.engine.record import Record, number
+from experiments.page import values
+from experiments.page.values import Read, Value
 from experiments.paper import alignment
 from experiments.paper.protocol import ARMS, DATASETS, SHIFTED, SHIFTED_FROM, TRAINED_ON, PaperRun, Settings
 
@@ -19,9 +21,7 @@ GATES = {"phi": "Φ", "theta": "θ", "psi": "Ψ"}
 MILLIONS = Column("params", "params (M)", format=".3f")
 
 Records = Mapping[str, Record]
-Read = Callable[[Record], float | str | None]
-"""A number of a record; None where it has none, "failed" where measuring it failed."""
-Cell = Callable[[Records, str, str], Any]
+Cell = Callable[[Records, str, str], Value]
 """Records, arm and variant -> what a table shows of them."""
 
 
@@ -115,33 +115,21 @@ def runs_of(tables: Iterable[str], arms: Sequence[str], seeds: int) -> list[Pape
 # Cells -------------------------------------------------------------------------------------------------
 
 
-def score(metric: str, shifted: str | None = None) -> Read:
-    """Return what reads a score under the most draws, of a shifted data set if one is named."""
-
-    def read(record: Record) -> float | str | None:
-        place = record if shifted is None else record["shifted"].get(shifted)
-        if place is None or "failed" in place:
-            return None if place is None else "failed"
-        return number(place["metrics"][max(place["metrics"], key=int)][metric])
-
-    return read
+def score(metric: str) -> Read:
+    """Return what reads a score under the most draws."""
+    return lambda record: number(record["metrics"][max(record["metrics"], key=int)][metric])
 
 
-def over_seeds(read: Read, task: str) -> Cell:
-    """Return the mean and standard deviation over seeds, and how many runs failed."""
+def over_seeds(read: Read, task: str, shifted: str = "") -> Cell:
+    """Return the mean and standard deviation over seeds, on a shifted data set if one is named."""
 
-    def cell(records: Records, arm: str, variant: str) -> Any:
+    def cell(records: Records, arm: str, variant: str) -> Value:
         place = (arm, task, variant)
-        found = [r for r in records.values() if (r["arm"], r["task"], r["variant"]) == place]
-        values = ["failed" if "failed" in record else read(record) for record in found]
-        lost, known = values.count("failed"), [value for value in values if isinstance(value, int | float)]
-        if not known:
-            return "failed" if lost else None
-        own = known[0] if len(known) == 1 else (mean(known), stdev(known))
-        if not lost:
-            return own
-        shown = f"{own[0]:.2f} ± {own[1]:.2f}" if isinstance(own, tuple) else f"{own:.2f}"
-        return f"{shown} ({lost} failed)"
+        own = {r["seed"]: r for r in records.values() if (r["arm"], r["task"], r["variant"]) == place}
+        if shifted:
+            own = {seed: r if "failed" in r else r["shifted"].get(shifted) for seed, r in own.items()}
+        known = {seed: r for seed, r in own.items() if r and ("failed" in r or read(r) is not None)}
+        return values.over_seeds(known, read)
 
     return cell
 
@@ -152,8 +140,9 @@ def average(cells: Iterable[Cell]) -> Cell:
 
     def cell(records: Records, arm: str, variant: str) -> float | None:
         found = (one(records, arm, variant) for one in cells)
-        numbers = [value[0] if isinstance(value, tuple) else value for value in found]
-        return mean(numbers) if all(isinstance(number, float) for number in numbers) else None
+        means = [value[0] if isinstance(value, tuple) else value for value in found]
+        known = [value for value in means if isinstance(value, float)]
+        return mean(known) if len(known) == len(means) else None
 
     return cell
 
@@ -204,7 +193,7 @@ def scores(table: str, tested: Sequence[str], averaged: Sequence[str]) -> list[T
     parts = []
     for metric, caption in METRICS.items():
         cells = {
-            task: over_seeds(score(metric, task), SHIFTED_FROM)
+            task: over_seeds(score(metric), SHIFTED_FROM, task)
             if table == "out_of_distribution" and task in SHIFTED
             else over_seeds(score(metric), task)
             for task in tested

@@ -107,17 +107,6 @@ def make_record(
     }
 
 
-def shifted_scores(arm: str, name: str, seed: int, own: dict[int, Tensor]) -> dict[str, Any]:
-    labels, predicted = predictions(arm, name, seed, 150, own[0].shape[1])
-    auroc: dict[str, dict[str, float]] = {
-        str(s): {"entropy": 55.0 + seed + s / 10 + len(name) / 100} for s in SAMPLES
-    }
-    if METHODS[arm.split(", ", maxsplit=1)[0]][2]:
-        auroc["10"]["mutual_information"] = 60.0 + seed
-    scores = {str(s): finite(evaluate(p, labels)) for s, p in predicted.items()}
-    return {"metrics": scores, "auroc": auroc, "wall_clock_evaluate_s": 1.0}
-
-
 def write_run(folder: Path, labels: Tensor, predicted: dict[int, Tensor]) -> None:
     rows = [
         {
@@ -138,7 +127,6 @@ def invent(
     arms: Sequence[str] = tuple(METHODS),
     tasks: Mapping[str, int] | None = None,
     seeds: int = 3,
-    shifted: Sequence[str] = (),
     comparisons: Sequence[Mapping[str, Any]] = (),
 ) -> list[dict[str, Any]]:
     """Write an experiment with its records into `results`, run folders into `runs`; return its runs.
@@ -150,7 +138,6 @@ def invent(
         arms: names that begin with one of `METHODS`.
         tasks: name -> rows.
         seeds: number of them.
-        shifted: tasks that every run is also tested on.
         comparisons: to be kept in the file.
     """
     kept, records = [], []
@@ -159,7 +146,6 @@ def invent(
             for arm in arms:
                 labels, predicted = predictions(arm, task, seed, rows)
                 record = make_record(arm, task, seed, labels, predicted)
-                record["shifted"] = {s: shifted_scores(arm, s, seed, predicted) for s in shifted}
                 records.append(record)
                 kept.append({"hash": record["config_hash"], "arm": arm, "task": task, "seed": seed})
                 if runs is not None:

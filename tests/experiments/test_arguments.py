@@ -13,7 +13,7 @@ from experiments.engine.methods import studied
 
 
 def test_defaults_are_made_for_the_microworld() -> None:
-    args = experiment_parser("What it does.", runs="runs/it").parse_args([])
+    args = experiment_parser("What it does.").parse_args([])
     assert args.methods == studied()
     assert args.tasks == ["micro-wgs", "micro-arce"]
     assert (typed_settings(args), run_settings(args, {})) == ({}, {"train.steps": 1000})
@@ -23,7 +23,7 @@ def test_defaults_are_made_for_the_microworld() -> None:
 @pytest.mark.parametrize("wrong", [["--methods", "lorra"], ["--seeds", "0"], ["--launcher", "slurm"]])
 def test_a_wrong_argument_is_named(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        experiment_parser("What it does.", runs="runs/it").parse_args(wrong)
+        experiment_parser("What it does.").parse_args(wrong)
     assert ended.value.code == 2
     assert wrong[1] in capsys.readouterr().err
 

@@ -202,13 +202,3 @@ def test_a_study_is_compared_from_its_rows_and_written(tmp_path: Path) -> None:
     assert stored.comparisons == found
     # Of the stored comparisons alone it can be told what to compare, the declared contrast included.
     assert compared_again(read_results("some", results)) == found
-
-
-def test_on_shifted_tasks() -> None:
-    own = rows_of({"micro-obqa": (50, 2)})
-    shifted = [
-        replace(run, task="micro-obqa") for run in rows_of({"micro-near": (40, 2), "micro-far": (30, 2)})
-    ]
-    entries = compare_study([*own, *shifted], Comparisons(tested_on=("micro-near", "micro-far")))
-    assert {e["task"] for e in entries} == {"micro-near", "micro-far", AVERAGE}
-    assert {e["task"] for e in compare_study([*own, *shifted], Comparisons())} == {"micro-obqa"}

@@ -17,7 +17,6 @@ from experiments.page.spec import find_study, stored_studies
 from experiments.page.values import display
 
 WHOLE = ("demo",)  # written whole by one command
-STORED = {folder: stem for stem, (folder, _) in reversed(stored_studies(RESULTS).items())}
 
 
 def first(stored: Any, folder: Path) -> Any:
@@ -30,10 +29,10 @@ def first(stored: Any, folder: Path) -> Any:
     return replace(stored, arms=arms, comparisons=[], folder=folder)
 
 
-@pytest.mark.parametrize("study", sorted(STORED.keys() - {*WHOLE}))
+@pytest.mark.parametrize("study", sorted(stored_studies(RESULTS).keys() - {*WHOLE}))
 def test_a_page_is_of_what_is_there(study: str, tmp_path: Path) -> None:
     spec = find_study(study)
-    found = first(load_results(STORED[study], RESULTS), tmp_path)
+    found = first(load_results(study, RESULTS), tmp_path)
     assert "|" in page(study, spec, found, "", None)  # a table
     for part in spec.parts(found):
         if isinstance(part, Picture):

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from bara_pyro.atomic import write_json
-from experiments.engine import provenance
-from experiments.engine.provenance import BEFORE, ROOT, Code, _tree, code_state, in_words, same_code
+from experiments.engine.provenance import BEFORE, Code, code_state, in_words, same_code
 from experiments.engine.sweep import Run, sweep
 
 
@@ -58,35 +57,3 @@ def test_runs_of_other_code_are_kept_and_named(
     write_json(job().path, first)
     assert [*sweep([job()], launcher="serial").values()] == [first]
     assert f"1 of 1 finished runs are of other code ({BEFORE})" in capsys.readouterr().out
-
-
-def test_other_weights_of_the_shipped_language_model_are_other_code(tmp_path: Path) -> None:
-    for name in ("bara_pyro/microworld/weights", "models", "guides"):
-        (tmp_path / name).mkdir(parents=True)
-    (tmp_path / "bara_pyro" / "one.py").write_text("x = 1")
-    weights = tmp_path / "bara_pyro" / "microworld" / "weights" / "model.safetensors"
-    weights.write_bytes(b"one")
-    before = _tree(tmp_path)
-    assert _tree(tmp_path) == before
-    weights.write_bytes(b"two")
-    assert _tree(tmp_path) != before
-
-
-def test_plug_ins_are_code_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A method of somebody else's that was edited makes other results."""
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(provenance, "PLUGINS", ["mine_alone", "mine_many"])
-    (tmp_path / "mine_many").mkdir()
-    files = [
-        tmp_path / name for name in ("mine_alone.py", "mine_many/__init__.py", "mine_many/distribution.py")
-    ]
-    for file in files:
-        file.write_text("ONE = 1\n")
-    before = provenance._tree(ROOT)
-    for file in files:
-        file.write_text("ONE = 2\n")
-        assert provenance._tree(ROOT) != before
-        file.write_text("ONE = 1\n")
-    assert provenance._tree(ROOT) == before
-    monkeypatch.setattr(provenance, "PLUGINS", [])
-    assert provenance._tree(ROOT) != before

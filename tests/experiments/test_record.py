@@ -2,20 +2,17 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from study_cases import invent, load_records, records_of
 
 from bara_pyro.atomic import write_json
 from bara_pyro.errors import DataError
 from bara_pyro.extras.hub.upload.scrub import scrubbed
-from bara_pyro.metrics import ece, posterior_predictive
+from bara_pyro.metrics import ece
 from bara_pyro.runs.config import load_config
-from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import load_system
 from bara_pyro.untrusted.files import read_json
 from experiments.engine.record import identity, load_predictions, read_record
@@ -60,36 +57,6 @@ def test_scores_are_those_of_the_predictions(finished) -> None:
     assert set(predicted) == {0, 3}
     for samples, log_probs in predicted.items():
         assert record["metrics"][str(samples)]["ece"] == pytest.approx(ece(log_probs, labels))
-
-
-def test_detection_of_the_shift_is_that_of_the_draws(finished, shifted: str) -> None:
-    out, record, _ = finished
-    system = load_system(out)
-    other = load_config(base=system.config, overrides={"task.name": shifted})
-    from bara_pyro.runs.rows import load_data
-
-    draws = {"own": draw(system, system.split("test"), 3)}
-    system = replace(system, task=load_data(other))
-    draws["shifted"] = draw(system, system.split("test"), 3)
-    entropy = {k: torch.special.entr(posterior_predictive(d).exp()).sum(-1) for k, d in draws.items()}
-    expected = {k: torch.special.entr(d.exp()).sum(-1).mean(0) for k, d in draws.items()}
-    information = {k: entropy[k] - expected[k] for k in draws}
-    auroc = record["shifted"]["shifted.jsonl"]["auroc"]["3"]
-    assert auroc["entropy"] == pytest.approx(pairs(entropy), abs=1e-3)
-    assert auroc["mutual_information"] == pytest.approx(pairs(information), abs=1e-3)
-
-
-def pairs(score: dict[str, torch.Tensor]) -> float:
-    """Return the percentage of pairs in which the shifted row scores higher."""
-    difference = score["shifted"][:, None] - score["own"][None]
-    return 100 * float(((difference > 0).double() + 0.5 * (difference == 0)).mean())
-
-
-def test_without_draws_there_is_no_mutual_information(finished) -> None:
-    _, _, lora = finished
-    assert [list(scores) for scores in lora["shifted"]["shifted.jsonl"]["auroc"].values()] == [
-        ["entropy"]
-    ] * 2
 
 
 def test_a_record_does_not_say_where_this_machine_keeps_its_files(finished, tmp_path: Path) -> None:

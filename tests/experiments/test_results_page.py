@@ -31,28 +31,23 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = rows_of({task: (count, 2) for task, count in tasks.items()}, seeds=3)
     found = compare_study(rows, Comparisons())
     invent("in_distribution", folder / "results", tasks=tasks, comparisons=found)
-    invent(
-        "out_of_distribution",
-        folder / "results",
-        tasks={"micro-obqa": 60},
-        shifted=("micro-near", "micro-far"),
-    )
+    invent("untuned", folder / "results", tasks={"micro-obqa": 60})
     return folder / "results"
 
 
 def test_answers_stand_before_the_tables_and_in_the_index(results: Path, tmp_path: Path) -> None:
-    (tmp_path / "out_of_distribution").mkdir()
-    answer = '**Far is {{ out_of_distribution.mean("acc", "bara") | f1 }}.** More.\n'
-    (tmp_path / "out_of_distribution" / "answer.md").write_text(answer)
+    (tmp_path / "untuned").mkdir()
+    answer = '**It is {{ untuned.mean("acc", "bara") | f1 }}.** More.\n'
+    (tmp_path / "untuned" / "answer.md").write_text(answer)
     texts = pages(Renderer(results), tmp_path)
-    study = load_study("out_of_distribution", results)
+    study = load_study("untuned", results)
     accuracy = mean(r["metrics"]["10"]["acc"] for r in study.arms["bara"]["micro-obqa"].values())
-    text = texts["out_of_distribution"]
-    said = text.index(f"**Far is {accuracy:.1f}.** More.")
+    text = texts["untuned"]
+    said = text.index(f"**It is {accuracy:.1f}.** More.")
     assert said < text.index("| method") < text.index("S = 0 and 10;")
-    title = find_study("out_of_distribution").title
-    assert f"| [{title}](results/out_of_distribution.md) | Far is {accuracy:.1f}. |\n" in texts["index"]
-    assert [*texts] == ["index", "out_of_distribution"]  # what has no answer has no page
+    title = find_study("untuned").title
+    assert f"| [{title}](results/untuned.md) | It is {accuracy:.1f}. |\n" in texts["index"]
+    assert [*texts] == ["index", "untuned"]  # what has no answer has no page
 
 
 def test_a_retired_page_is_listed_and_stays_as_it_is(results: Path, tmp_path: Path) -> None:
@@ -117,24 +112,21 @@ def test_a_missing_record_is_named(results: Path, tmp_path: Path) -> None:
         Renderer(tmp_path / "results").load("in_distribution")
 
 
-def test_real_runs_go_all_the_way(base: dict, shifted: str, tmp_path: Path) -> None:
+def test_real_runs_go_all_the_way(base: dict, tmp_path: Path) -> None:
     own = [{**base, "method": method, "seed": s} for method in ("lora", "bara") for s in (0, 1)]
-    jobs = [Run(one, tmp_path / "runs", (shifted,)) for one in own]
-    records = [*sweep(jobs, launcher="serial").values()]
+    records = [*sweep([Run(one, tmp_path / "runs") for one in own], launcher="serial").values()]
     runs = [
         {"hash": r["config_hash"], "arm": r["method"], "task": r["task"], "seed": r["seed"]} for r in records
     ]
     results = tmp_path / "results"
-    for name, tested_on in (("in_distribution", ()), ("out_of_distribution", (Path(shifted).name,))):
-        write_study(name, runs, records, {}, folder=results)
-        collect(name, tmp_path / "runs", results=results)
-        assert write_comparisons(name, Comparisons(tested_on=tested_on), results)
-    texts = [path.read_text() for path in report.own_pages(tmp_path / "results")]
+    write_study("untuned", runs, records, {}, folder=results)
+    collect("untuned", tmp_path / "runs", results=results)
+    assert write_comparisons("untuned", Comparisons(), results)
+    (text,) = (path.read_text() for path in report.own_pages(tmp_path / "results"))
     bara = [r["metrics"]["3"]["acc"] for r in records if r["method"] == "bara"]
-    row = next(line for line in texts[0].splitlines() if line.startswith("| BaRA |"))
+    row = next(line for line in text.splitlines() if line.startswith("| BaRA |"))
     assert f"{mean(bara):.1f} ± {stdev(bara):.1f}" in row
-    assert "shifted.jsonl" in texts[1]
-    assert f"its runs: {in_words(code_state())}: 4." in texts[0]
+    assert f"its runs: {in_words(code_state())}: 4." in text
 
 
 def test_no_run_finished(tmp_path: Path) -> None:
@@ -184,7 +176,7 @@ def test_the_committed_pages_and_figures_are_those_of_the_committed_files(
     )
     assert problems() == []
     drawn = sorted(tmp_path.glob("*.svg"))
-    assert len(drawn) > 8
+    assert len(drawn) == 4  # the overview, the demonstration and two studies
     assert [path.name for path in drawn if told(path) != told(report.ROOT / "docs/figures" / path.name)] == []
 
 

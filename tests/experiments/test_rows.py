@@ -135,24 +135,20 @@ def test_rows_of_another_run_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(("given", "world", "of"), [({}, 0, ""), ({"world": 7}, 7, " of world 7")])
-def test_shifted_rows_are_stored_beside_the_run_s_own_and_residents_are_known(tmp_path, given, world, of):
+def test_residents_of_a_microworld_are_its_clusters(tmp_path, given, world, of):
     results, runs = tmp_path / "results", tmp_path / "runs"
-    (run,) = invent("study", results, arms=("lora",), tasks={"one": 60}, seeds=1, shifted=("micro-near",))
-    finish([run], runs, results)
+    (run,) = invent("study", results, arms=("lora",), tasks={"micro-near": 150}, seeds=1)
     with changing(results_path("study", results)) as store:
         store.records[run["hash"]]["config"]["task"] = {"seed": 0, **given}
-    collect("study", runs, results=results)
-    assert read_rows("study", results) == []  # the shifted rows are still to come
-    labels, log_probs = predictions("lora", "micro-near", 0, 150)
-    folder = runs / run["hash"] / "evaluation" / "micro-near-test"
-    write_run(folder, labels, log_probs)
+    folder = runs / run["hash"]
+    write_run(folder, *predictions("lora", "micro-near", 0, 150))
+    write_json(record_path(runs / "records", run["hash"]), records_of("study", results)[run["hash"]])
     lines = [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
     write_jsonl(
         folder / "predictions.jsonl", [{**r, "id": f"micro-near-test-{int(r['id']):05d}{of}"} for r in lines]
     )
     collect("study", runs, results=results)
-    near, own = read_rows("study", results)
-    assert (near.tested_on, own.tested_on, near.task) == ("micro-near", "one", "one")
+    (near,) = read_rows("study", results)
     assert set(near.clusters) <= {f"{who.name}{of}" for who in World(world).newcomers}
 
 

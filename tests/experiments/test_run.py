@@ -15,7 +15,6 @@ from bara_pyro.lm.verifying import fingerprint
 from bara_pyro.untrusted.files import read_json
 from experiments.engine import sweep
 from experiments.engine.arguments import experiment_parser
-from experiments.engine.differences import Comparisons
 from experiments.engine.record import read_record
 from experiments.engine.results import find_results, load_study, results_path
 from experiments.engine.rows import lacking, rows_of_study
@@ -23,10 +22,10 @@ from experiments.engine.run import SEED, run_study
 
 
 def arguments(base: dict[str, Any], runs: Path) -> Any:
-    parser = experiment_parser("", runs=str(runs))
+    parser = experiment_parser("")
     task = ("--tasks", base["task.name"], "--model", base["backbone.name"])
-    more = ("--seeds", "2", "--steps", "6", "--launcher", "serial", "--out", str(runs.parent / "results"))
-    return parser.parse_args([*task, *more])
+    places = ("--runs", str(runs), "--out", str(runs.parent / "results"))
+    return parser.parse_args([*task, *places, "--seeds", "2", "--steps", "6", "--launcher", "serial"])
 
 
 def test_from_arms_to_a_study(base: dict[str, Any], tmp_path: Path) -> None:
@@ -37,7 +36,7 @@ def test_from_arms_to_a_study(base: dict[str, Any], tmp_path: Path) -> None:
         # No validation rows: refused before it trains.
         "broken": {"method": "temperature", "predict.samples": [0, 3]},
     }
-    run_study("some", arms, args, comparisons=Comparisons())
+    run_study("some", arms, args)
     study = load_study("some", tmp_path / "results")
     assert list(study.arms) == list(arms)
     (task,) = study.tasks
@@ -67,7 +66,7 @@ def test_nothing_but_failures_is_an_error(base: dict[str, Any], tmp_path: Path) 
 
 
 def test_what_is_not_asked_for_stays(base: dict[str, Any], tmp_path: Path) -> None:
-    arms = {"lora": {"method": "lora"}, "bara": {"method": "bara", "predict.samples": [0, 3]}}
+    arms = {method: {"method": method, "predict.samples": [0, 3]} for method in ("lora", "bara")}
     args, results = arguments(base, tmp_path / "runs"), tmp_path / "results"
     run_study("some", arms, args)
     before, rows = load_study("some", results), rows_of_study("some", results)

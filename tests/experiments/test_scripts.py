@@ -15,7 +15,7 @@ from experiments.page.spec import find_study, run_facts, study_names
 
 SCRIPTS = [name for name in study_names() if find_study(name).facts is run_facts]
 RATES = {"train.lr": 0.002}
-UNTUNED = ("untuned", "distance")
+UNTUNED = ("untuned",)
 
 
 def study_of(script: str, monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -26,15 +26,12 @@ def study_of(script: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     return module
 
 
-def asked_for(
-    script: str, monkeypatch: pytest.MonkeyPatch, *arguments: str
-) -> tuple[str, dict[str, Any], Any, dict[str, Any]]:
-    """Run a script without its runs; return the name, the arms, the arguments and more that it came to."""
+def asked_for(script: str, monkeypatch: pytest.MonkeyPatch) -> tuple[str, dict[str, Any], Any]:
+    """Run a script without its runs; return the name, the arms and the arguments that it came to."""
     calls: list[Any] = []
-    run = lambda name, arms, args, **more: calls.append((name, arms, args, more))  # noqa: E731
-    monkeypatch.setattr(spec, "run_study", run)
+    monkeypatch.setattr(spec, "run_study", lambda *given: calls.append(given[:3]))
     monkeypatch.setattr(spec, "show_tables", lambda *_: None)
-    monkeypatch.setattr(sys, "argv", [script, *arguments])
+    monkeypatch.setattr(sys, "argv", [script])
     study_of(script, monkeypatch).STUDY.main()
     (call,) = calls
     return call
@@ -47,7 +44,7 @@ def config_of(arm: Any, args: Any, task: str) -> RunConfig:
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_arms_are_different_runs_that_can_be_started(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    name, arms, args, _ = asked_for(script, monkeypatch)
+    name, arms, args = asked_for(script, monkeypatch)
     assert name == script
     assert len(arms) > 2
     task = args.tasks[0]
@@ -57,11 +54,6 @@ def test_arms_are_different_runs_that_can_be_started(script: str, monkeypatch: p
 
 
 def test_the_main_table_has_every_method(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, arms, args, _ = asked_for("in_distribution", monkeypatch)
+    _, arms, args = asked_for("in_distribution", monkeypatch)
     assert set(arms) == set(METHODS) == set(studied())
     assert len(args.tasks) == 6
-
-
-def test_shifted_tasks_are_those_that_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    more = asked_for("out_of_distribution", monkeypatch, "--shifted", "micro-far")[3]
-    assert (more["shifted"], more["comparisons"].tested_on) == ({"micro-obqa": ["micro-far"]}, ("micro-far",))

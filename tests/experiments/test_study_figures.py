@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from study_cases import invent, rows_of
 
@@ -10,10 +9,7 @@ from bara_pyro.errors import DataError
 from bara_pyro.report.style import INK
 from experiments.engine.differences import AVERAGE, compare
 from experiments.engine.results import Study, load_study
-from experiments.page.figures import (
-    difference_figure,
-    score_figure,
-)
+from experiments.page.figures import difference_figure
 
 TASKS = {"micro-wgs": 120, "micro-arce": 90}
 
@@ -29,24 +25,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def study(place: Path) -> Study:
     return load_study("some", place)
-
-
-def test_scores_have_their_spread_and_an_arm_that_failed_has_no_point(study: Study) -> None:
-    (axes,) = score_figure(study).axes
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["MLE (LoRA)", "BLoB", "BaRA"]
-    runs = study.arms["blob"]
-    by_seed = [np.mean([runs[task][s]["metrics"]["10"]["nll"] for task in TASKS]) for s in range(3)]
-    line, _, (bar,) = axes.containers[1]
-    assert float(line.get_xdata()[0]) == pytest.approx(np.mean(by_seed))
-    (left, _), (right, _) = bar.get_segments()[0]
-    assert right - left == pytest.approx(2 * np.std(by_seed, ddof=1))
-    runs["micro-wgs"] = {seed: {"failed": "x"} for seed in range(3)}
-    (axes,) = score_figure(study).axes
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["MLE (LoRA)", "BaRA"]
-    for tasks in study.arms.values():
-        tasks["micro-wgs"] = {0: {"failed": "x"}}
-    with pytest.raises(DataError, match="No arm of some"):
-        score_figure(study)
 
 
 def test_differences_have_their_intervals(study: Study) -> None:

@@ -9,7 +9,7 @@ from study_cases import invent, records_of
 from bara_pyro.report import Table, markdown
 from experiments.engine.differences import METRICS
 from experiments.engine.results import Study, load_study
-from experiments.page.tables import arms_table, compared, shift_tables, task_table
+from experiments.page.tables import arms_table, compared, task_table
 from experiments.page.values import gaps, largest_draws
 
 DIGITS = {"acc": 1, "ece": 1, "nll": 3, "brier": 3}
@@ -139,26 +139,6 @@ def test_scores_are_those_of_the_largest_number_of_draws() -> None:
 
 
 # Shifts ----------------------------------------------------------------------------------------------------
-
-
-def test_a_shift_that_failed_or_was_not_asked_for() -> None:
-    scores = {"metrics": record(40.0)["metrics"], "auroc": {"0": {}, "10": {"entropy": 60.0}}}
-    study = by_hand(
-        {
-            "lora": {"t": [record(shifted={"near": scores})], "other": [record()]},
-            "blob": {"t": [record(shifted={"near": {"failed": "no rows"}})]},
-            "ivon": {"t": [record()]},
-            "bara": {"t": [{"failed": "x"}]},
-        }
-    )
-    (header, rows), (detected, found) = (parse(table) for table in shift_tables(study))
-    assert header[1:] == ["t (own)", "near"]
-    assert [row[2] for row in rows] == ["1.000", "failed", "–", "failed"]
-    assert detected[1] == "entropy, near"
-    assert [row[1] for row in found] == ["60.0", "failed", "–", "failed"]
-
-
-# Variants and comparisons ----------------------------------------------------------------------------------
 
 
 def test_comparisons_that_are_zero_or_infinite() -> None:

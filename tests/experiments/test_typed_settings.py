@@ -144,6 +144,7 @@ def test_null_and_the_default_are_values_that_somebody_types(study: str, planned
         ("in_distribution", ("--steps", "default"), "train.steps", None),
         ("in_distribution", (), "train.steps", 77),  # chosen, as nobody types another
         ("in_distribution", (), "train.lr", 1.2e-3),
+        ("untuned", ("--set", "train.lr=1e-4"), "train.lr", 1e-4),
         ("in_distribution", ("--set", "train={lr: 1e-4}"), "train.lr", 1e-4),
     ],
 )
@@ -159,9 +160,6 @@ def test_what_is_typed_takes_the_place_of_what_was_chosen(
 @pytest.mark.parametrize(
     ("study", "typed", "named"),
     [
-        ("untuned", ("--name", "other"), "other"),
-        ("distance", ("--set", "adapter.distance_aware=false"), "adapter.distance_aware"),
-        ("untuned", ("--set", "train.lr=1e-4"), "train.lr"),
         ("in_distribution", ("--set", "train.steps=5"), "--steps"),
         ("in_distribution", ("--set", "seed=5"), "--seeds"),
         ("in_distribution", ("--set", "task={name: micro-wgs}"), "--tasks"),
@@ -207,7 +205,7 @@ def test_options_of_every_command_know_what_was_typed(name: str, monkeypatch: py
 
 
 def test_two_values_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    parser = experiment_parser("", runs="runs/it")
+    parser = experiment_parser("")
     assert parser.parse_args([]).typed == {}
     assert parser.parse_args(["--steps", "1000", "--steps", "1000"]).typed == {"steps": 1000}  # the default
     with pytest.raises(SystemExit):

@@ -1,12 +1,8 @@
 """Every method on the six tasks of the paper's main table: accuracy, ECE, NLL and Brier score.
 
-    python -m experiments in_distribution
-
-Runs trained on the large four-way task are tested under the shifts, too, which is all that
-`experiments.studies.out_of_distribution.study` needs.
+python -m experiments in_distribution
 """
 
-from experiments.engine.differences import Comparisons
 from experiments.page.parts import main_table
 from experiments.page.spec import arm_study
 
@@ -18,6 +14,4 @@ STUDY = arm_study(
     "(`experiments/hyperparameters.json`), scored on test rows.",
     main_table,
     tasks=("micro-wgs", "micro-arcc", "micro-arce", "micro-wgm", "micro-obqa", "micro-boolq"),
-    shifted={"micro-obqa": ("micro-near", "micro-far")},
-    comparisons=Comparisons(),
 )

@@ -6,8 +6,7 @@ The published protocol trains every method for a fixed number of steps at one le
 passes over the smallest data set. Default settings, three times the steps of the other experiments.
 """
 
-from experiments.engine.arguments import option
-from experiments.engine.differences import Comparisons
+from experiments.engine.arguments import preset
 from experiments.engine.methods import tagged
 from experiments.page.parts import main_table
 from experiments.page.spec import arm_study
@@ -20,9 +19,7 @@ STUDY = arm_study(
     "validation rows of the microworld at this rate and length. Laplace ran with its former default (the "
     "evidence).",
     main_table,
-    lambda args: {method: {"method": method, "train.lr": args.lr} for method in args.methods},
+    lambda args: {method: {"method": method, **preset({"train.lr": 1e-3})} for method in args.methods},
     methods=tagged("main", "recalibrated"),
     steps=3000,
-    options={"--lr": option(1e-3, "of all methods")},
-    comparisons=Comparisons(),
 )
