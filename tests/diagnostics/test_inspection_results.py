@@ -21,7 +21,7 @@ from bara_pyro.diagnostics.gates.rank_use import rank_use
 from bara_pyro.diagnostics.gates.sparsity import gate_sparsity
 from bara_pyro.diagnostics.gates.tokens import token_use
 from bara_pyro.diagnostics.inspection import run_facts
-from bara_pyro.diagnostics.page.render_draws import render_draws
+from bara_pyro.diagnostics.page.gate_plots import render_draws
 from bara_pyro.diagnostics.page.render_posterior import pareto_figure, render_posterior
 from bara_pyro.diagnostics.page.render_rank import render_rank
 from bara_pyro.diagnostics.page.render_scores import render_scores

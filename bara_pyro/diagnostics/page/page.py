@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from bara_pyro.atomic import write_json
 from bara_pyro.diagnostics.context import FOLDER, Options
 from bara_pyro.diagnostics.inspection import Inspection, look_inside
-from bara_pyro.diagnostics.page.render_draws import render_draws
+from bara_pyro.diagnostics.page.gate_plots import render_draws
 from bara_pyro.diagnostics.page.render_posterior import render_posterior
 from bara_pyro.diagnostics.page.render_rank import render_rank
 from bara_pyro.diagnostics.page.render_scores import render_scores
