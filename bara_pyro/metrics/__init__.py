@@ -8,7 +8,7 @@ Self-BLEU, distinct-n). Likelihoods, divergences and entropies are in nats. The 
 distances lie in 0..2.
 """
 
-from bara_pyro.metrics.abstention import Abstention, abstention
+from bara_pyro.metrics.abstention import Abstention, abstention, aurc, risk_coverage
 from bara_pyro.metrics.acquisition import AcquiredBatch, batch_bald, choose, joint_information
 from bara_pyro.metrics.best_of_n import (
     best_of_n,
@@ -30,7 +30,6 @@ from bara_pyro.metrics.over_prompts import SamplingCurve, prompt_weights
 from bara_pyro.metrics.pass_at_k import pass_at_k, pass_at_k_per_problem
 from bara_pyro.metrics.reliability import ReliabilityBins, reliability_bins
 from bara_pyro.metrics.scores import accuracy, adaptive_ece, brier, ece, evaluate, nll
-from bara_pyro.metrics.selective import aurc, risk_coverage
 from bara_pyro.metrics.sparsity import sparsity, sparsity_by_module
 from bara_pyro.metrics.truth import calibration_against_truth, kl_from_truth, regret, stack_truth
 from bara_pyro.metrics.uncertainty import (

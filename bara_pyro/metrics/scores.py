@@ -24,9 +24,9 @@ from bara_pyro.metrics._inputs import (
     correctness,
     mean_over_ties,
 )
+from bara_pyro.metrics.abstention import aurc
 from bara_pyro.metrics.base import Metric, register_metric, scored
 from bara_pyro.metrics.reliability import DEFAULT_BINS, bin_index, on_edges
-from bara_pyro.metrics.selective import aurc
 from bara_pyro.metrics.truth import calibration_against_truth, kl_from_truth, regret
 
 BELOW_ONE = math.nextafter(1.0, 0.0)
