@@ -3,6 +3,11 @@
 For a `GuideMessenger`, Pyro's `get_importance_trace` runs only the guide, with the guide's own model.
 Handlers around the model that the ELBO was given, such as `poutine.scale(model, 10)`, would be dropped
 silently.
+
+Guides from outside this package, such as Pyro's `AutoNormal` and `AutoDelta`, run apart from the program.
+Pyro takes scale and mask of a latent's terms from the guide's site. Such a guide has neither the KL weights
+(`beta`) nor the padding mask and would silently fit another objective, so a program that is replayed against
+the guide's trace copies its own scales and masks to the guide's sites (`beside_foreign`).
 """
 
 import sys

@@ -1,5 +1,4 @@
-"""LoRA by maximum likelihood, and by maximum a posteriori: with the weight decay that papers call MAP, and with
-a Gaussian prior."""
+"""LoRA by maximum likelihood, with the weight decay that papers call MAP, and with a Gaussian prior."""
 
 from functools import partial
 

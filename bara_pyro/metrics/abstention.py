@@ -1,4 +1,6 @@
-"""Abstention with a guarantee: a confidence threshold above which the error rate is at most a chosen risk.
+"""Selective prediction: the error rate when the least certain rows are left unanswered, and abstention.
+
+Abstention has a guarantee: a confidence threshold above which the error rate is at most a chosen risk.
 
 A row is answered if the probability of its most probable answer is above T. The threshold T is chosen on n
 calibration rows. They must be held out from training and tuning, and independent draws from the distribution

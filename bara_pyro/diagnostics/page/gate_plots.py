@@ -1,4 +1,7 @@
-"""Figures of exported draws: Phi by layer as forest and ridge plots, and the predictive check of answers."""
+"""Figures of exported draws and their section of the report.
+
+Phi by layer as forest and ridge plots, and the predictive check of answers.
+"""
 
 from collections.abc import Mapping
 from importlib import import_module
