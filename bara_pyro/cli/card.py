@@ -145,8 +145,8 @@ def _requirements(rows: Sequence[CardRow]) -> list[str]:
 
 _INTRODUCTION = """\
 The microworld is a small artificial world that comes with the package. The true probability of every answer
-is known, so you can see how far a method's probabilities are from the truth. It needs no download, and
-training takes a minute or two.
+is known, so you can see how far a method's probabilities are from the truth: `bara train` prints this
+distance as KL. It needs no download, and training takes a minute or two.
 
 A question looks like this, with its true probabilities:
 

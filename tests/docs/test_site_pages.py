@@ -38,7 +38,7 @@ SHORT = {
         "task.train[:16]": "task.train[:4]",
         "range(16)": "range(4)",
         "num_data=16": "num_data=4",
-        "steps=300": "steps=20",
+        "steps=1000": "steps=20",
         "samples=400, warmup=200": "samples=16, warmup=8, max_tree_depth=2",
         "samples=1000": "samples=40",
         "steps=200": "steps=4",

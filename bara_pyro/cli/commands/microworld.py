@@ -116,8 +116,8 @@ def card(
 
     c = load_config().train
     recipe = (
-        f"It has its default settings except for the length: {CARD_STEPS:,} steps of {c.batch_size} rows "
-        f"at a learning rate of {c.lr:g}, r = 8."
+        f"It trains for {CARD_STEPS:,} steps of {c.batch_size} rows at a learning rate of {c.lr:g} "
+        "with r = 8; only the number of steps differs from its defaults."
     )
     write_card(out, measure(backbone, lora, seeds, world), recipe)
     say(f"Written to {out}")
