@@ -10,6 +10,7 @@ from torch import Tensor
 from bara_pyro.core.gate_draws import GateDraws
 from bara_pyro.data import EncodedSplit, first_rows
 from bara_pyro.runs.evaluate import draw, system_gates, true_probabilities
+from bara_pyro.runs.evaluation_files import is_evaluated
 from bara_pyro.runs.system import System
 
 FOLDER = "report"
@@ -20,7 +21,7 @@ class Options:
     """How many rows and draws an inspection uses."""
 
     rows: int = 256  # test rows
-    samples: int = 50  # posterior draws of gates and predictions
+    samples: int = 50  # posterior draws of gates and predictions; 0: none, if not deep
     nested: int = 10  # draws of the global gates, and of the local gates for each of them
     token_samples: int = 100  # draws for the token maps
     bound_draws: int = 50  # draws for the PAC-Bayes bounds, for each row
@@ -85,7 +86,12 @@ def look(folder: Path, system: System, options: Options, out: Path | None = None
     model = system.model
     if options.deep and (model.gates is not None or (model.has_activations and not model.latents)):
         gates = system_gates(system, rows, options.samples)
-    log_probs = draw(system, rows, options.samples) if gates is None else gates.log_probs
+    if gates is not None:
+        log_probs = gates.log_probs
+    elif options.samples or not is_evaluated(folder, system.config.hash):
+        log_probs = draw(system, rows, options.samples)
+    else:
+        log_probs = torch.empty(0, len(rows), len(system.task.labels), dtype=torch.float64)
     truth = true_probabilities(system, rows, name)
     return Context(
         folder,

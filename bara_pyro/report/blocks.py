@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from matplotlib.figure import Figure
 
-from bara_pyro.report.svg import svg_markup
+from bara_pyro.report.svg import inlined, svg_file
 from bara_pyro.report.table import Table
 
 
@@ -46,7 +47,7 @@ class Picture:
         figure: a figure with one panel, at most 4 inches wide so that it can be read on a phone.
         alt: text alternative for screen readers.
         caption: the caption below the figure.
-        name: name of its image file without the extension; if empty, no file is written.
+        name: name of its SVG file without the extension; if empty, no file is written.
     """
 
     figure: Figure
@@ -54,9 +55,14 @@ class Picture:
     caption: str = ""
     name: str = ""
 
+    @cached_property
+    def file(self) -> str:
+        """The text of an SVG file of the figure, which is drawn once."""
+        return svg_file(self.figure, self.alt)
+
     def svg(self, prefix: str) -> str:
-        """Return the figure as SVG markup with the colours and font of the page (see `svg_markup`)."""
-        return svg_markup(self.figure, self.alt, prefix)
+        """Return the figure as SVG markup with the colours and font of the page."""
+        return inlined(self.file, prefix)
 
 
 @dataclass(frozen=True)

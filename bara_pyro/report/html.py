@@ -146,7 +146,7 @@ def _together(text: str) -> str:
 
 def _picture(picture: Picture, numbers: Iterable[int]) -> dict[str, object]:
     prefix = f"f{next(iter(numbers))}-"
-    return {"svg": Markup(picture.svg(prefix)), "caption": _together(picture.caption)}  # noqa: S704 (of svg_markup)
+    return {"svg": Markup(picture.svg(prefix)), "caption": _together(picture.caption)}  # noqa: S704 (of svg_file)
 
 
 def _table(table: Table) -> dict[str, object]:

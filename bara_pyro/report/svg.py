@@ -31,45 +31,30 @@ STYLE = files("bara_pyro.report").joinpath("templates", "figure.css").read_text(
 ALONE = re.compile(r"<style>.*?</style><rect [^>]*/>", re.DOTALL)
 
 
-def svg_markup(figure: Figure, alt: str, prefix: str) -> str:
-    """Return a figure as an `<svg>` element with a transparent background and the colours of its page.
-
-    Args:
-        figure: a figure in the colours of `report.style`; other colours do not change in dark mode.
-        alt: text alternative for screen readers.
-        prefix: prefix of all identifiers, different for each figure of a page.
-    """
-    return _element(alt, figure, _drawn(figure, prefix))
-
-
 def svg_file(figure: Figure, alt: str) -> str:
     """Return a figure as the text of an SVG file, with light or dark colours depending on the system.
 
     The same figure always gives the same text. `inlined` makes it part of a page.
 
     Args:
-        figure: as for `svg_markup`.
+        figure: a figure in the colours of `report.style`; other colours do not change in dark mode.
         alt: text alternative for screen readers.
     """
     drawn = _drawn(figure, "n")
     used = [colour for colour in DAY if f"var(--{colour})" in drawn or colour in ("ink", "page")]
-    width, height = (96 * inches for inches in figure.get_size_inches())
-    size = f' xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}"'
-    ground = '<rect width="100%" height="100%" fill="var(--page)"/>'
-    return _element(alt, figure, f"<style>\n{as_the_system(used)}\n{STYLE}</style>{ground}\n{drawn}", size)
+    inches = figure.get_size_inches()
+    (width, height), (wide, high) = 72 * inches, 96 * inches
+    return (
+        '<svg class="drawn" xmlns:xlink="http://www.w3.org/1999/xlink" xmlns="http://www.w3.org/2000/svg" '
+        f'width="{wide:g}" height="{high:g}" role="img" aria-label="{escape(alt)}" '
+        f'viewBox="0 0 {width:g} {height:g}"><style>\n{as_the_system(used)}\n{STYLE}</style>'
+        f'<rect width="100%" height="100%" fill="var(--page)"/>\n{drawn}</svg>\n'
+    )
 
 
 def inlined(file: str, prefix: str) -> str:
     """Return the text of `svg_file` as an element for a page with its own colours and `figure.css`."""
     return _own_identifiers(ALONE.sub("", file, count=1), prefix)
-
-
-def _element(alt: str, figure: Figure, content: str, more: str = "") -> str:
-    width, height = (72 * inches for inches in figure.get_size_inches())
-    return (
-        f'<svg class="drawn" xmlns:xlink="http://www.w3.org/1999/xlink"{more} role="img" '
-        f'aria-label="{escape(alt)}" viewBox="0 0 {width:g} {height:g}">{content}</svg>\n'
-    )
 
 
 def _drawn(figure: Figure, prefix: str) -> str:

@@ -36,6 +36,13 @@ def read_predictions(folder: Path) -> list[Json]:
     return lines
 
 
+def is_evaluated(folder: Path, config_hash: str) -> bool:
+    """Return whether a folder has the predictions of an evaluation with these settings."""
+    if not (folder / METRICS).exists() or read_scores(folder).get("config_hash") != config_hash:
+        return False
+    return bool(read_predictions(folder))
+
+
 def log_probs_and_labels(lines: Sequence[Json], samples: str) -> tuple[Tensor, Tensor]:
     """Return lines of `read_predictions` as tensors, of a task with classes.
 

@@ -1,7 +1,7 @@
 """The figures of a run that `bara inspect` looked into, for the pages on posterior and Pyro.
 
     bara train --task micro-wgs --method bara-gate --steps 300 --out runs/inspected
-    bara inspect runs/inspected
+    bara inspect runs/inspected --deep
     python -m docs.tools.inspected --run runs/inspected
 
 The pages name the figures and describe each for readers who cannot see it.
@@ -13,7 +13,8 @@ from pathlib import Path
 from bara_pyro.cli.terminal import say
 from bara_pyro.diagnostics.context import FOLDER
 from bara_pyro.diagnostics.inspection import Inspection
-from bara_pyro.diagnostics.page.page import NUMBERS, figures, sections
+from bara_pyro.diagnostics.page.page import NUMBERS, sections
+from bara_pyro.diagnostics.page.render_tokens import token_figure
 from bara_pyro.untrusted.files import read_json
 from experiments.engine.arguments import command_line, start
 from experiments.page.figures import save
@@ -29,7 +30,9 @@ def main() -> None:
         help="folder of a run that `bara inspect` looked into; default: %(default)s")  # fmt: skip
     report = parser.parse_args().run / FOLDER
     found = Inspection.model_validate(read_json(report / NUMBERS))
-    drawn = figures(found, sections(found, report))
+    drawn = {picture.name: picture.figure for part in sections(found, report) for picture in part.pictures}
+    if found.tokens is not None:
+        drawn["tokens"] = token_figure(found.tokens)
     text = "".join((DOCS / page).read_text(encoding="utf-8") for page in ("posterior.md", "swap.md"))
     for match in SHOWN.finditer(text):
         say(f"Written: {save(drawn[match['name']], DOCS / match['file'], match['alt'])}")

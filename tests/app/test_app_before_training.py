@@ -125,7 +125,7 @@ def test_a_guide_of_ones_own_learns_replies(
 
 
 def test_a_run_that_stopped_in_its_rehearsal_is_overwritten(place: Place, tmp_path: Path, bara: Bara) -> None:
-    """With few rows a rehearsal is the default: who was told to lower the rate has to be able to."""
+    """With few rows split-half calibration is the default; a lower rate may follow in the same folder."""
     out = tmp_path / "run"
     broken = place.arguments(out, "bara-gate", **{"adapter.calibrated": True, "train.lr": 1e30})
     assert_one_sentence(bara(*broken), "Split-half calibration stopped", "lower the learning rate")
@@ -183,4 +183,4 @@ def test_a_point_is_looked_at(place: Place, tmp_path: Path, bara: Bara) -> None:
     assert bara(*place.arguments(out, "bara-gate", **settings)).code == 0
     looked = bara("inspect", out, "--deep", "--rows", "8", "--samples", "50")
     assert looked.code == 0, looked.err
-    assert not (out / "report" / "phi_ridge.png").exists()
+    assert not (out / "report" / "phi_ridge.svg").exists()

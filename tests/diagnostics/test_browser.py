@@ -63,7 +63,6 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         texts = {"one": "in winter", "two": "in summer the guest eats beans ?"}
         patch.setattr("bara_pyro.diagnostics.gates.tokens.default_texts", lambda system: texts)
-        patch.setattr("bara_pyro.report.style.DPI", 40)  # of the PNG files, which no page shows
         return inspect_run(tmp_path_factory.mktemp("run"), fitted("bara-gate"), OPTIONS)[0].parent
 
 

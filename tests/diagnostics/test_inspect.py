@@ -1,4 +1,4 @@
-"""Looking inside a run: the files, what there is to see of every kind of method, what it took."""
+"""The report of an inspection: its files, its parts for each kind of method, and its memory."""
 
 import json
 import re
@@ -19,15 +19,15 @@ from bara_pyro.diagnostics.gates.tokens import token_maps
 from bara_pyro.diagnostics.inspection import Inspection, part_names, peak_memory
 from bara_pyro.diagnostics.page.page import inspect_run, write_page
 from bara_pyro.diagnostics.posterior.collapse import collapse
+from bara_pyro.runs.evaluate import evaluate_system
 
 PARTS = part_names(Options())
-REPORT = {"index.html", "inspection.json", "posterior.nc", "predictive_check.png", "reliability_s0.png"}
-OF_DRAWS = {"reliability_s6.png"}
-OF_RANK = {"sparsity.png", "effective_rank.png"}
-OF_TOKENS = {"tokens.html", "tokens.png"}
-OF_GATES = {*OF_DRAWS, "uncertainty_aleatoric.png", "uncertainty_epistemic.png", "pareto_k.png"}
-OF_PHI = {"phi_forest.png", "phi_ridge.png"}
-pytestmark = pytest.mark.usefixtures("small_pictures")
+REPORT = {"index.html", "inspection.json", "posterior.nc", "predictive_check.svg", "reliability_s0.svg"}
+OF_DRAWS = {"reliability_s6.svg"}
+OF_RANK = {"sparsity.svg", "effective_rank.svg"}
+OF_TOKENS = {"tokens.html"}
+OF_GATES = {*OF_DRAWS, "uncertainty_aleatoric.svg", "uncertainty_epistemic.svg", "pareto_k.svg"}
+OF_PHI = {"phi_forest.svg", "phi_ridge.svg"}
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_the_page_of_a_run_with_gates(tmp_path: Path) -> None:
     assert "http" not in outside
     assert html.count("<h2") == len(findings) == 7
     assert {path.name for path in page.parent.iterdir()} == REPORT | OF_GATES | OF_RANK | OF_TOKENS | OF_PHI
-    assert html.count("<svg") == len(list(page.parent.glob("*.png"))) - 1  # but tokens.png, which is markup
+    assert html.count("<svg") == len(list(page.parent.glob("*.svg")))
     for target in re.findall(r'<a href="([^"]+)"', html):
         assert f'id="{target[1:]}"' in html if target[0] == "#" else (page.parent / target).exists()
     identifiers = re.findall(r' id="([^"]+)"', html)
@@ -83,6 +83,24 @@ def test_a_quick_look_is_of_the_probabilities_alone(tmp_path: Path) -> None:
     assert "--deep" in page.read_text()
     assert {path.name for path in page.parent.iterdir()} >= {"index.html", "inspection.json"}
     assert not (page.parent / "posterior.nc").exists()
+
+
+def test_a_quick_look_at_an_evaluated_run_draws_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system, nothing = fitted("bara-gate"), replace(OPTIONS, deep=False, samples=0)
+    page, _ = inspect_run(tmp_path, system, nothing)
+    assert [scores.draws for scores in read(page).scores.main] == [0]  # it has not been evaluated
+    evaluate_system(system, tmp_path)
+    monkeypatch.setattr("bara_pyro.diagnostics.context.draw", None)  # calling it fails
+    monkeypatch.setattr("bara_pyro.diagnostics.posterior.predictive_scores.draw", None)
+    drawn: list[str] = []
+    monkeypatch.setattr("bara_pyro.report.blocks.svg_file", lambda figure, alt: drawn.append(alt) or "<svg/>")
+    page, _ = inspect_run(tmp_path, system, nothing)
+    found = read(page).scores
+    assert ([scores.draws for scores in found.evaluated], found.looked_at) == ([0, 10], [])
+    assert "--samples" in page.read_text()
+    assert len(drawn) == len(set(drawn)) == 2  # each figure once, for the page and its file
 
 
 LATENT = {"scores", "rank", "uncertainty", "draws", "posterior", "bounds"}

@@ -26,7 +26,7 @@ from bara_pyro.report import (
 )
 from bara_pyro.report.html import common_style, document
 from bara_pyro.report.style import DAY, NIGHT, PALETTE, new_figure
-from bara_pyro.report.svg import svg_markup
+from bara_pyro.report.svg import inlined, svg_file
 
 VOID = {"meta"}
 NASTY = "<script>alert('x')</script> & \"quoted\" $name"
@@ -126,8 +126,8 @@ def coloured() -> Figure:
 
 
 def test_a_figure_takes_the_colours_of_the_page():
-    markup = svg_markup(coloured(), "what", "x-")
-    assert markup == svg_markup(coloured(), "what", "x-")
+    markup = inlined(svg_file(coloured(), "what"), "x-")
+    assert markup == inlined(svg_file(coloured(), "what"), "x-")
     assert not re.search("|".join((*PALETTE, "#ffffff")), markup, re.IGNORECASE)
     assert all(f"var(--c{i})" in markup for i in range(len(PALETTE) - 1))
     for colour in (*DAY, *NIGHT):

@@ -30,7 +30,12 @@ def inspect(
     rows: Annotated[int, typer.Option(min=8, max=MOST_ROWS, help="Number of test rows to look at.")] = 256,
     samples: Annotated[
         int,
-        typer.Option(min=2, max=MOST_DRAWS, help="Posterior draws S; the time grows with them."),
+        typer.Option(
+            min=2,
+            max=MOST_DRAWS,
+            help="Posterior draws S; the time grows with them. Without --deep the scores of the run's "
+            "evaluation are enough, unless you give --rows or --samples.",
+        ),
     ] = 50,
     tau: Annotated[
         float | None,
@@ -70,14 +75,17 @@ def inspect(
     check_not_uploaded(run, out)
     check_folder(out, overwrite=overwrite, inputs=[run])
 
-    from bara_pyro.cli.terminal import progress, result, say, shell_word
+    from bara_pyro.cli.terminal import mode, progress, result, say, shell_word
     from bara_pyro.diagnostics.context import options
     from bara_pyro.diagnostics.inspection import part_names
     from bara_pyro.diagnostics.page.page import inspect_run
+    from bara_pyro.runs.evaluation_files import is_evaluated
     from bara_pyro.runs.folder import load_system
 
     system = load_system(run, backbone=model, device=device, data_dir=data_dir)
     note_of_draws(system, samples=samples)
+    if not (deep or mode.typed & {"rows", "samples"}) and is_evaluated(run, system.config.hash):
+        samples = 0
     looked = options(rows, samples, TAU if tau is None else tau, text or [], deep=deep)
     with adding(out) as place, progress(f"inspect {run.name}", len(part_names(looked)) + 1) as advance:
         page, findings = inspect_run(run, system, looked, out=place, on_part=advance)

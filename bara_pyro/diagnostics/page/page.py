@@ -1,21 +1,19 @@
 """The page of an inspection and the files beside it: `bara inspect`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
-from bara_pyro.atomic import write_json
+from bara_pyro.atomic import write_json, write_text
 from bara_pyro.diagnostics.context import FOLDER, Options
 from bara_pyro.diagnostics.inspection import Inspection, look_inside
 from bara_pyro.diagnostics.page.gate_plots import render_draws
 from bara_pyro.diagnostics.page.render_posterior import render_posterior
 from bara_pyro.diagnostics.page.render_rank import render_rank
 from bara_pyro.diagnostics.page.render_scores import render_scores
-from bara_pyro.diagnostics.page.render_tokens import PAGE, render_tokens, token_figure, token_page
+from bara_pyro.diagnostics.page.render_tokens import PAGE, render_tokens, token_page
 from bara_pyro.diagnostics.page.render_uncertainty import render_uncertainty
 from bara_pyro.diagnostics.parts import ADDED, Shown
-from bara_pyro.report import Link, Paragraph, Points, save, write_index
+from bara_pyro.report import Link, Paragraph, Points, write_index
 from bara_pyro.report.blocks import Block
 from bara_pyro.runs.system import System
 
@@ -32,7 +30,7 @@ def inspect_run(
 ) -> tuple[Path, list[str]]:
     """Inspect a run and write a report: a page, its figures, all numbers and the posterior draws.
 
-    The files are index.html, tokens.html, one PNG for each figure, inspection.json (all numbers, an
+    The files are index.html, tokens.html, one SVG file for each figure, inspection.json (all numbers, an
     `Inspection`) and posterior.nc (the draws, for ArviZ). With `deep=False` in the options the page covers
     accuracy and calibration only.
 
@@ -83,16 +81,10 @@ def write_page(found: Inspection, out: Path) -> tuple[Path, list[Shown]]:
     shown = sections(found, out)
     if found.tokens is not None:
         token_page(found.tokens, out / PAGE, f"Token maps of {found.run.method}")
-    for name, figure in figures(found, shown).items():
-        save(figure, out / f"{name}.png")
+    for picture in (picture for part in shown for picture in part.pictures):
+        write_text(out / f"{picture.name}.svg", picture.file)
     title = f"Inside {found.run.method} on {found.run.task}"
     return write_index(out, title, _head(found, shown), [part.section for part in shown]), shown
-
-
-def figures(found: Inspection, shown: Sequence[Shown]) -> dict[str, Figure]:
-    """Return the figures to save as files, by name: those of the sections and the token maps."""
-    by_name = {picture.name: picture.figure for part in shown for picture in part.pictures}
-    return by_name if found.tokens is None else {**by_name, "tokens": token_figure(found.tokens)}
 
 
 def sections(found: Inspection, out: Path) -> list[Shown]:
@@ -119,11 +111,16 @@ def _head(inspection: Inspection, shown: list[Shown]) -> list[Block]:
     blocks: list[Block] = [
         f"Report on {run.method}, trained on {run.task} with the language model {run.backbone}.",
         Points(points),
-        Paragraph([*beside, "and a PNG file for each figure."]),
+        Paragraph([*beside, "and an SVG file for each figure."]),
     ]
     if not inspection.options.deep:
         blocks.append(
             "This report covers accuracy and calibration. For gates, tokens, uncertainty, posterior and "
             "bounds run bara inspect RUN --deep."
+        )
+    if not inspection.scores.looked_at:
+        blocks.append(
+            "All scores are those of the run's evaluation. For another number of posterior draws S run bara "
+            "inspect RUN --samples S."
         )
     return blocks

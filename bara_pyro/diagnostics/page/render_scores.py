@@ -29,7 +29,7 @@ TECHNICAL = {1: "overconfident", 0: "no significant gap", -1: "underconfident"}
 
 def render_scores(run: RunFacts, found: PredictiveScores) -> Shown:
     """Return the section with the scores, the reliability diagrams and the facts of the run."""
-    main, few = found.main[-1], found.looked_at[-1]
+    main = found.main[-1]
     plain = (
         f"The model answers {main.acc:.0f} % of {main.rows:,} {run.split} questions correctly, with an "
         f"average confidence of {main.confidence:.0f} %. {_plain(main)}"
@@ -41,7 +41,7 @@ def render_scores(run: RunFacts, found: PredictiveScores) -> Shown:
         f"Mean confidence {main.confidence:.1f} %; confidence minus accuracy {_interval(main)}: "
         f"{TECHNICAL[main.sureness]}.",
         *_of_sampling(found.main),
-        *(_why_they_differ(main, few) if found.evaluated else ()),
+        *(_why_they_differ(main, found.looked_at[-1]) if found.evaluated and found.looked_at else ()),
     ]
     rows = [_row(f"all {s.rows:,} (evaluation)", s) for s in found.evaluated]
     rows += [_row(f"first {s.rows:,} (this report)", s) for s in found.looked_at]

@@ -10,8 +10,7 @@ from bara_pyro.diagnostics.context import Context
 from bara_pyro.diagnostics.result import Number, Result
 from bara_pyro.metrics import ece, evaluate, posterior_predictive, reliability_bins
 from bara_pyro.runs.evaluate import draw
-from bara_pyro.runs.evaluation_files import log_probs_and_labels, read_predictions, read_scores
-from bara_pyro.runs.manifest import METRICS
+from bara_pyro.runs.evaluation_files import is_evaluated, log_probs_and_labels, read_predictions
 
 REPLICATES = 200
 HIGH = 0.95
@@ -87,7 +86,7 @@ class PredictiveScores(Result):
 
     # Scores of the stored evaluation on all rows of the split; empty if there is none with these settings.
     evaluated: list[DistributionScores]
-    looked_at: list[DistributionScores]  # scores of the rows and draws of this inspection
+    looked_at: list[DistributionScores]  # scores of the inspected rows; empty without draws
 
     @property
     def main(self) -> list[DistributionScores]:
@@ -98,7 +97,7 @@ class PredictiveScores(Result):
 def predictive_scores(c: Context) -> PredictiveScores:
     """Return the scores of the stored evaluation and of the inspected rows (posterior mean and draws)."""
     samples = len(c.log_probs)
-    shown = {0: draw(c.system, c.rows, 0)[0]}
+    shown = {0: draw(c.system, c.rows, 0)[0]} if samples else {}
     if samples > 1:  # a single draw is the point estimate
         shown[samples] = posterior_predictive(c.log_probs)
     return PredictiveScores(
@@ -109,11 +108,9 @@ def predictive_scores(c: Context) -> PredictiveScores:
 
 def stored_scores(folder: Path, config_hash: str) -> list[DistributionScores]:
     """Return the scores of a run's stored predictions; empty if there are none with these settings."""
-    if not (folder / METRICS).exists() or read_scores(folder).get("config_hash") != config_hash:
+    if not is_evaluated(folder, config_hash):
         return []
     records = read_predictions(folder)
-    if not records:
-        return []
     draws = sorted(records[0]["probs"], key=int)
     return [scores_of(*log_probs_and_labels(records, samples), int(samples)) for samples in draws]
 
