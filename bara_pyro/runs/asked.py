@@ -20,10 +20,11 @@ from bara_pyro.methods import METHODS
 from bara_pyro.metrics import Uncertainty, decompose, posterior_predictive, stack_truth
 from bara_pyro.posthoc.distance import Distance, frozen_states
 from bara_pyro.runs.answers import carried
-from bara_pyro.runs.evaluate import OnRows, draw
+from bara_pyro.runs.evaluate import OnRows
 from bara_pyro.runs.own_rows import trained_on
-from bara_pyro.runs.rows import encode_rows, longest, reading_notes, some
-from bara_pyro.runs.system import System, require_answers
+from bara_pyro.runs.predict import answers_drawn, are_read
+from bara_pyro.runs.rows import reading_notes, some
+from bara_pyro.runs.system import System
 from bara_pyro.types import Fields, Measure
 
 # Largest share of calibration rows that may equal training rows: short or common texts occur twice by chance.
@@ -97,7 +98,7 @@ def ask(
     """
     columns: dict[str, Fields] = {}
     lost: list[str] = []
-    if not _are_read(examples):
+    if not are_read(examples):
         table = read_rows(cast(Data, examples), system.task, given)
         examples = load_questions(table, system.task, given=given)
         rows, lost = carried(table)
@@ -106,51 +107,6 @@ def ask(
     notes = (*reading_notes(system.config, system.backbone, split, name), *lost)
     clusters = tuple(columns[example.id] for example in answered) if columns else ()
     return ScoredRows(answered, split, posterior_predictive(draws), decompose(draws), notes, clusters)
-
-
-def answers_drawn(
-    system: System,
-    examples: Sequence[Example] | Data,
-    name: str,
-    samples: int,
-    *,
-    repeats: int = 1,
-    seed: int | None = None,
-    on_rows: OnRows | None = None,
-) -> tuple[tuple[Example, ...], EncodedSplit, Tensor]:
-    """Return the rows that are short enough, with the log-probabilities of every posterior draw.
-
-    Arguments and errors are those of `ask`; for `repeats` see `core.prediction.predict`.
-
-    Returns:
-        The rows, the rows as token ids, and log-probabilities of the answers that each row offers, float64,
-        `S x n x C`.
-    """
-    require_answers(system.config)
-    examples = examples_of(system, examples)
-    split = encode_rows(system.config, system.backbone, system.task, examples)
-    if not len(split):
-        raise DataError(
-            f"Every question of the {name} rows is longer than {longest(system.config, system.backbone)} "
-            "tokens: give shorter questions."
-        )
-    draws = draw(system, split, samples, repeats=repeats, seed=seed, on_rows=on_rows)
-    by_id = {example.id: example for example in examples}
-    answered = tuple(by_id[row_id] for row_id in split.ids)
-    return answered, split, draws
-
-
-def examples_of(
-    system: System, rows: Sequence[Example] | Data, *, given: ColumnNames | None = None, answers: bool = False
-) -> Sequence[Example]:
-    """Return rows as examples, reading them for a fitted system unless they have been read already."""
-    if _are_read(rows):
-        return cast(Sequence[Example], rows)
-    return load_questions(cast(Data, rows), system.task, given=given, answers=answers)
-
-
-def _are_read(rows: Sequence[Example] | Data) -> bool:
-    return isinstance(rows, list | tuple) and all(isinstance(row, Example) for row in rows)
 
 
 def calibration_rows(

@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 from torch import Tensor
 
 from bara_pyro.data import (
     ColumnNames,
+    EncodedSplit,
     Example,
     Task,
     as_asked,
@@ -104,6 +106,51 @@ def predict(
     given_rows, lost = carried(table)
     notes = [*reading_notes(run.config, run.backbone, split, "given"), *lost]
     return Answers(rows, notes, [given_rows[i] for i in places], run.task.names or run.task.labels)
+
+
+def answers_drawn(
+    system: System,
+    examples: Sequence[Example] | Data,
+    name: str,
+    samples: int,
+    *,
+    repeats: int = 1,
+    seed: int | None = None,
+    on_rows: OnRows | None = None,
+) -> tuple[tuple[Example, ...], EncodedSplit, Tensor]:
+    """Return the rows that are short enough, with the log-probabilities of every posterior draw.
+
+    Arguments and errors are those of `runs.asked.ask`; for `repeats` see `core.prediction.predict`.
+
+    Returns:
+        The rows, the rows as token ids, and log-probabilities of the answers that each row offers, float64,
+        `S x n x C`.
+    """
+    require_answers(system.config)
+    examples = examples_of(system, examples)
+    split = encode_rows(system.config, system.backbone, system.task, examples)
+    if not len(split):
+        raise DataError(
+            f"Every question of the {name} rows is longer than {longest(system.config, system.backbone)} "
+            "tokens: give shorter questions."
+        )
+    draws = draw(system, split, samples, repeats=repeats, seed=seed, on_rows=on_rows)
+    by_id = {example.id: example for example in examples}
+    answered = tuple(by_id[row_id] for row_id in split.ids)
+    return answered, split, draws
+
+
+def examples_of(
+    system: System, rows: Sequence[Example] | Data, *, given: ColumnNames | None = None, answers: bool = False
+) -> Sequence[Example]:
+    """Return rows as examples, reading them for a fitted system unless they have been read already."""
+    if are_read(rows):
+        return cast(Sequence[Example], rows)
+    return load_questions(cast(Data, rows), system.task, given=given, answers=answers)
+
+
+def are_read(rows: Sequence[Example] | Data) -> bool:
+    return isinstance(rows, list | tuple) and all(isinstance(row, Example) for row in rows)
 
 
 def answers_of(draws: Tensor, examples: Sequence[Example], task: Task) -> list[Json]:
