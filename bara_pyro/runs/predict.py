@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import TypeGuard, cast
 
 from torch import Tensor
 
@@ -94,18 +94,14 @@ def predict(
     require_answers(run.config)
     table = read_rows(data, run.task, given)
     examples = load_questions(table, run.task, given=given)
-    split = encode_rows(run.config, run.backbone, run.task, examples)
-    if not len(split):
-        raise DataError(
-            f"Every question is longer than {longest(run.config, run.backbone)} tokens: give shorter ones."
-        )
-    draws = draw(run, split, SAMPLES if samples is None else samples, seed=seed, on_rows=on_rows)
-    place = {example.id: i for i, example in enumerate(examples)}
-    places = [place[row_id] for row_id in split.ids]
-    rows = answers_of(draws, [examples[i] for i in places], run.task)
     given_rows, lost = carried(table)
+    columns = {example.id: row for example, row in zip(examples, given_rows, strict=True)}
+    samples = SAMPLES if samples is None else samples
+    answered, split, draws = answers_drawn(run, examples, "given", samples, seed=seed, on_rows=on_rows)
     notes = [*reading_notes(run.config, run.backbone, split, "given"), *lost]
-    return Answers(rows, notes, [given_rows[i] for i in places], run.task.names or run.task.labels)
+    given_columns = [columns[example.id] for example in answered]
+    rows = answers_of(draws, answered, run.task)
+    return Answers(rows, notes, given_columns, run.task.names or run.task.labels)
 
 
 def answers_drawn(
@@ -127,29 +123,21 @@ def answers_drawn(
         `S x n x C`.
     """
     require_answers(system.config)
-    examples = examples_of(system, examples)
-    split = encode_rows(system.config, system.backbone, system.task, examples)
+    rows = examples if are_read(examples) else load_questions(cast(Data, examples), system.task)
+    split = encode_rows(system.config, system.backbone, system.task, rows)
     if not len(split):
         raise DataError(
             f"Every question of the {name} rows is longer than {longest(system.config, system.backbone)} "
             "tokens: give shorter questions."
         )
     draws = draw(system, split, samples, repeats=repeats, seed=seed, on_rows=on_rows)
-    by_id = {example.id: example for example in examples}
+    by_id = {example.id: example for example in rows}
     answered = tuple(by_id[row_id] for row_id in split.ids)
     return answered, split, draws
 
 
-def examples_of(
-    system: System, rows: Sequence[Example] | Data, *, given: ColumnNames | None = None, answers: bool = False
-) -> Sequence[Example]:
-    """Return rows as examples, reading them for a fitted system unless they have been read already."""
-    if are_read(rows):
-        return cast(Sequence[Example], rows)
-    return load_questions(cast(Data, rows), system.task, given=given, answers=answers)
-
-
-def are_read(rows: Sequence[Example] | Data) -> bool:
+def are_read(rows: Sequence[Example] | Data) -> TypeGuard[Sequence[Example]]:
+    """Return whether rows are examples, and not yet to be read."""
     return isinstance(rows, list | tuple) and all(isinstance(row, Example) for row in rows)
 
 
