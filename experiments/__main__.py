@@ -16,7 +16,7 @@ from experiments.page.spec import find_study
 
 COMMANDS = {
     "paper": "experiments.paper.command",
-    "intervals": "experiments.page.intervals",
+    "intervals": "experiments.engine.differences",
     "report": "experiments.page.report",
 }
 

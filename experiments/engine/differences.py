@@ -10,6 +10,7 @@ others are secondary: their verdicts rest on p-values after Holm's correction fo
 counts once, whichever is the reference), while their intervals are, as usual, each by itself.
 """
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,12 +21,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bara_pyro.cli.terminal import say
 from bara_pyro.errors import DataError
 from bara_pyro.metrics import Interval, TaskDifference, crossed_interval, holm
 from bara_pyro.metrics.base import compared, rows_of
 from bara_pyro.metrics.bootstrap import drawn_scores, plain_scores
-from experiments.engine.results import RESULTS, Results, read_results
-from experiments.engine.rows import RunRows, rows_of_study
+from experiments.engine.arguments import command_line
+from experiments.engine.results import RESULTS, Results, read_results, results_option, stored_names
+from experiments.engine.rows import RunRows, lacking, rows_of_study
 
 METRICS = ("acc", "ece", "nll", "brier")
 AVERAGE = "average"
@@ -90,18 +93,9 @@ def compare(
                     "level": level,
                     "resamples": resamples,
                 }
-                entries.append(about | _entry([s.difference(arm, reference) for s in scores], level))
+                entries.append(about | _entry(arm, reference, scores, level))
     _judge(entries, primary, level)
     return entries
-
-
-@dataclass(frozen=True)
-class Difference:
-    """Arm - reference on one task: `seeds` that both have, and what is known of each metric."""
-
-    trained_on: str
-    seeds: list[int]
-    metrics: list[TaskDifference]
 
 
 @dataclass(frozen=True)
@@ -126,13 +120,12 @@ class Scores:
         """Return the seeds that both have."""
         return sorted(seed for name, seed in self.place if name == arm and (reference, seed) in self.place)
 
-    def difference(self, arm: str, reference: str) -> Difference:
-        """Return arm - reference over the seeds that both have."""
+    def difference(self, arm: str, reference: str) -> list[TaskDifference]:
+        """Return arm - reference over the seeds that both have, for each metric."""
         seeds = self.shared_seeds(arm, reference)
         ours, theirs = ([self.place[name, seed] for seed in seeds] for name in (arm, reference))
         plain, drawn = self.plain[ours] - self.plain[theirs], self.drawn[:, ours] - self.drawn[:, theirs]
-        known = [TaskDifference(plain[:, i], drawn[:, :, i], self.clusters) for i in range(len(METRICS))]
-        return Difference(self.trained_on, seeds, known)
+        return [TaskDifference(plain[:, i], drawn[:, :, i], self.clusters) for i in range(len(METRICS))]
 
 
 def _score(task: str, runs: Sequence[RunRows], resamples: int, seed: int) -> Scores:
@@ -175,13 +168,15 @@ def _named(run: RunRows) -> str:
     return f"{run.arm} (seed {run.seed})"
 
 
-def _entry(tasks: Sequence[Difference], level: float) -> dict[str, Any]:
+def _entry(arm: str, reference: str, tasks: Sequence[Scores], level: float) -> dict[str, Any]:
     """Return all metrics of a difference averaged over tasks; by seed over those that all tasks have."""
-    shared = sorted(set.intersection(*(set(task.seeds) for task in tasks)))
-    places = [[task.seeds.index(seed) for seed in shared] for task in tasks]
+    seeds = [task.shared_seeds(arm, reference) for task in tasks]
+    shared = sorted(set.intersection(*map(set, seeds)))
+    places = [[own.index(seed) for seed in shared] for own in seeds]
+    differences = [task.difference(arm, reference) for task in tasks]
     entry: dict[str, Any] = {"seeds": shared}
     for i, metric in enumerate(METRICS):
-        known = [task.metrics[i] for task in tasks]
+        known = [metrics[i] for metrics in differences]
         if all(bool(one.by_seed.isfinite().all()) for one in known):
             by_seed = torch.stack([one.by_seed[place] for one, place in zip(known, places, strict=True)])
             # Shifted rows are asked of the same trained models as the task's own: these are one training.
@@ -297,3 +292,27 @@ def compared_again(stored: Results) -> list[dict[str, Any]]:
     rows = [run for run in rows_of_study(stored.name, stored.folder) if run.tested_on in tasks]
     references = list(dict.fromkeys(entry["reference"] for entry in entries))
     return compare(rows, references, Contrast(*declared[0]) if declared else None)
+
+
+def recompute(results: Path = RESULTS) -> list[str]:
+    """Compute the comparisons of all studies again and write what differs; return a line on each study."""
+    lines = []
+    for stored in (read_results(name, results) for name in stored_names(results)):
+        if stored.comparisons and (missing := lacking(stored.name, results)):
+            lines.append(f"{stored.name}: not recomputed, the rows of {len(missing)} runs are not stored")
+        elif stored.comparisons:
+            entries = json.loads(json.dumps(compared_again(stored)))  # as they are stored
+            same = entries == stored.comparisons
+            lines.append(f"{stored.name}: {len(entries)} comparisons, {'as stored' if same else 'changed'}")
+            if not same:
+                stored.comparisons = entries
+                stored.write()
+    return lines
+
+
+def main() -> None:
+    """Compute every interval of the pages again, from the rows that are stored; no run is needed."""
+    parser = command_line(main.__doc__)
+    results_option(parser)
+    for line in recompute(parser.parse_args().out):
+        say(line)

@@ -199,14 +199,12 @@ class Study:
         arms: arm -> task -> seed -> record, in the order in which they were written.
         settings: what all its runs share.
         comparisons: what `experiments.engine.differences` found.
-        folder: of the results, in which its rows are.
     """
 
     name: str
     arms: Arms
     settings: dict[str, Any]
     comparisons: list[dict[str, Any]]
-    folder: Path = RESULTS
 
     @property
     def tasks(self) -> list[str]:
@@ -236,11 +234,12 @@ def write_study(
 ) -> Path:
     """Write down a study of arms and return the path; records that are stored and not given stay.
 
-    A run has `hash`, `arm`, `task` and `seed`; two arms may share one. A `DataError` where a run lacks one of
-    these, or an arm has two runs of one task and seed.
+    A run has `hash`, `arm`, `task` and `seed`; two arms may share one. A `DataError` where an arm has two
+    runs of one task and seed.
     """
-    check_runs(name, runs)
     entries = {f"{run['arm']} {run['task']} {run['seed']}": {key: run[key] for key in RUN} for run in runs}
+    if len(entries) < len(runs):
+        raise DataError(f"An arm of {name} has two runs of one task and seed: give each arm its own name.")
     path = results_path(name, folder)
     with changing(path) as store:
         store.sets[name] = Results(name, folder, dict(settings), entries, [dict(one) for one in comparisons])
@@ -250,35 +249,19 @@ def write_study(
     return path
 
 
-def check_runs(name: str, runs: Sequence[Mapping[str, Any]]) -> None:
-    """Raise a `DataError` if a run lacks a key of `RUN` or equals another run in all of them."""
-    seen = set()
-    for run in runs:
-        if missing := [key for key in RUN if key not in run]:
-            raise DataError(f"A run of {name} has no {missing[0]!r}: give each its {', '.join(RUN)}.")
-        place = (run["arm"], run["task"], run["seed"])
-        if place in seen:
-            raise DataError(
-                f"The arm {place[0]!r} of {name} has two runs on {place[1]} with seed {place[2]}: "
-                "give each arm a name of its own."
-            )
-        seen.add(place)
-
-
 def load_study(name: str, folder: Path = RESULTS) -> Study:
-    """Read a study of arms and the records of its runs; a `DataError` where one is missing or another's."""
-    path = results_path(name, folder)
-    store = read_store(path)
-    if name not in store.sets:
-        raise DataError(f"{path} has no results of {name!r}: run the study.")
-    found = store.sets[name]
-    runs = list(found.entries.values())
-    check_runs(name, runs)
+    """Read a study of arms and the records of its runs; a `DataError` where one is missing."""
+    found, records = read_results(name, folder), read_store(results_path(name, folder)).records
     arms: Arms = {}
-    for run in runs:
-        seeds = arms.setdefault(run["arm"], {}).setdefault(run["task"], {})
-        seeds[run["seed"]] = _record(name, run, store.records)
-    return Study(name, arms, found.about, found.comparisons, folder)
+    for run in found.entries.values():
+        if run["hash"] not in records:
+            raise DataError(
+                f"The record {run['hash']} of {name} ({run['arm']} on {run['task']}, seed {run['seed']}) is "
+                "not stored: repeat the study."
+            )
+        record = checked(records[run["hash"]], f"the results of {name}")
+        arms.setdefault(run["arm"], {}).setdefault(run["task"], {})[run["seed"]] = record
+    return Study(name, arms, found.about, found.comparisons)
 
 
 def load_results(name: str, folder: Path = RESULTS) -> Results | Study:
@@ -286,19 +269,3 @@ def load_results(name: str, folder: Path = RESULTS) -> Results | Study:
     found = read_results(name, folder)
     runs = all(set(entry) == set(RUN) for entry in found.entries.values())
     return load_study(name, folder) if runs else found
-
-
-def _record(name: str, run: Mapping[str, Any], records: Mapping[str, Record]) -> Record:
-    key = run["hash"]
-    if key not in records:
-        raise DataError(
-            f"The record {key} of {name} ({run['arm']} on {run['task']}, seed {run['seed']}) is not stored: "
-            "repeat the study."
-        )
-    record = checked(records[key], f"the results of {name}")
-    if record["seed"] != run["seed"]:
-        raise DataError(
-            f"{name} has the record {key} as one of seed {run['seed']}, but it is of seed {record['seed']}: "
-            "repeat the study."
-        )
-    return record

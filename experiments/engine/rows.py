@@ -82,15 +82,6 @@ def rows_path(name: str, results: Path = RESULTS) -> Path:
     return results / f"{study_of(name)}.parquet"
 
 
-def sets_with_rows(name: str, results: Path = RESULTS) -> list[str]:
-    """Return the sets of results whose rows are kept with those of `name`."""
-    path = rows_path(name, results)
-    if not path.exists():
-        return []
-    with _reading(path):
-        return sorted(pq.read_table(path, columns=[SET]).column(SET).unique().to_pylist())
-
-
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
     """Raise a `DataError` where what is read within this is no file of rows."""
@@ -101,19 +92,11 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def write_rows(name: str, runs: Iterable[RunRows], results: Path = RESULTS) -> None:
-    """Write the rows of all runs of a set of results, those of other sets stay.
-
-    They are in the order of their places: the same rows are the same bytes.
-    """
-    path = rows_path(name, results)
+    """Write the rows of all runs of a study, in the order of their places: same rows, same bytes."""
     own = sorted(runs, key=lambda run: run.place)
+    tables = [_table(name, run, samples) for run in own for samples in run.log_probs]
     with locked(results):
-        known = sets_with_rows(name, results)
-        tables = [pq.read_table(path, filters=[(SET, "==", one)]) for one in known if one != name]
-        parts = [_table(name, run, samples) for run in own for samples in run.log_probs]
-        tables.append(pa.concat_tables(parts, promote_options="default"))
-        tables.sort(key=lambda part: part[SET][0].as_py())
-        _write(pa.concat_tables(tables, promote_options="default"), path)
+        _write(pa.concat_tables(tables, promote_options="default"), rows_path(name, results))
 
 
 def _write(table: pa.Table, path: Path) -> None:

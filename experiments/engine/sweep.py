@@ -112,10 +112,6 @@ class Run:
         """Return the shifted tasks that it is still to be evaluated on."""
         return [name for name in self.shifted if "failed" not in record and not self._on(record, name)]
 
-    def done(self, record: Record | None) -> bool:
-        """Return whether there is nothing left to do."""
-        return record is not None and not self.lacks(record)
-
     def failures(self, record: Record) -> list[str]:
         """Return a line for each part of the run that failed."""
         if "failed" in record:
@@ -157,13 +153,12 @@ def sweep(
     runs = {run.name: run for run in asked}
     for run in runs.values() if retry_failed else ():
         run.forget_failures()
-    there = {name: run.record() for name, run in runs.items()}
-    records = {name: record for name, record in there.items() if record is not None}
+    records = {name: record for name, run in runs.items() if (record := run.record()) is not None}
     check_language_models(records.values())
     others = [r.get("code") for r in records.values() if not same_code(r.get("code"), code_state())]
     if others:
         say(f"{len(others)} of {len(records)} finished runs are of other code ({in_words(others[0])}): kept.")
-    left = [run for name, run in runs.items() if not run.done(there[name])]
+    left = [run for name, run in runs.items() if name not in records or run.lacks(records[name])]
     begun = time.perf_counter()
     for number, (run, result) in enumerate(LAUNCHERS[launcher](work, left, workers), 1):
         record = record_loss(run, result.reason) if isinstance(result, Lost) else result

@@ -62,40 +62,32 @@ def name_rows(axes: Axes, names: Iterable[str], heading: str) -> None:
     axes.set_ylim(len(labels) - 0.5, -0.5)
 
 
-def difference_figure(entries: Sequence[Mapping[str, Any]], reference: str, metric: str = "nll") -> Figure:
-    """Draw each arm's difference to the reference: the average with its interval, the tasks as small marks.
+def difference_figure(entries: Sequence[Mapping[str, Any]], reference: str) -> Figure:
+    """Draw each arm's difference in NLL to the reference: the average with its interval, tasks as marks.
 
     The mark is filled where the interval does not cover zero. Infinite differences are left out.
     """
-    found = [e for e in entries if e["reference"] == reference and e[metric]["difference"] is not None]
+    found = [e for e in entries if e["reference"] == reference and e["nll"]["difference"] is not None]
     tasks = list(dict.fromkeys(e["task"] for e in found if e["task"] != AVERAGE))
     main = AVERAGE if any(e["task"] == AVERAGE for e in found) else tasks[0] if len(tasks) == 1 else None
-    arms = [arm for arm in in_order(dict.fromkeys(e["arm"] for e in found if e["task"] == main))]
+    arms = in_order(dict.fromkeys(e["arm"] for e in found if e["task"] == main))
     if not arms:
-        raise DataError(f"There is no difference to {display(reference)} in {metric} to draw.")
+        raise DataError(f"There is no difference to {display(reference)} in NLL to draw.")
     figure = new_figure(PAGE, 0.3 * len(arms) + 1.6)
     axes = figure.add_subplot()
     for place, arm in enumerate(arms):
         for e in (e for e in found if e["arm"] == arm):
-            value = e[metric]
-            if e["task"] != main:
-                axes.plot(value["difference"], place, "|", color=GREY, markersize=9, label=e["task"])
-                continue
-            draw_difference(axes, place, value)
+            if e["task"] == main:
+                draw_difference(axes, place, e["nll"])
+            else:
+                axes.plot(e["nll"]["difference"], place, "|", color=GREY, markersize=9, label=e["task"])
     axes.axvline(0, color=INK, linewidth=0.9, linestyle="--")
-    unit = {"nll": " (nats)", "acc": " (points)", "ece": " (points)"}.get(metric, "")
-    name_rows(axes, map(display, arms), f"{metric.upper()} minus that of {display(reference)}{unit}")
-    _legend_of_differences(figure, found[0]["level"], main)
-    return figure
-
-
-def _legend_of_differences(figure: Figure, level: float, main: str | None) -> None:
+    name_rows(axes, map(display, arms), f"NLL minus that of {display(reference)} (nats)")
     mark: dict[str, Any] = {"marker": "o", "color": INK, "linestyle": "none"}
-    what = "mean over tasks" if main == AVERAGE else str(main)
-    handles = [
-        Line2D([], [], label=f"{what}, {100 * level:g} % interval", **mark),
-        Line2D([], [], markerfacecolor="white", label="covers zero", **mark),
-    ]
+    what = f"{'mean over tasks' if main == AVERAGE else main}, {100 * found[0]['level']:g} % interval"
+    handles = [Line2D([], [], label=what, **mark)]
+    handles.append(Line2D([], [], markerfacecolor="white", label="covers zero", **mark))
     if main == AVERAGE:
         handles.append(Line2D([], [], marker="|", color=GREY, linestyle="none", label="one task"))
     legend_of(figure, handles=handles, loc="outside upper center", ncols=3)
+    return figure

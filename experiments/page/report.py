@@ -34,6 +34,7 @@ CLAIMS = Path(__file__).with_name("claims")
 # Documents of which a part is written from results.
 CLAIMED = ("README.md", "docs/index.md", "docs/limits.md", "docs/paper.md")
 WIDTH = 110
+AGAIN = "python -m experiments report"
 NOTHING: Mapping[str, str] = MappingProxyType({})
 # Of templates; settings stand in code spans, and links, arXiv ids and names of models are no results.
 TAG = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.DOTALL)
@@ -202,16 +203,11 @@ def problems(root: Path = ROOT) -> list[str]:
     written = {*(docs / "results").glob("*.md"), *figures}
     for path, text in texts.items():
         if not path.exists() or path.read_text() != text:
-            lines.append(f"{path.relative_to(root)} is not that of the stored results: "
-                         "python -m experiments report")  # fmt: skip
-    lines += [
-        f"{path.relative_to(root)} is missing: python -m experiments report"
-        for path in drawn
-        if not path.exists()
-    ]
-    return lines + [
-        f"{path.relative_to(root)} has no results behind it." for path in written - drawn - set(texts)
-    ]
+            lines.append(f"{path.relative_to(root)} is not that of the stored results: {AGAIN}")
+    missing = [path for path in drawn if not path.exists()]
+    lines += [f"{path.relative_to(root)} is missing: {AGAIN}" for path in missing]
+    alone = written - drawn - set(texts)
+    return lines + [f"{path.relative_to(root)} has no results behind it." for path in alone]
 
 
 def own_pages(results: Path) -> list[Path]:
@@ -233,12 +229,9 @@ def own_pages(results: Path) -> list[Path]:
 def main() -> None:
     """Write the pages, or check them."""
     parser = command_line(__doc__)
-    parser.add_argument(
-        "--check", action="store_true", help="write nothing; an error where something is wrong"
-    )
-    parser.add_argument(
-        "--out", metavar="DIR", type=Path, help="of the results there; default: the committed ones"
-    )
+    add = parser.add_argument
+    add("--check", action="store_true", help="write nothing; an error where something is wrong")
+    add("--out", metavar="DIR", type=Path, help="of the results there; default: the committed ones")
     args = parser.parse_args()
     if args.out is not None:
         if args.check:

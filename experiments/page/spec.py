@@ -11,6 +11,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,9 @@ from bara_pyro.cli.terminal import show
 from experiments.engine.arguments import experiment_parser, preset
 from experiments.engine.differences import COMPARISONS, Comparisons
 from experiments.engine.methods import chosen
-from experiments.engine.results import Results, Study, load_study, results_path, study_names
+from experiments.engine.results import Study, load_study, results_path, study_names
 from experiments.engine.run import Arms, run_study
 from experiments.page.parts import Part, tables_of
-
-
-def about(results: Results) -> Mapping[str, Any]:
-    """Return what all entries of a set of results share."""
-    return results.about
 
 
 @dataclass(frozen=True)
@@ -45,7 +41,7 @@ class StudySpec:
     setup: str
     main: Callable[[], None]
     parts: Callable[[Any], Iterable[Part]]
-    facts: Callable[[Any], Mapping[str, Any]] = about
+    facts: Callable[[Any], Mapping[str, Any]] = attrgetter("about")
 
 
 def tuned(args: Namespace) -> Arms:
@@ -84,17 +80,11 @@ def arm_study(
     def main() -> None:
         args = experiment_parser(about, methods=methods, tasks=tasks, steps=steps).parse_args()
         run_study(name, arms(args), args, comparisons)
-        show_tables(parts, name, args.out)
+        for table in (table for part in parts(load_study(name, args.out)) for table in tables_of(part)):
+            show(table)
 
     setup = f"{setup} {{facts}}"
     return StudySpec(title, setup, main, parts, run_facts)
-
-
-def show_tables(parts: Callable[[Study], Iterable[Part]], name: str, results: Path) -> None:
-    """Print the tables of a study of arms."""
-    for part in parts(load_study(name, results)):
-        for table in tables_of(part):
-            show(table)
 
 
 def run_facts(study: Study) -> dict[str, str]:

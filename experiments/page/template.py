@@ -62,25 +62,11 @@ FORMATS: dict[str, Callable[..., str]] = {
 } | {"percent": lambda value: fixed(100 * value)}
 
 
-class View:
-    """What templates see of a study: numbers."""
+class Entries:
+    """What templates see of a study of entries."""
 
-    def __init__(self, stored: Any) -> None:
+    def __init__(self, stored: Results) -> None:
         self._stored = stored
-
-    def value(self, *where: Any, **fields: Any) -> tuple[float, float]:
-        """Return mean and standard deviation of a number."""
-        raise NotImplementedError
-
-    def mean(self, *where: Any, **fields: Any) -> float:
-        """Return the mean, see `value`."""
-        return self.value(*where, **fields)[0]
-
-
-class Entries(View):
-    """A study of entries."""
-
-    _stored: Results
 
     def __getitem__(self, key: str) -> Any:
         return self._stored.entries[key]
@@ -96,11 +82,16 @@ class Entries(View):
             raise DataError(f"No entry of {self._stored.name} has {fields}.")
         return mean(found), stdev(found) if len(found) > 1 else 0.0
 
+    def mean(self, path: str, **fields: Any) -> float:
+        """Return the mean, see `value`."""
+        return self.value(path, **fields)[0]
 
-class Arms(View):
-    """A study of arms."""
 
-    _stored: Study
+class Arms:
+    """What templates see of a study of arms."""
+
+    def __init__(self, stored: Study) -> None:
+        self._stored = stored
 
     @property
     def arms(self) -> list[str]:
@@ -143,6 +134,10 @@ class Arms(View):
             raise DataError(f"{metric} of {arm} in {study.name} is {found!r}, no number.")
         return float(found), 0.0
 
+    def mean(self, *where: Any, **fields: Any) -> float:
+        """Return the mean, see `value`."""
+        return self.value(*where, **fields)[0]
+
     def versus(self, reference: str, arm: str, task: str = AVERAGE) -> dict[str, Any]:
         """Return the stored comparison of an arm with a reference, on a task or on average."""
         found = having(self._stored.comparisons, reference=reference, arm=arm, task=task)
@@ -155,13 +150,10 @@ class Arms(View):
         return 1 + sorted(self.arms, key=lambda a: self.mean(metric, a)).index(arm)
 
 
-class Search:
-    """A search for settings."""
-
-    def rank(self, method: str) -> int:
-        """Return a method's place by the lowest validation NLL of its trials, 1 the best."""
-        nll = {name: min(trial["nll"] for trial in found["trials"]) for name, found in load_choices().items()}
-        return 1 + sorted(nll, key=nll.__getitem__).index(method)
+def searched_rank(method: str) -> int:
+    """Return a method's place by the lowest validation NLL in the search for settings, 1 the best."""
+    nll = {name: min(trial["nll"] for trial in found["trials"]) for name, found in load_choices().items()}
+    return 1 + sorted(nll, key=nll.__getitem__).index(method)
 
 
 def at(value: Any, path: str) -> Any:
@@ -196,7 +188,7 @@ class Renderer:
             trim_blocks=True,
         )
         self._environment.filters |= FORMATS | {"display": display}
-        self._environment.globals = {"search": Search()}
+        self._environment.globals = {"searched_rank": searched_rank}
 
     def text(self, path: Path) -> str:
         """Return a template rendered.
@@ -213,6 +205,6 @@ class Renderer:
             raise DataError(f"{path}: {error}") from error
 
 
-def view_of(stored: Results | Study) -> View:
+def view_of(stored: Results | Study) -> Arms | Entries:
     """Return what templates see of what is stored."""
     return Arms(stored) if isinstance(stored, Study) else Entries(stored)

@@ -46,17 +46,7 @@ def over_seeds(seeds: Seeds, read: Read) -> Value:
         return None
     if failed := sum("failed" in record for record in seeds.values()):
         return "failed" if failed == len(seeds) else f"failed {failed}/{len(seeds)}"
-    return spread([number(read(record)) for record in seeds.values()])
-
-
-def spread(values: Sequence[float]) -> Value:
-    """Return a number of several seeds with its standard deviation; of one as it is, of none nothing.
-
-    >>> spread([1.0]), spread([1.0, 3.0])[0], spread([])
-    (1.0, 2.0, None)
-    """
-    if not values:
-        return None
+    values = [number(read(record)) for record in seeds.values()]
     return values[0] if len(values) == 1 else _with_spread(mean(values), values)
 
 

@@ -24,6 +24,7 @@ from bara_pyro.runs.assignments import assigned
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.system import find_device
 from bara_pyro.untrusted.files import read_json
+from experiments.engine.arguments import positive
 from experiments.engine.record import Record, read_record
 from experiments.engine.sweep import sweep
 from experiments.paper import alignment
@@ -56,25 +57,30 @@ def parser() -> ArgumentParser:
     add("--methods", nargs="+", choices=[*ARMS], metavar="METHOD",
         help=f"only these: {', '.join(ARMS)}; default: all that a table has")  # fmt: skip
     add("--tasks", nargs="+", metavar="TASK", help="only these data sets; default: all that a table has")
-    add("--seeds", type=int, default=3, metavar="N", help="repeat with the seeds 0 to N - 1; default: 3")
+    add("--seeds", type=positive, default=3, metavar="N", help="repeat with the seeds 0 to N - 1; default: 3")
     add("--data", type=Path, metavar="DIR",
         help="read DIR/<data set>/<split>.jsonl, in the hub's columns, instead of the hub")  # fmt: skip
     add("--prompt", choices=[*PROMPTS], default="bayesian-peft",
         help="prompts; default: %(default)s (published)")  # fmt: skip
     for option, (key, kind, words) in SETTINGS.items():
         add(option, type=kind, metavar="N", help=f"{words}; default: {PROTOCOL[key]} (published)")
-    add("--samples", type=int, metavar="S", help=f"posterior draws; default: {SAMPLES} (published)")
-    add("--train-rows", type=int, metavar="N", help="use the first N training rows; default: all published")
-    add("--test-rows", type=int, metavar="N", help="use the first N test rows; default: all")
+    add("--samples", type=positive, metavar="S", help=f"posterior draws; default: {SAMPLES} (published)")
+    add(
+        "--train-rows",
+        type=positive,
+        metavar="N",
+        help="use the first N training rows; default: all published",
+    )
+    add("--test-rows", type=positive, metavar="N", help="use the first N test rows; default: all")
     add("--judge", default=alignment.JUDGE, metavar="NAME",
         help="alignment: reward model, hub name or folder; default: %(default)s (published)")  # fmt: skip
-    add("--replies", type=int, default=alignment.REPLIES, metavar="N",
+    add("--replies", type=positive, default=alignment.REPLIES, metavar="N",
         help="alignment: replies for each prompt; default: %(default)s (published)")  # fmt: skip
-    add("--new-tokens", type=int, default=alignment.NEW_TOKENS, metavar="N",
+    add("--new-tokens", type=positive, default=alignment.NEW_TOKENS, metavar="N",
         help="alignment: most tokens of a reply; default: %(default)s")  # fmt: skip
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="any other setting; can be repeated")
     add("--device", default="cpu", metavar="NAME", help="cpu, cuda, cuda:1, mps; default: %(default)s")
-    add("--workers", type=int, default=1, metavar="N",
+    add("--workers", type=positive, default=1, metavar="N",
         help="runs at a time: with cuda by Ray, one a GPU, else processes; default: 1")  # fmt: skip
     add("--resume", action="store_true", help="continue in OUT; failed runs are tried again")
     add("--dry-run", action="store_true", help="print the plan, its cost and what is missing, and stop")
@@ -114,9 +120,6 @@ def planned(args: Namespace, setup: Setup) -> list[PaperRun]:
 
 def check(args: Namespace) -> None:
     """Raise a `ConfigError` for options that contradict each other or have no effect."""
-    for name in ("seeds", "workers", "train_rows", "test_rows", "samples", "replies", "new_tokens"):
-        if (value := getattr(args, name)) is not None and value < 1:
-            raise ConfigError(f"--{name.replace('_', '-')} is {value}: give at least 1.")
     if args.calibrate and not args.dry_run:
         raise ConfigError("--calibrate measures for a plan: add --dry-run.")
     known = {run.task for run in runs_of(TABLES, [*ARMS], 1)}

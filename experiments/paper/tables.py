@@ -169,6 +169,11 @@ OVER_TASKS = three(lambda read: average(over_seeds(read, task) for task in TRAIN
 # The tables --------------------------------------------------------------------------------------------
 
 
+def one(caption: str, groups: Sequence[RowGroup], columns: Mapping[Column, Cell]) -> list[TablePart]:
+    """Return the part of a table that has one."""
+    return [TablePart(caption, groups, columns)]
+
+
 def by_method(published: Mapping[str, Sequence[Any]], *rivals: str, variant: str = "") -> list[RowGroup]:
     """Return a group for each method of the paper; `variant` is that of the arms of these rivals."""
     return [
@@ -245,52 +250,46 @@ TABLES = {
         "Memory and time",
         ("scalabl", "blob", *BARA),
         ("winogrande_s",),
-        [
-            TablePart(
-                "WG-S. Inference here: S = 0 and the most draws. The paper's GPU is an RTX PRO 6000",
-                by_method(PUBLISHED["efficiency"]),
-                {
-                    Column("memory", "peak GPU memory", "GiB"): on_wgs(lambda r: r["peak_gib"]),
-                    Column("train", "training", "s", ".0f"): on_wgs(lambda r: r["wall_clock_train_s"]),
-                    Column("test", "inference", "s", ".0f"): on_wgs(lambda r: r["wall_clock_evaluate_s"]),
-                },
-            )
-        ],
+        one(
+            "WG-S. Inference here: S = 0 and the most draws. The paper's GPU is an RTX PRO 6000",
+            by_method(PUBLISHED["efficiency"]),
+            {
+                Column("memory", "peak GPU memory", "GiB"): on_wgs(lambda r: r["peak_gib"]),
+                Column("train", "training", "s", ".0f"): on_wgs(lambda r: r["wall_clock_train_s"]),
+                Column("test", "inference", "s", ".0f"): on_wgs(lambda r: r["wall_clock_evaluate_s"]),
+            },
+        ),
     ),
     "prior": PaperTable(
         "Priors",
         BARA,
         ("winogrande_s",),
-        [
-            TablePart(
-                "WG-S. Sparsity here: share of products Φθ below 0.1",
-                bara_by("prior", "prior", PRIORS),
-                {
-                    Column("sparsity", "sparsity", "%"): on_wgs(lambda r: r["sparsity"].get("psi")),
-                    **three(on_wgs),
-                },
-            )
-        ],
+        one(
+            "WG-S. Sparsity here: share of products Φθ below 0.1",
+            bara_by("prior", "prior", PRIORS),
+            {
+                Column("sparsity", "sparsity", "%"): on_wgs(lambda r: r["sparsity"].get("psi")),
+                **three(on_wgs),
+            },
+        ),
         PRIORS,
     ),
     "hierarchy": PaperTable(
         "Global and local gates",
         BARA,
         TRAINED_ON,
-        [TablePart("Averages over the six data sets", bara_by("gates", "hierarchy", LATENTS), OVER_TASKS)],
+        one("Averages over the six data sets", bara_by("gates", "hierarchy", LATENTS), OVER_TASKS),
         LATENTS,
     ),
     "rank": PaperTable(
         "Parameter budgets",
         ("scalabl", "blob", *BARA),
         TRAINED_ON,
-        [
-            TablePart(
-                "Averages over the six data sets; ScalaBL and BLoB have rank 16",
-                by_method(PUBLISHED["rank"], "scalabl", "blob", variant="r16"),
-                {MILLIONS: parameters, **OVER_TASKS},
-            )
-        ],
+        one(
+            "Averages over the six data sets; ScalaBL and BLoB have rank 16",
+            by_method(PUBLISHED["rank"], "scalabl", "blob", variant="r16"),
+            {MILLIONS: parameters, **OVER_TASKS},
+        ),
         {"r16": RANKS["r16"]},
         ("scalabl", "blob"),
     ),
@@ -315,13 +314,11 @@ TABLES = {
         "Replies: best of n, programs, and the alignment tax",
         ("lora", "blob", "scalabl", *BARA),
         (alignment.TASK,),
-        [
-            TablePart(
-                alignment.CAPTION,
-                by_method(PUBLISHED["alignment"]),
-                {column: over_seeds(read, alignment.TASK) for column, read in alignment.COLUMNS.items()},
-            )
-        ],
+        one(
+            alignment.CAPTION,
+            by_method(PUBLISHED["alignment"]),
+            {column: over_seeds(read, alignment.TASK) for column, read in alignment.COLUMNS.items()},
+        ),
         {"": alignment.SETTINGS},
     ),
 }

@@ -19,20 +19,20 @@ from experiments.page.values import display
 WHOLE = ("demo",)  # written whole by one command
 
 
-def first(stored: Any, folder: Path) -> Any:
-    """Return the first arm or entry of what is stored, of one task and seed, in a folder without rows."""
+def first(stored: Any) -> Any:
+    """Return the first arm or entry of what is stored, of one task and seed."""
     if not isinstance(stored, Study):
         return Results(stored.name, stored.folder, stored.about, dict([next(iter(stored.entries.items()))]))
     arm, tasks = next(iter(stored.arms.items()))
     task, seeds = next(iter(tasks.items()))
     arms = {arm: {task: dict([next(iter(seeds.items()))])}}
-    return replace(stored, arms=arms, comparisons=[], folder=folder)
+    return replace(stored, arms=arms, comparisons=[])
 
 
 @pytest.mark.parametrize("study", sorted(stored_studies(RESULTS).keys() - {*WHOLE}))
-def test_a_page_is_of_what_is_there(study: str, tmp_path: Path) -> None:
+def test_a_page_is_of_what_is_there(study: str) -> None:
     spec = find_study(study)
-    found = first(load_results(study, RESULTS), tmp_path)
+    found = first(load_results(study, RESULTS))
     assert "|" in page(study, spec, found, "", None)  # a table
     for part in spec.parts(found):
         if isinstance(part, Picture):

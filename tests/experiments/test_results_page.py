@@ -10,14 +10,13 @@ import pytest
 from study_cases import invent, rows_of
 
 from bara_pyro.errors import DataError
-from experiments.engine.differences import METRICS, Comparisons, compare_study, write_comparisons
+from experiments.engine.differences import METRICS, Comparisons, compare_study, recompute, write_comparisons
 from experiments.engine.provenance import code_state, in_words
 from experiments.engine.record import IDENTITY
 from experiments.engine.results import changing, load_study, read_results, results_path, write_study
 from experiments.engine.rows import collect, rows_path, write_rows
 from experiments.engine.sweep import Run, sweep
 from experiments.page import overview, report
-from experiments.page.intervals import recompute
 from experiments.page.report import claims, page, pages, problems
 from experiments.page.spec import find_study
 from experiments.page.tables import CORRECTED, UNCORRECTED, arms_table
@@ -217,4 +216,4 @@ def test_intervals_are_computed_again_where_all_rows_are(tmp_path: Path) -> None
     assert read_results("in_distribution", tmp_path).comparisons == found
     rows_path("in_distribution", tmp_path).unlink()
     (line,) = recompute(tmp_path)
-    assert line == "in_distribution: not recomputed, the rows of 12 runs are not stored until its next run"
+    assert line == "in_distribution: not recomputed, the rows of 12 runs are not stored"

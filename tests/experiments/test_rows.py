@@ -1,7 +1,6 @@
 """Stored rows: what went in comes out, once and in one order, and only where it is the record's own."""
 
 import json
-from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -21,7 +20,6 @@ from experiments.engine.rows import (
     read_rows,
     rows_of_study,
     rows_path,
-    sets_with_rows,
     write_rows,
 )
 
@@ -63,32 +61,10 @@ def test_the_same_rows_are_the_same_bytes(tmp_path):
     assert rows_path("study", tmp_path).read_bytes() == before
 
 
-def test_sets_of_one_study_share_a_file_and_leave_each_other_alone(tmp_path):
-    """The same rows are the same bytes, in whatever order the sets came, and with what is gone."""
-    two, four = run_rows(2), run_rows(4, arm="blob", task="u", tested_on="u", hash="cd34")
-    gone = run_rows(2, arm="ivon", seed=1, commit="7654321", hash="ef56")
-    sets = {"real_few": [four, two], "real": [two], "real_tuned": [replace(two, seed=3)]}
-    kept = []
-    for order in (sorted(sets), sorted(sets, reverse=True)):
-        for name in order:
-            write_rows(name, [gone, *sets[name]], tmp_path)
-            write_rows(name, sets[name], tmp_path)
-        assert sets_with_rows("real_tuned", tmp_path) == ["real", "real_few", "real_tuned"]
-        for name, runs in sets.items():
-            found = read_rows(name, tmp_path)
-            assert [run.place for run in found] == sorted(run.place for run in runs)
-            assert {run.log_probs[10].shape for run in found} == {run.log_probs[10].shape for run in runs}
-        kept.append(rows_path("real", tmp_path).read_bytes())
-        rows_path("real", tmp_path).unlink()
-    assert read_rows("real", tmp_path) == sets_with_rows("real", tmp_path) == []
-    assert kept[0] == kept[1]
-
-
 def test_pandas_reads_it_without_us(tmp_path):
-    write_rows("real_few", [run := run_rows(2)], tmp_path)
-    write_rows("real", [run_rows(2, seed=1)], tmp_path)
+    write_rows("real", [run := run_rows(2), run_rows(2, seed=1)], tmp_path)
     frame = pd.read_parquet(rows_path("real", tmp_path))
-    one = frame[(frame.results == "real_few") & (frame.arm == "lora") & (frame.S == 10)]
+    one = frame[(frame.seed == run.seed) & (frame.arm == "lora") & (frame.S == 10)]
     right = torch.tensor(one.log_odds_1.to_numpy() > 0).long().eq(torch.tensor(one.label.to_numpy()))
     assert 100 * right.double().mean() == pytest.approx(evaluate(run.log_probs[10], run.labels)["acc"])
 
@@ -168,11 +144,9 @@ def test_other_files_are_no_rows(tmp_path):
     pd.DataFrame({"arm": ["lora"]}).to_parquet(path)
     for content in (b"no", b"", whole[:-9], whole[: len(whole) // 2], path.read_bytes()):
         path.write_bytes(content)
-        for ask in (read_rows, lacking, sets_with_rows):
+        for ask in (read_rows, lacking):
             with pytest.raises(DataError, match=f"{path} does not hold the rows"):
                 ask("real", tmp_path)
-        with pytest.raises(DataError, match=f"{path} does not hold the rows"):
-            write_rows("real_few", [run_rows(2)], tmp_path)
         assert path.read_bytes() == content
 
 

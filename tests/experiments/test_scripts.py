@@ -10,6 +10,7 @@ from bara_pyro.methods import METHODS
 from bara_pyro.runs.config import RunConfig, load_config
 from experiments.engine.arguments import run_settings
 from experiments.engine.methods import studied
+from experiments.engine.results import load_study
 from experiments.page import spec
 from experiments.page.spec import find_study, run_facts, study_names
 
@@ -30,7 +31,7 @@ def asked_for(script: str, monkeypatch: pytest.MonkeyPatch) -> tuple[str, dict[s
     """Run a script without its runs; return the name, the arms and the arguments that it came to."""
     calls: list[Any] = []
     monkeypatch.setattr(spec, "run_study", lambda *given: calls.append(given[:3]))
-    monkeypatch.setattr(spec, "show_tables", lambda *_: None)
+    monkeypatch.setattr(spec, "load_study", lambda *_: load_study("untuned"))
     monkeypatch.setattr(sys, "argv", [script])
     study_of(script, monkeypatch).STUDY.main()
     (call,) = calls

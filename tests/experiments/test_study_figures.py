@@ -41,5 +41,5 @@ def test_differences_have_their_intervals(study: Study) -> None:
         assert line.get_markerfacecolor() == ("white" if found["low"] <= 0 <= found["high"] else INK)
     one = [{**e, "task": "only"} for e in study.comparisons if e["task"] == "micro-wgs"]
     assert len(difference_figure(one, "lora").axes[0].containers) == 2
-    with pytest.raises(DataError, match="no difference to BLoB in nll"):
+    with pytest.raises(DataError, match="no difference to BLoB in NLL"):
         difference_figure(study.comparisons, "blob")

@@ -4,10 +4,10 @@ python -m experiments demo --run runs/demo
 """
 
 import math
+from functools import partial
 from pathlib import Path
 
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from bara_pyro.cli.demo_page import METHODS, TRUTH
@@ -37,17 +37,9 @@ def parts(results: Results) -> list[Part]:
         "How often an answer is correct, for each level of confidence. Bars below the diagonal: the model "
         f"is overconfident. BaRA's probabilities are averages over {SAMPLES} posterior draws."
     )
-    return [
-        score_table(list(results.entries.values())),
-        Picture(lambda: reliability(results), "demo-reliability", caption),
-    ]
-
-
-def reliability(results: Results) -> Figure:
-    """Draw the reliability diagrams of LoRA and of BaRA's gate form."""
-    return reliability_diagram(
-        {title: stored_bins(results.entries[key]["reliability"]) for key, title in SHOWN.items()}
-    )
+    shown = {title: stored_bins(results.entries[key]["reliability"]) for key, title in SHOWN.items()}
+    draw = partial(reliability_diagram, shown)
+    return [score_table(list(results.entries.values())), Picture(draw, "demo-reliability", caption)]
 
 
 def stored_bins(stored: StoredBins) -> ReliabilityBins:
