@@ -75,12 +75,11 @@ def write_page(out: Path, system: System, rows: list[Json], quick: bool) -> None
 
 
 def _predicted(out: Path, samples: int, truth: Predictions | None) -> dict[str, Predictions]:
-    systems = {name: _predictions(out / method, samples) for method, name in METHODS.items()}
+    systems = {
+        name: log_probs_and_labels(read_predictions(out / method), str(samples))
+        for method, name in METHODS.items()
+    }
     return systems if truth is None else {**systems, TRUTH: truth}
-
-
-def _predictions(folder: Path, samples: int) -> Predictions:
-    return log_probs_and_labels(read_predictions(folder), str(samples))
 
 
 def _setting(system: System) -> str:

@@ -43,26 +43,23 @@ def score_rows(report: Json, name: str | None = None) -> list[Json]:
     return [{**common, "S": int(s), **scores} for s, scores in report["metrics"].items()]
 
 
-def baseline_rows(report: Json) -> list[Json]:
-    """Return the row of the baseline that always answers the most frequent class."""
-    # As text, so that the table marks the best of the methods and not the baseline.
-    return [{"method": "majority class", "acc": f"{report['majority_class']['acc']:.1f}"}]
-
-
 def show_scores(report: Json) -> None:
     """Print the table of scores, of classes with the majority class as a baseline.
 
     With `--verbose` it has columns for the parameter count and the gates.
     """
-    baseline = baseline_rows(report) if "majority_class" in report else []
-    terminal.show(score_table([*score_rows(report), *baseline], sizes=terminal.mode.verbose))
+    rows = score_rows(report)
+    if "majority_class" in report:
+        # As text, so that the table marks the best of the methods and not the baseline.
+        rows.append({"method": "majority class", "acc": f"{report['majority_class']['acc']:.1f}"})
+    terminal.show(score_table(rows, sizes=terminal.mode.verbose))
 
 
 def score_table(rows: Sequence[Json], *, sizes: bool = True) -> Table:
     """Return the table of scores, without the columns that no row has a value for.
 
     Args:
-        rows: rows from `score_rows` and `baseline_rows`.
+        rows: rows from `score_rows`, and those of baselines.
         sizes: show the parameter count and the percentages of gates that are off.
     """
     left_out = () if sizes else [column.key for column in SIZES]

@@ -171,7 +171,8 @@ def own_example(row: Row, row_id: str, columns: Columns, names: Sequence[str]) -
     """
     text = own_text(row, columns.text)
     context = own_context(row, columns)
-    cluster = "" if columns.cluster is None else _cluster(row.get(columns.cluster))
+    group = None if columns.cluster is None else row.get(columns.cluster)
+    cluster = "" if missing(group) else label_text(group, "its cluster")
     answer = None if columns.label is None else row.get(columns.label)
     if not names:
         key = columns.choices or "choices"
@@ -225,11 +226,6 @@ def _of_text(cell: str) -> object:
     if bar and PRINTED.match(first) and sum(map(first.count, "[({")) > sum(map(first.count, "])}")):
         raise DataError(f"its options {shown(cell)} are not valid JSON: write the list with json.dumps.")
     return cell.split("|") if bar else cell
-
-
-def _cluster(value: object) -> str:
-    """Return a row's cluster, or an empty text if it has none."""
-    return "" if missing(value) else label_text(value, "its cluster")
 
 
 def own_text(row: Row, key: str) -> str:

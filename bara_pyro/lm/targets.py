@@ -64,11 +64,6 @@ def _linears(lm: PreTrainedModel) -> dict[str, nn.Module]:
     return {name: layer for name, layer in linears.items() if id(layer) in text}
 
 
-def _mixtures(lm: PreTrainedModel) -> tuple[str, ...]:
-    """Return the path prefixes of all mixtures of experts, including routers and shared experts."""
-    return tuple(f"{name}." for name, layer in lm.named_modules() if hasattr(layer, "experts"))
-
-
 def _select(
     pattern: str | Sequence[str], linears: dict[str, nn.Module], head: str, mixtures: tuple[str, ...]
 ) -> list[str]:
@@ -150,7 +145,9 @@ def find_targets(
             *DEFAULT_TARGETS.get(lm.config.get_text_config().model_type, FALLBACK_TARGETS),
             head,
         )
-    names = _select(target_modules, linears, head, _mixtures(lm))
+    # Path prefixes of mixtures of experts, including routers and shared experts.
+    mixtures = tuple(f"{name}." for name, layer in lm.named_modules() if hasattr(layer, "experts"))
+    names = _select(target_modules, linears, head, mixtures)
     if not names:
         raise BackboneError("target_modules is empty: name at least one linear layer to adapt.")
     if top_layers is not None:

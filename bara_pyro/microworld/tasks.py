@@ -88,8 +88,10 @@ def _draw_rows(spec: TaskSpec, world: World, split: Split, size: int, seed: int)
         question = next(questions)
         if question.key in rows:
             continue
-        settled = split == "train" and question.who
-        label = _settled_answer(question, f"{seed}{where}") if settled else _any_answer(question, rng)
+        if split == "train" and question.who:
+            label = _settled_answer(question, f"{seed}{where}")
+        else:
+            label = rng.choices(range(len(question.truth)), weights=question.truth)[0]
         rows[question.key] = Example(
             f"{spec.name}-{split}-{len(rows):05d}{where}",
             question.text,
@@ -99,10 +101,6 @@ def _draw_rows(spec: TaskSpec, world: World, split: Split, size: int, seed: int)
             cluster=(question.who or question.host) + where,
         )
     return list(rows.values())
-
-
-def _any_answer(question: Question, rng: random.Random) -> int:
-    return rng.choices(range(len(question.truth)), weights=question.truth)[0]
 
 
 def _settled_answer(question: Question, seed: str) -> int:

@@ -48,7 +48,7 @@ def peft_config(system: System) -> Json:
         "inference_mode": True,
         "r": config.adapter.r,
         "lora_alpha": config.adapter.lora_alpha,
-        "target_modules": _targets(system),
+        "target_modules": shortest(system.backbone.lm, [target.path for target in system.model.targets]),
     }
     if is_bara(system):
         ranks = {"rank_pattern": system.model.rank_pattern} if system.model.rank_pattern else {}
@@ -77,11 +77,6 @@ def lora_ranks(system: System) -> Json:
         return {}
     alphas = {path: c.lora_alpha * rank / c.r for path, rank in ranks.items()}
     return {"rank_pattern": ranks, "alpha_pattern": alphas}
-
-
-def _targets(system: System) -> list[str]:
-    """Return the last names of the adapted layers, or whole paths if these names matched more layers."""
-    return shortest(system.backbone.lm, [target.path for target in system.model.targets])
 
 
 def peft_name(name: str) -> str:

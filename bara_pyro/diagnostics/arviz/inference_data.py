@@ -129,7 +129,10 @@ def to_inference_data(
         _add_labels(arrays, drawn, torch.tensor(part.labels), system.model.num_data, coords)
     datasets = {group: dataset(group, values, coords) for group, values in arrays.items() if values}
     facts = _attributes(system, split, samples, seed, tau)
-    return container(datasets, facts if is_system else facts | _no_run(system))
+    if not is_system:  # a program and its guide, without the settings of a run
+        pair = f"{type(system.model).__name__}, {type(system.guide).__name__}"
+        facts |= {"method": pair, "config_hash": "", "split": GIVEN}
+    return container(datasets, facts)
 
 
 def _add_labels(
@@ -246,12 +249,6 @@ def _constants(system: System, part: EncodedSplit, split: str) -> Variables:
         "difficulty": torch.special.entr(truth).sum(dim=-1),
         "truth": truth,
     }
-
-
-def _no_run(system: System) -> Json:
-    """Return the attributes of a program and its guide, which have no run settings."""
-    pair = f"{type(system.model).__name__}, {type(system.guide).__name__}"
-    return {"method": pair, "config_hash": "", "split": GIVEN}
 
 
 def _attributes(system: System, split: str, samples: int, seed: int, tau: float) -> Json:
