@@ -20,10 +20,9 @@ from bara_pyro.methods import METHODS
 from bara_pyro.metrics import Uncertainty, decompose, posterior_predictive, stack_truth
 from bara_pyro.posthoc.distance import Distance, frozen_states
 from bara_pyro.runs.answers import carried
-from bara_pyro.runs.evaluate import OnRows
 from bara_pyro.runs.own_rows import trained_on
 from bara_pyro.runs.predict import answers_drawn, are_read
-from bara_pyro.runs.rows import reading_notes, some
+from bara_pyro.runs.rows import OnRows, reading_notes, some
 from bara_pyro.runs.system import System
 from bara_pyro.types import Fields, Measure
 

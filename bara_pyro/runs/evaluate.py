@@ -3,7 +3,7 @@
 import platform
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
@@ -26,7 +26,7 @@ from bara_pyro.runs.config import parse_config
 from bara_pyro.runs.manifest import METRICS, PREDICTIONS, check_kept, config_file, is_run
 from bara_pyro.runs.ownership import adding, check_replaceable
 from bara_pyro.runs.reply_scores import reply_rows, reply_scores
-from bara_pyro.runs.rows import Replies, reading_notes
+from bara_pyro.runs.rows import OnRows, Replies, reading_notes
 from bara_pyro.runs.system import System, count_parameters
 from bara_pyro.types import Json
 from bara_pyro.untrusted.files import read_json
@@ -34,7 +34,6 @@ from bara_pyro.untrusted.schemas import SCHEMA, RunFile
 
 # Rows and draws used to measure the sparsity of the gates.
 SPARSITY_ROWS, SPARSITY_DRAWS = 256, 10
-OnRows = Callable[[int], None]
 
 
 def draw(

@@ -27,7 +27,7 @@ def is_address(run: object) -> bool:
     return isinstance(run, str) and run.startswith(SCHEMES)
 
 
-def predict_remotely(address: str, data: "Data", on_rows: Callable[[int], None] | None = None) -> Answers:
+def predict_remotely(address: str, data: "Data", on_rows: Callable[[int], object] | None = None) -> Answers:
     """Predict the answers of rows with the run, the draws and the seed of a server.
 
     Rows without identifiers are named `row-1`, `row-2`, ..., as in `predict`, so that a row gets the

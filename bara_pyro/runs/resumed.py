@@ -8,9 +8,9 @@ from bara_pyro.errors import CheckpointError, ConfigError, DataError
 from bara_pyro.lm.backbone import Backbone
 from bara_pyro.runs.by_rows import calibrated, for_rows
 from bara_pyro.runs.config import OF_THE_MACHINE, RunConfig, differences, load_config
-from bara_pyro.runs.evaluate import OnRows
 from bara_pyro.runs.folder import stored_config
 from bara_pyro.runs.manifest import ADAPTER, START
+from bara_pyro.runs.rows import OnRows
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.settings import DEFAULT_METHOD
 from bara_pyro.types import Json
