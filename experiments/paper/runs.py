@@ -99,7 +99,10 @@ class PaperJob(Run):
         backbone = shared_backbone(self.config)
         if backbone.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(backbone.device)
-        return build_system(self.config, backbone, load_rows(self.setup, self.run.task))
+        system = build_system(self.config, backbone, load_rows(self.setup, self.run.task))
+        for name in self.shifted:
+            self.on(system, name).encoded("test")  # a row that cannot be read is an error before training
+        return system
 
     def on(self, system: System, name: str) -> System:
         """Return the fitted system with the rows of a shifted data set."""
