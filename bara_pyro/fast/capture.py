@@ -264,14 +264,11 @@ def captured(svi: SVI, record: Record | None = None) -> SVI:
 
 
 @contextmanager
-def replaying(svi: SVI, capture: bool) -> Iterator[None]:
-    """Make an inference record and replay its steps while the block runs, if `capture` is set.
+def replaying(svi: SVI) -> Iterator[None]:
+    """Make an inference record and replay its steps while the block runs.
 
     The recordings are freed at the end, with the gradients, whose memory belongs to them.
     """
-    if not capture:
-        yield
-        return
     captured(svi)
     try:
         yield

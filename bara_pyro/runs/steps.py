@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
@@ -163,7 +163,8 @@ def fit_steps(system: System, out: Path, ranks: Ranks, on_step: OnStep | None, s
     svi.ranks = ranks if ranks.size > 1 else None
     # The noise of training depends on the seed, not on random numbers drawn since the model was built.
     noise = noise_of(system.config.seed, 0 if svi.common_noise else ranks.rank)
-    with seeded(system.backbone.device, noise), replaying(svi, c.capture == "auto"):
+    capture = replaying(svi) if c.capture == "auto" else nullcontext()
+    with seeded(system.backbone.device, noise), capture:
         _fit(system, svi, c, out, ranks, on_step)
 
 

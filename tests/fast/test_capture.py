@@ -292,9 +292,8 @@ def test_widths_are_few_and_an_eighth_wider_at_most() -> None:
 
 def test_what_is_recorded_is_given_back_and_nothing_is_where_nobody_asks() -> None:
     svi = make("lora")
-    with replaying(svi, capture=False):
-        assert svi.replayed is None
-    with replaying(svi, capture=True):
+    assert svi.replayed is None
+    with replaying(svi):
         with pytest.warns(UserWarning, match="on a CPU"):
             svi.step(questions(0))
         svi.replayed = Captured(svi, Again())
