@@ -17,8 +17,14 @@ from bara_pyro.metrics.best_of_n import (
     win_rate_per_prompt,
 )
 from bara_pyro.metrics.bootstrap import paired_bootstrap
-from bara_pyro.metrics.conformal import PredictionSets, coverage, expected_coverage, prediction_sets
-from bara_pyro.metrics.detection import Detector, detector
+from bara_pyro.metrics.conformal import (
+    Detector,
+    PredictionSets,
+    coverage,
+    detector,
+    expected_coverage,
+    prediction_sets,
+)
 from bara_pyro.metrics.diversity import (
     SelfBleuDiversity,
     distinct_n,

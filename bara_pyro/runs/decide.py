@@ -140,7 +140,7 @@ def decide_detection(
         system: the fitted system that made the predictions.
         known: calibration rows.
         asked: rows to decide on.
-        alpha: see `bara_pyro.metrics.detection`.
+        alpha: see `bara_pyro.metrics.conformal`.
         by: the measure of uncertainty; default: `distance` if the run was trained with it, else `total`.
 
     Returns:
