@@ -1,4 +1,4 @@
-"""What studies know of the methods: their order and names in tables, kinds, and the settings chosen for them.
+"""What studies know of the methods: their order and names in tables, and the settings chosen for them.
 
 The settings were chosen on validation rows with six trials for each method: four learning rates, then at the
 best rate two values of a regularisation strength, or two rates half a step to either side. All trials are in
@@ -17,39 +17,33 @@ from bara_pyro.untrusted.files import read_json
 
 CHOICES = Path(__file__).parents[1] / "hyperparameters.json"
 
-# In the order of the tables: the name there, and what studies choose methods by: "main" (for studies that
-# cannot have all), "recalibrated", "ours".
-STUDIED: dict[str, tuple[str, ...]] = {
-    "lora": ("MLE (LoRA)", "main"),
-    "map_decoupled": ("MAP (weight decay)",),
-    "map_prior": ("MAP (Gaussian prior)",),
-    "mc_dropout": ("MC-Dropout", "main"),
-    "ensemble": ("Ensemble", "main"),
-    "laplace": ("Laplace", "main"),
-    "blob": ("BLoB", "main"),
-    "scalabl": ("ScalaBL", "main"),
-    "clora": ("C-LoRA",),
-    "fvae": ("FVAE-LoRA",),
-    "temperature": ("Temperature", "recalibrated"),
-    "ensemble_temperature": ("Ensemble, temperature",),
-    "tfb": ("TFB",),
-    "ivon": ("IVON",),
-    "vbll": ("VBLL",),
-    "polar_vbll": ("PoLAR-VBLL",),
-    "adalora": ("AdaLoRA",),
-    "bara": ("BaRA", "main", "ours"),
-    "bara-gate": ("BaRA gate", "main", "ours"),
+STUDIED = {
+    "lora": "MLE (LoRA)",
+    "map_decoupled": "MAP (weight decay)",
+    "map_prior": "MAP (Gaussian prior)",
+    "mc_dropout": "MC-Dropout",
+    "ensemble": "Ensemble",
+    "laplace": "Laplace",
+    "blob": "BLoB",
+    "scalabl": "ScalaBL",
+    "clora": "C-LoRA",
+    "fvae": "FVAE-LoRA",
+    "temperature": "Temperature",
+    "ensemble_temperature": "Ensemble, temperature",
+    "tfb": "TFB",
+    "ivon": "IVON",
+    "vbll": "VBLL",
+    "polar_vbll": "PoLAR-VBLL",
+    "adalora": "AdaLoRA",
+    "bara": "BaRA",
+    "bara-gate": "BaRA gate",
 }
+"""Name -> name in tables, in the order of the tables."""
 
 
 def studied() -> list[str]:
     """Return the registered methods that studies know, in the order of the tables."""
     return [name for name in STUDIED if name in METHODS]
-
-
-def tagged(*kinds: str) -> list[str]:
-    """Return the methods of one of these kinds, in the order of the tables."""
-    return [name for name, (_, *own) in STUDIED.items() if {*own}.intersection(kinds)]
 
 
 def in_order(names: Iterable[str]) -> list[str]:
@@ -60,7 +54,7 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 def display(method: str) -> str:
     """Return a method's name in tables, the given name if studies do not know it."""
-    return STUDIED[method][0] if method in STUDIED else method
+    return STUDIED.get(method, method)
 
 
 @cache

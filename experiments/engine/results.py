@@ -197,13 +197,11 @@ class Study:
 
     Attributes:
         arms: arm -> task -> seed -> record, in the order in which they were written.
-        settings: what all its runs share.
         comparisons: what `experiments.engine.differences` found.
     """
 
     name: str
     arms: Arms
-    settings: dict[str, Any]
     comparisons: list[dict[str, Any]]
 
     @property
@@ -261,7 +259,7 @@ def load_study(name: str, folder: Path = RESULTS) -> Study:
             )
         record = checked(records[run["hash"]], f"the results of {name}")
         arms.setdefault(run["arm"], {}).setdefault(run["task"], {})[run["seed"]] = record
-    return Study(name, arms, found.about, found.comparisons)
+    return Study(name, arms, found.comparisons)
 
 
 def load_results(name: str, folder: Path = RESULTS) -> Results | Study:

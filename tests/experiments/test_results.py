@@ -199,7 +199,7 @@ def test_arms_tasks_and_seeds_come_back_in_their_order(tmp_path: Path) -> None:
         record = study.arms[run["arm"]][run["task"]][run["seed"]]
         assert record["config_hash"] == run["hash"]
         assert record == records_of("some", tmp_path)[run["hash"]]
-    assert study.settings == {"steps": 1000, "seeds": 3}
+    assert read_results("some", tmp_path).about == {"steps": 1000, "seeds": 3}
     assert study.comparisons == [{"arm": "bara"}]
     assert len(study.records) == len(study.finished) == 18
 

@@ -16,7 +16,7 @@ from bara_pyro.untrusted.files import read_json
 from experiments.engine import sweep
 from experiments.engine.arguments import experiment_parser
 from experiments.engine.record import read_record
-from experiments.engine.results import find_results, load_study, results_path
+from experiments.engine.results import find_results, load_study, read_results, results_path
 from experiments.engine.rows import lacking, rows_of_study
 from experiments.engine.run import SEED, run_study
 
@@ -74,7 +74,7 @@ def test_what_is_not_asked_for_stays(base: dict[str, Any], tmp_path: Path) -> No
     run_study("some", {"lora": arms["lora"]}, args)
     assert load_study("some", results).arms == before.arms
     assert [run.place for run in rows_of_study("some", results)] == [run.place for run in rows]
-    assert load_study("some", results).settings["seeds"] == 2
+    assert read_results("some", results).about["seeds"] == 2
     args.steps = 5
     with pytest.raises(ConfigError, match="--steps 6, not 5"):
         run_study("some", arms, args)

@@ -44,7 +44,6 @@ def by_hand(arms: dict[str, dict[str, list[dict]]]) -> Study:
     return Study(
         "hand",
         {a: {t: dict(enumerate(records)) for t, records in tasks.items()} for a, tasks in arms.items()},
-        {},
         [],
     )
 

@@ -7,10 +7,10 @@ passes over the smallest data set. Default settings, three times the steps of th
 """
 
 from experiments.engine.arguments import preset
-from experiments.engine.methods import tagged
 from experiments.page.parts import main_table
 from experiments.page.spec import arm_study
 
+METHODS = ("lora", "mc_dropout", "ensemble", "laplace", "blob", "scalabl", "temperature", "bara", "bara-gate")
 STUDY = arm_study(
     "untuned",
     __doc__,
@@ -20,6 +20,6 @@ STUDY = arm_study(
     "evidence).",
     main_table,
     lambda args: {method: {"method": method, **preset({"train.lr": 1e-3})} for method in args.methods},
-    methods=tagged("main", "recalibrated"),
+    methods=METHODS,
     steps=3000,
 )
