@@ -18,6 +18,7 @@ MOVED = {
     "bara_pyro.core.targets": "bara_pyro.lm.targets",
     "bara_pyro.core.one_pass": "bara_pyro.posthoc.one_pass",
     "bara_pyro.diagnostics.bounds": "bara_pyro.extras.bounds",
+    "bara_pyro.diagnostics.gates.full_draws": "bara_pyro.diagnostics.full_draws",
     "bara_pyro.diagnostics.posterior.weighing": "bara_pyro.diagnostics.posterior.importance",
     "bara_pyro.generation": "bara_pyro.extras.replies.generation",
     "bara_pyro.harness": "bara_pyro.extras.lmeval.harness",

@@ -12,7 +12,7 @@ from bara_pyro.core.likelihood import require_answer_tokens
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data import EncodedSplit, Example, Task
 from bara_pyro.data.types import Batch
-from bara_pyro.diagnostics.gates.full_draws import Rows, wanted_rows
+from bara_pyro.diagnostics.full_draws import Rows, wanted_rows
 from bara_pyro.errors import ConfigError
 from bara_pyro.posthoc.corrections import Corrections
 from bara_pyro.runs.config import load_config

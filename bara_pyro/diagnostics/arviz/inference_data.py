@@ -33,7 +33,7 @@ from bara_pyro.data.types import Batch
 from bara_pyro.diagnostics.arviz.compat import Idata, container, psis_loo
 from bara_pyro.diagnostics.arviz.given import GIVEN, Pair, looked_at
 from bara_pyro.diagnostics.arviz.groups import Coords, Variables, dataset, module_coords, nbytes
-from bara_pyro.diagnostics.gates.full_draws import FullDraws, Rows, answers, full_draws
+from bara_pyro.diagnostics.full_draws import FullDraws, Rows, answers, full_draws
 from bara_pyro.diagnostics.gates.sparsity import TAU, check_tau
 from bara_pyro.errors import ConfigError, unknown
 from bara_pyro.guides.prior import PriorGuide
