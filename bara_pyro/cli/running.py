@@ -272,5 +272,6 @@ def run(
 def evaluate_with_progress(system: System, out: Path, label: str, **extra: object) -> Json:
     """Evaluate a fitted system with a progress bar; return what metrics.json holds."""
     rows = len(system.encoded(system.config.task.evaluate_on))
-    with progress(f"evaluate {label}", rows * len(system.config.predict.samples)) as advance:
+    draws = sum(max(samples, 1) for samples in system.config.predict.samples)
+    with progress(f"evaluate {label}", rows * draws) as advance:
         return evaluate_system(system, out, on_rows=advance, **extra)

@@ -12,8 +12,17 @@ from typing import TYPE_CHECKING, Protocol
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table as RichTable
+
+from bara_pyro.durations import spoken
 
 if TYPE_CHECKING:  # tables of results come with pictures, and those with matplotlib
     from bara_pyro.report.table import Table
@@ -57,29 +66,30 @@ class Advance(Protocol):
 
 
 @contextmanager
-def progress(description: str, total: int | None) -> Iterator[Advance]:
+def progress(description: str, total: int | None, *, even: bool = True) -> Iterator[Advance]:
     """Show progress on stderr: a bar on a terminal, otherwise a line every `EVERY` seconds.
 
     Args:
         description: the work.
         total: its steps; None if they are not known yet.
+        even: whether all steps take about as long. If so, the remaining time is shown.
     """
     if mode.quiet:
         yield lambda count=1, note="", completed=None, total=None: None
     elif errors.is_terminal:
-        with _bar(description, total) as advance:
+        with _bar(description, total, even) as advance:
             yield advance
     else:
-        yield _Lines(description, total)
+        yield _Lines(description, total, even)
 
 
 @contextmanager
-def _bar(description: str, total: int | None) -> Iterator[Advance]:
+def _bar(description: str, total: int | None, even: bool) -> Iterator[Advance]:
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=20),
         MofNCompleteColumn(),
-        TimeRemainingColumn(),
+        TimeRemainingColumn() if even else TimeElapsedColumn(),
         TextColumn("{task.fields[note]}", markup=False),
     )
     with Progress(*columns, console=errors) as bar:
@@ -97,9 +107,11 @@ def _bar(description: str, total: int | None) -> Iterator[Advance]:
 class _Lines:
     """Progress as lines, one every `EVERY` seconds."""
 
-    def __init__(self, description: str, total: int | None) -> None:
+    def __init__(self, description: str, total: int | None, even: bool) -> None:
         self.description, self.total, self.done = description, total, 0
         self._began = self._said = time.monotonic()
+        self._even = even
+        self._first: tuple[float, int] | None = None  # time and steps of the first call
 
     def __call__(
         self, count: int = 1, note: str = "", completed: int | None = None, total: int | None = None
@@ -110,8 +122,16 @@ class _Lines:
         if now - self._said >= EVERY:
             self._said = now
             of = "" if self.total is None else f" of {self.total}"
-            parts = [f"{self.done}{of}", f"{now - self._began:.0f} s", *([note] if note else [])]
-            remark(f"{self.description}: {', '.join(parts)}")
+            parts = [f"{self.done}{of}", f"{now - self._began:.0f} s", *self._left(now)]
+            remark(f"{self.description}: {', '.join([*parts, *([note] if note else [])])}")
+        self._first = self._first or (now, self.done)
+
+    def _left(self, now: float) -> list[str]:
+        """Return the remaining time, if it can be estimated; a resumed run begins at its first step here."""
+        began, before = self._first or (now, self.done)
+        if not self._even or self.total is None or self.done <= before:
+            return []
+        return [f"about {spoken((self.total - self.done) * (now - began) / (self.done - before))} to go"]
 
 
 def remark(text: str) -> None:

@@ -108,7 +108,7 @@ def evaluate_system(
     Args:
         system: fitted.
         out: folder of the run; by default nothing is written.
-        on_rows: called with the number of rows just done (each row counts once per S).
+        on_rows: called with the number of rows just done, times their draws.
         extra: further entries of metrics.json (for example `wall_clock_train_s`).
 
     Returns:
@@ -175,6 +175,11 @@ def check_whose(system: System, out: Path) -> None:
             )
 
 
+def _times_draws(on_rows: OnRows | None, samples: int) -> OnRows | None:
+    """Return a function that counts each row once for each of its draws, which take the time."""
+    return None if on_rows is None else lambda rows: on_rows(rows * max(samples, 1))
+
+
 Evaluated = tuple[Json, list[Json], dict[str, float]]
 """Entries of metrics.json, lines of predictions.jsonl, the sparsity of the gates."""
 
@@ -185,7 +190,7 @@ def _of_answers(system: System, split: EncodedSplit, name: str, on_rows: OnRows 
     predictive, epistemic = {}, {}
     scores = {}
     for samples in system.config.predict.samples:
-        draws = draw(system, split, samples, on_rows=on_rows)
+        draws = draw(system, split, samples, on_rows=_times_draws(on_rows, samples))
         predictive[samples] = posterior_predictive(draws)
         epistemic[samples] = decompose(draws).epistemic
         scores[str(samples)] = evaluate(predictive[samples], labels, truth)
@@ -201,7 +206,9 @@ def _of_answers(system: System, split: EncodedSplit, name: str, on_rows: OnRows 
 
 
 def _of_replies(system: System, split: Replies, on_rows: OnRows | None) -> Evaluated:
-    log_probs = {s: draw(system, split, s, on_rows=on_rows) for s in system.config.predict.samples}
+    log_probs = {
+        s: draw(system, split, s, on_rows=_times_draws(on_rows, s)) for s in system.config.predict.samples
+    }
     scores = {str(s): reply_scores(draws, split.counts) for s, draws in log_probs.items()}
     return {"metrics": scores}, reply_rows(split, log_probs), {}
 

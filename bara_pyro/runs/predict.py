@@ -48,6 +48,7 @@ def predict(
     seed: int | None = None,
     given: ColumnNames | None = None,
     on_rows: OnRows | None = None,
+    on_total: OnRows | None = None,
 ) -> Answers:
     """Predict the answers of new rows.
 
@@ -59,6 +60,7 @@ def predict(
         seed: seed of the draws; default: the run's seed.
         given: columns of the rows, if their names differ from the training rows'.
         on_rows: called after each batch with its number of rows.
+        on_total: called with the number of all rows before the first batch, but not with a server.
 
     Returns:
         The answers in order: `rows` has one dictionary per row with `id`, the most probable `label`, `probs`
@@ -97,6 +99,8 @@ def predict(
     given_rows, lost = carried(table)
     columns = {example.id: row for example, row in zip(examples, given_rows, strict=True)}
     samples = SAMPLES if samples is None else samples
+    if on_total is not None:
+        on_total(len(examples))
     answered, split, draws = answers_drawn(run, examples, "given", samples, seed=seed, on_rows=on_rows)
     notes = [*reading_notes(run.config, run.backbone, split, "given"), *lost]
     given_columns = [columns[example.id] for example in answered]

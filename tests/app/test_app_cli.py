@@ -142,8 +142,9 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(
             advance(completed=step, note=f"nll {step}")
     printed = capsys.readouterr()
     assert printed.out == ""
-    lines = printed.err.splitlines()
-    assert lines == [f"train: {step} of 100, {step} s, nll {step}" for step in (30, 60, 90)]
+    assert printed.err.splitlines() == [
+        f"train: {step} of 100, {step} s, about {100 - step} s to go, nll {step}" for step in (30, 60, 90)
+    ]
 
 
 def test_lists(bara: Bara) -> None:

@@ -94,7 +94,15 @@ def predict(
         system = load_system(run, backbone=model, device=device, with_rows=False)
         note_of_draws(system, samples=samples, seed=seed)
         with progress(title, None) as advance:
-            answers = answered(system, rows, samples=samples, seed=seed, given=columns, on_rows=advance)
+            answers = answered(
+                system,
+                rows,
+                samples=samples,
+                seed=seed,
+                given=columns,
+                on_rows=advance,
+                on_total=lambda total: advance(0, total=total),
+            )
     if output is not None:
         write_answers(output, answers)
         say_notes(answers.notes)
