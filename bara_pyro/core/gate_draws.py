@@ -128,9 +128,14 @@ def gate_draws(
         parts[0].phi,  # shared by all rows: it depends on the seed only
         None if parts[0].theta is None else torch.cat([torch.as_tensor(part.theta) for part in parts], dim=1),
         torch.cat([part.log_probs for part in parts], dim=1),
-        tuple(model.rank_pattern.get(path, model.r) for path in paths) if model.rank_pattern else (),
+        ranks_of(model, paths),
         model.gates.centre if model.gates is not None else 0.0,
     )
+
+
+def ranks_of(model: AdaptedLM, paths: Sequence[str]) -> tuple[int, ...]:
+    """Return the number of units of each module of a pruned program; empty for others."""
+    return tuple(model.rank_pattern.get(path, model.r) for path in paths) if model.rank_pattern else ()
 
 
 def chosen_modules(model: AdaptedLM, modules: Sequence[str] | None = None) -> tuple[str, ...]:

@@ -7,8 +7,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bara_pyro.core.gate_draws import GateDraws
+from bara_pyro.core.gate_draws import GateDraws, chosen_modules
 from bara_pyro.data import EncodedSplit, first_rows
+from bara_pyro.diagnostics.full_draws import FullDraws, full_draws
 from bara_pyro.runs.evaluate import draw, system_gates, true_probabilities
 from bara_pyro.runs.evaluation_files import is_evaluated
 from bara_pyro.runs.system import System
@@ -32,9 +33,28 @@ class Options:
     cap: float = 4.6  # cap of the NLL in the bounds, nats
     texts: tuple[str, ...] = ()  # texts for the token maps; nine short default texts if empty
     deep: bool = True  # also inspect gates, draws and the posterior, not only accuracy and calibration
+    thorough: bool = True  # with `deep`: also PSIS-LOO on training rows, and draws from priors
+
+    def longer(self) -> dict[str, "Options"]:
+        """Return the options of inspections that compute more, by their name: "deep" and "thorough"."""
+        kinds = {"deep": (True, False), "thorough": (True, True)}
+        samples = self.samples or Options().samples
+        return {
+            name: options(self.rows, samples, self.tau, self.texts, deep=deep, thorough=thorough)
+            for name, (deep, thorough) in kinds.items()
+            if (deep, thorough) > (self.deep, self.deep and self.thorough)
+        }
 
 
-def options(rows: int, samples: int, tau: float, texts: Sequence[str] = (), *, deep: bool = True) -> Options:
+def options(
+    rows: int,
+    samples: int,
+    tau: float,
+    texts: Sequence[str] = (),
+    *,
+    deep: bool = True,
+    thorough: bool = True,
+) -> Options:
     """Return options with all numbers of draws (and the time) proportional to `samples`."""
     return Options(
         rows=rows,
@@ -48,6 +68,7 @@ def options(rows: int, samples: int, tau: float, texts: Sequence[str] = (), *, d
         prior_draws=samples,
         texts=tuple(texts),
         deep=deep,
+        thorough=thorough,
     )
 
 
@@ -62,6 +83,7 @@ class Context:
     truth: Tensor  # float64, `n x C`: true answer probabilities; NaN for unknown ones
     log_probs: Tensor  # float64, `S x n x C`: log-probabilities of the answers under posterior draws
     gates: GateDraws | None  # the gates of these draws; activations for LoRA; None for other methods
+    drawn: FullDraws | None  # the same draws with their KL, if the gates are random
     options: Options
     out: Path  # folder of the report
 
@@ -82,9 +104,13 @@ def look(folder: Path, system: System, options: Options, out: Path | None = None
     """
     name = system.config.task.evaluate_on
     rows = first_rows(system.split(name), options.rows)
-    gates = None
+    gates = drawn = None
     model = system.model
-    if options.deep and (model.gates is not None or (model.has_activations and not model.latents)):
+    if options.deep and model.gates is not None and system.guide.stochastic:
+        paths = chosen_modules(model)
+        drawn = full_draws(system, system.guide, rows, options.samples, system.config.predict.seed, paths)
+        gates = drawn.at_last_token(model, paths, rows.ids)
+    elif options.deep and (model.gates is not None or (model.has_activations and not model.latents)):
         gates = system_gates(system, rows, options.samples)
     if gates is not None:
         log_probs = gates.log_probs
@@ -101,6 +127,7 @@ def look(folder: Path, system: System, options: Options, out: Path | None = None
         truth,
         log_probs,
         gates,
+        drawn,
         options,
         out or folder / FOLDER,
     )

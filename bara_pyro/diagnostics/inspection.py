@@ -5,11 +5,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from pydantic import ConfigDict, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from bara_pyro.core.likelihood import require_answer_tokens
 from bara_pyro.diagnostics.arviz.export import DrawnAnswers, export_draws
 from bara_pyro.diagnostics.context import Context, Options, look
+from bara_pyro.diagnostics.cost import estimated_seconds, is_random
 from bara_pyro.diagnostics.gates.rank_use import RankUse, rank_use
 from bara_pyro.diagnostics.gates.tokens import TokenUse, token_use
 from bara_pyro.diagnostics.parts import ADDED
@@ -35,6 +36,8 @@ DIAGNOSTICS: dict[str, Callable[[Context], Result | None]] = {
 """Field of `Inspection` -> function that computes it, or returns None if it does not apply to the method."""
 QUICK = ("scores",)
 """The diagnostics of an inspection with `deep=False`."""
+THOROUGH = ("uncertainty",)
+"""The diagnostics that need `thorough=True`."""
 
 
 class RunFacts(Result):
@@ -74,6 +77,8 @@ class Inspection(Result):
     uncertainty: UncertaintySplit | None
     draws: DrawnAnswers | None
     posterior: PosteriorTrust | None
+    # Option that computes more -> estimated seconds; None if the run has not been evaluated.
+    longer: dict[str, float | None] = Field(default_factory=dict)
     seconds: dict[str, float]  # time of each part
     total_seconds: float  # total time, including the draws that the parts share
     peak_memory_mib: float | None  # peak memory of the process; None on Windows
@@ -136,13 +141,20 @@ def look_inside(
         if on_part is not None:
             on_part(1)
     results |= {"run": run_facts(context), "options": context.options, "seconds": seconds}
+    results["longer"] = {
+        f"--{name}": estimated_seconds(context.folder, system, asked)
+        for name, asked in context.options.longer().items()
+        if name == "deep" or is_random(system)
+    }
     results |= {"total_seconds": round(time.perf_counter() - began, 2), "peak_memory_mib": peak_memory()}
     return Inspection.model_validate(results)
 
 
 def part_names(options: Options) -> tuple[str, ...]:
     """Return the names of the diagnostics to run."""
-    return (*DIAGNOSTICS, *ADDED) if options.deep else QUICK
+    if not options.deep:
+        return QUICK
+    return tuple(name for name in (*DIAGNOSTICS, *ADDED) if options.thorough or name not in THOROUGH)
 
 
 def run_facts(c: Context) -> RunFacts:

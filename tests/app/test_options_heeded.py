@@ -116,7 +116,7 @@ CASES = [
     Case("export bara --out out", "max_kl=9"),
     Case("export bara --max-kl 9 --out scores", "overwrite"),
     Case("inspect bara", f"rows=9 samples=5 tau=0.3 text=fox data_dir=data out=out deep {ELSEWHERE}", PAGE),
-    Case("inspect bara --deep", "tau=0.3 text=fox", PAGE),
+    Case("inspect bara --deep", "tau=0.3 text=fox thorough", PAGE),
     Case("inspect bara --out scores", "overwrite", PAGE),
     Case("prune bara --out out", f"rows=9 tolerance=0.4 verbose {ELSEWHERE}"),
     Case("prune bara --out out", "curve"),

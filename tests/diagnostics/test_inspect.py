@@ -7,13 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from inspection_cases import OPTIONS, fitted
 from pydantic import ValidationError
 
+from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data import batches, first_rows
+from bara_pyro.data.types import Batch
 from bara_pyro.diagnostics.arviz.compat import inference_groups
 from bara_pyro.diagnostics.arviz.netcdf import read_netcdf
 from bara_pyro.diagnostics.context import Options
+from bara_pyro.diagnostics.cost import passes
 from bara_pyro.diagnostics.gates.prune import prune
 from bara_pyro.diagnostics.gates.tokens import token_maps
 from bara_pyro.diagnostics.inspection import Inspection, part_names, peak_memory
@@ -101,6 +105,37 @@ def test_a_quick_look_at_an_evaluated_run_draws_nothing(
     assert ([scores.draws for scores in found.evaluated], found.looked_at) == ([0, 10], [])
     assert "--samples" in page.read_text()
     assert len(drawn) == len(set(drawn)) == 2  # each figure once, for the page and its file
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("two_texts")
+def test_a_deep_look_leaves_out_what_is_slow_and_its_cost_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system, read_rows = fitted("bara-gate"), []
+    evaluate_system(system, tmp_path)
+    forward = type(system.model).forward
+
+    def counted(model: AdaptedLM, batch: Batch) -> torch.Tensor:
+        logits = forward(model, batch)
+        read_rows.append(logits[..., 0].numel())
+        return logits
+
+    monkeypatch.setattr(type(system.model), "forward", counted)
+    found = {}
+    for thorough in (False, True):
+        asked = replace(OPTIONS, thorough=thorough)
+        page, _ = inspect_run(tmp_path, system, asked)
+        found[thorough] = read(page)
+        # Token maps and bounds of the head are not counted in advance.
+        assert passes(asked, 12, 12) == pytest.approx(sum(read_rows), rel=0.3)
+        assert ("Add --thorough (about" in page.read_text()) is not thorough
+        read_rows.clear()
+    few, all_ = found[False], found[True]
+    assert few.posterior.learning == all_.posterior.learning
+    assert (few.scores, few.rank, few.tokens) == (all_.scores, all_.rank, all_.tokens)
+    assert (few.uncertainty, few.posterior.left_out, few.posterior.prior_predictive) == (None, None, [])
+    assert list(few.longer) == ["--thorough"]
 
 
 LATENT = {"scores", "rank", "uncertainty", "draws", "posterior", "bounds"}

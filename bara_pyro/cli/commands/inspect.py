@@ -11,6 +11,7 @@ from bara_pyro.cli.wrap import INSIDE, listed
 from bara_pyro.runs.sections import MOST_DRAWS, MOST_ROWS
 
 TAU = 0.1
+LONG = 10.0  # seconds; a longer inspection says so before it starts
 
 
 @listed(INSIDE)
@@ -23,8 +24,14 @@ def inspect(
     overwrite: Overwrite = False,
     deep: Annotated[
         bool,
+        typer.Option("--deep", help="Also report on gates, tokens, uncertainty, posterior and bounds."),
+    ] = False,
+    thorough: Annotated[
+        bool,
         typer.Option(
-            "--deep", help="Also report on gates, tokens, uncertainty, posterior and bounds; takes minutes."
+            "--thorough",
+            help="As --deep, with the sources of uncertainty, leave-one-out on training rows and draws from "
+            "priors; takes minutes.",
         ),
     ] = False,
     rows: Annotated[int, typer.Option(min=8, max=MOST_ROWS, help="Number of test rows to look at.")] = 256,
@@ -66,6 +73,7 @@ def inspect(
         raise ConfigError("--text is empty: give a text, or leave it out.")
     if tau is not None and not math.isfinite(tau):
         raise ConfigError(f"--tau {tau} is not a threshold: give a number such as 0.1.")
+    deep = deep or thorough
     if not deep:
         refuse(["tau", "text"], "belongs to --deep: give --deep as well")
     check_run(run)
@@ -75,10 +83,12 @@ def inspect(
     check_not_uploaded(run, out)
     check_folder(out, overwrite=overwrite, inputs=[run])
 
-    from bara_pyro.cli.terminal import mode, progress, result, say, shell_word
+    from bara_pyro.cli.terminal import mode, progress, remark, result, say, shell_word
     from bara_pyro.diagnostics.context import options
+    from bara_pyro.diagnostics.cost import estimated_seconds
     from bara_pyro.diagnostics.inspection import part_names
     from bara_pyro.diagnostics.page.page import inspect_run
+    from bara_pyro.durations import spoken
     from bara_pyro.runs.evaluation_files import is_evaluated
     from bara_pyro.runs.folder import load_system
 
@@ -86,8 +96,12 @@ def inspect(
     note_of_draws(system, samples=samples)
     if not (deep or mode.typed & {"rows", "samples"}) and is_evaluated(run, system.config.hash):
         samples = 0
-    looked = options(rows, samples, TAU if tau is None else tau, text or [], deep=deep)
-    with adding(out) as place, progress(f"inspect {run.name}", len(part_names(looked)) + 1) as advance:
+    looked = options(rows, samples, TAU if tau is None else tau, text or [], deep=deep, thorough=thorough)
+    about = estimated_seconds(run, system, looked) if samples else None
+    if about is not None and about > LONG:
+        remark(f"Note: this takes about {spoken(about)}, judged by the run's evaluation.")
+    parts = len(part_names(looked)) + 1
+    with adding(out) as place, progress(f"inspect {run.name}", parts, even=False) as advance:
         page, findings = inspect_run(run, system, looked, out=place, on_part=advance)
     page = out / page.name
     for sentence in findings:

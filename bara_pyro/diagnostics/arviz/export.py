@@ -49,7 +49,14 @@ class DrawnAnswers(Result):
 def export_draws(c: Context) -> DrawnAnswers:
     """Write the draws of up to `EXPORTED_ROWS` rows to the report's folder and return their summary."""
     rows, split = min(EXPORTED_ROWS, len(c.rows)), c.system.config.task.evaluate_on
-    data = to_inference_data(c.system, split=split, rows=rows, samples=c.options.samples)
+    data = to_inference_data(
+        c.system,
+        split=split,
+        rows=rows,
+        samples=c.options.samples,
+        prior=c.options.thorough,
+        drawn=None if c.drawn is None else c.drawn.first(rows),
+    )
     write_netcdf(data, c.out / FILE)
     groups = inference_groups(data)
     return DrawnAnswers(

@@ -59,6 +59,7 @@ def to_inference_data(
     tau: float = TAU,
     seed: int | None = None,
     max_bytes: int = MAX_BYTES,
+    drawn: FullDraws | None = None,
 ) -> Idata:
     """Return draws of a fitted system as an `arviz.InferenceData` (ArviZ 0.x) or a `DataTree` (1.x).
 
@@ -76,6 +77,7 @@ def to_inference_data(
         tau: threshold of `effective_rank`.
         seed: seed of the draws; the configured seed if None.
         max_bytes: largest size of all arrays in bytes.
+        drawn: the posterior draws, if they have been drawn with these arguments before.
 
     Raises:
         ConfigError: an argument is unknown or out of range, the arrays would exceed `max_bytes`, or `system`
@@ -105,7 +107,8 @@ def to_inference_data(
     _check_room(nbytes(features, _sizes(system, part, samples, len(paths))), max_bytes, samples, len(part))
     seed = system.config.predict.seed if seed is None else seed
     width = max(map(len, part.token_ids)) if "tokens" in features else 0
-    drawn = full_draws(system, system.guide, part, samples, seed, paths, width=width)
+    if drawn is None:
+        drawn = full_draws(system, system.guide, part, samples, seed, paths, width=width)
     arrays: dict[str, Variables] = {
         "posterior": drawn.gates(),
         "posterior_predictive": _predictive(drawn, part, seed, "y"),

@@ -11,8 +11,12 @@ optimistic, and it does not exist for a method without posterior spread. If you 
 their likelihood.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
+import xarray
+from torch import Tensor
 
 from bara_pyro.diagnostics.arviz.compat import (
     Idata,
@@ -22,6 +26,7 @@ from bara_pyro.diagnostics.arviz.compat import (
     stacking_weights,
     standard_error,
 )
+from bara_pyro.diagnostics.arviz.groups import dataset
 from bara_pyro.errors import ConfigError, DataError
 
 
@@ -73,12 +78,32 @@ def loo(data: Idata) -> Loo:
     if "log_likelihood" not in groups:
         raise DataError("There is no group log_likelihood: export rows with known labels for PSIS-LOO.")
     likelihood = groups["log_likelihood"]
-    if not float((likelihood["y"].max("draw") - likelihood["y"].min("draw")).max()) > 0:
+    return _spread_loo(likelihood, str(data.attrs.get("method")))
+
+
+def loo_of(log_likelihood: Tensor, ids: Sequence[str], method: str) -> Loo:
+    """Return the PSIS-LOO estimate for training rows, as `loo`, from their log-likelihoods.
+
+    Args:
+        log_likelihood: `S x n`, in nats.
+        ids: identifiers of the rows.
+        method: name of the method, for the message.
+
+    Raises:
+        NoSpreadError: all draws are the same.
+    """
+    coords = {"chain": np.array([0]), "draw": np.arange(len(log_likelihood)), "obs": np.array(ids)}
+    return _spread_loo(dataset("log_likelihood", {"y": log_likelihood}, coords), method)
+
+
+def _spread_loo(log_likelihood: xarray.Dataset, method: str) -> Loo:
+    y = log_likelihood["y"]
+    if not float((y.max("draw") - y.min("draw")).max()) > 0:
         raise NoSpreadError(
-            f"All draws of {data.attrs.get('method')!r} are the same: PSIS-LOO reweights draws and needs a "
-            "posterior with spread."
+            f"All draws of {method!r} are the same: PSIS-LOO reweights draws and needs a posterior with "
+            "spread."
         )
-    return psis_loo(likelihood)
+    return psis_loo(log_likelihood)
 
 
 def compare(methods: Mapping[str, Idata]) -> tuple[Ranked, ...]:

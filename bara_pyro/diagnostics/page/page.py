@@ -13,6 +13,7 @@ from bara_pyro.diagnostics.page.render_scores import render_scores
 from bara_pyro.diagnostics.page.render_tokens import PAGE, render_tokens, token_page
 from bara_pyro.diagnostics.page.render_uncertainty import render_uncertainty
 from bara_pyro.diagnostics.parts import ADDED, Shown
+from bara_pyro.durations import spoken
 from bara_pyro.report import Link, Paragraph, Points, write_index
 from bara_pyro.report.blocks import Block
 from bara_pyro.runs.system import System
@@ -113,14 +114,21 @@ def _head(inspection: Inspection, shown: list[Shown]) -> list[Block]:
         Points(points),
         Paragraph([*beside, "and an SVG file for each figure."]),
     ]
-    if not inspection.options.deep:
-        blocks.append(
-            "This report covers accuracy and calibration. For gates, tokens, uncertainty, posterior and "
-            "bounds run bara inspect RUN --deep."
-        )
+    more = {
+        "--deep": "gates, tokens, draws, posterior and bounds",
+        "--thorough": "sources of the uncertainty, leave-one-out on training rows, and draws from priors",
+    }
+    blocks += [
+        f"Not computed: {more[option]}. Add {option}{_about(seconds)}."
+        for option, seconds in inspection.longer.items()
+    ]
     if not inspection.scores.looked_at:
         blocks.append(
             "All scores are those of the run's evaluation. For another number of posterior draws S run bara "
             "inspect RUN --samples S."
         )
     return blocks
+
+
+def _about(seconds: float | None) -> str:
+    return "" if seconds is None else f" (about {spoken(seconds)})"

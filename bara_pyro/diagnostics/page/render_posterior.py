@@ -29,16 +29,17 @@ def render_posterior(found: PosteriorTrust) -> Shown:
     ]
     if found.why_not:
         technical.append(f"The KL by gate is unknown: {found.why_not}")
-    predictive = found.prior_predictive[0]
+    technical.append(_weighing(found.left_out) if found.left_out else found.not_left_out)
     technical += [
-        _weighing(found.left_out) if found.left_out else found.not_left_out,
-        f"With all gates drawn from {predictive.prior}, answers have an entropy of {predictive.entropy:.2f} "
-        f"nats, and {predictive.saturated:.0f} % have a probability above 0.99.",
+        f"With all gates drawn from {one.prior}, answers have an entropy of {one.entropy:.2f} nats, and "
+        f"{one.saturated:.0f} % have a probability above 0.99."
+        for one in found.prior_predictive[:1]
     ]
     tables = [_learning(found.learning)] if found.learning else []
     if found.left_out:
         tables.append(_left_out(found.left_out))
-    tables.append(_priors(found.prior_predictive))
+    if found.thorough:
+        tables.append(_priors(found.prior_predictive))
     pictures = _pictures(found.left_out) if found.left_out else []
     return shown_section("The posterior", _plain(found), technical, [*pictures, ABOUT, *tables])
 
@@ -46,6 +47,8 @@ def render_posterior(found: PosteriorTrust) -> Shown:
 def _plain(trust: PosteriorTrust) -> str:
     words = _learnt({KINDS[one.kind]: 100 - one.at_prior for one in trust.learning})
     left = trust.left_out
+    if not trust.thorough:
+        return f"{words}Whether training rows were memorized was not checked."
     if left is None:
         return f"{words}All draws give the same answers, so the posterior has no spread."
     if not _finite(left):

@@ -2,9 +2,10 @@
 
 import math
 
+import torch
+
 from bara_pyro.data import batches, first_rows
-from bara_pyro.diagnostics.arviz.inference_data import to_inference_data
-from bara_pyro.diagnostics.arviz.loo import NoSpreadError, loo
+from bara_pyro.diagnostics.arviz.loo import NoSpreadError, loo_of
 from bara_pyro.diagnostics.context import Context
 from bara_pyro.diagnostics.posterior.collapse import (
     EPS,
@@ -16,9 +17,11 @@ from bara_pyro.diagnostics.posterior.collapse import (
 from bara_pyro.diagnostics.result import Number, Result
 from bara_pyro.errors import MissingKLError
 from bara_pyro.metrics import posterior_predictive
+from bara_pyro.runs.evaluate import draw
 
 FEW_ROWS = 32
 KL_DRAWS = 5
+NOT_COMPUTED = "PSIS-LOO and predictions with gates from the prior were not computed."
 
 
 class GateLearning(Result):
@@ -63,7 +66,13 @@ class PosteriorTrust(Result):
     why_not: str  # the reason if the KL is unknown, otherwise empty
     left_out: LeftOut | None  # PSIS-LOO; None if it does not exist
     not_left_out: str  # the reason if PSIS-LOO does not exist, otherwise empty
-    prior_predictive: list[PriorPredictive]  # predictions with all gates drawn from each of several priors
+    # Predictions with all gates drawn from each of several priors; empty if not computed.
+    prior_predictive: list[PriorPredictive]
+
+    @property
+    def thorough(self) -> bool:
+        """Whether PSIS-LOO and the predictions from priors were computed."""
+        return bool(self.prior_predictive)
 
 
 def posterior_trust(c: Context) -> PosteriorTrust | None:
@@ -78,17 +87,20 @@ def posterior_trust(c: Context) -> PosteriorTrust | None:
     except MissingKLError as error:
         why_not = str(error)
     left_out: LeftOut | None = None
-    not_left_out = ""
-    try:
-        left_out = _left_out(c)
-    except NoSpreadError as error:
-        not_left_out = str(error)
+    not_left_out, predictive = NOT_COMPUTED, list[PriorPredictive]()
+    if c.options.thorough:
+        not_left_out = ""
+        try:
+            left_out = _left_out(c)
+        except NoSpreadError as error:
+            not_left_out = str(error)
+        predictive = list(prior_predictive(c.system.model, few, samples=c.options.prior_draws))
     return PosteriorTrust(
         learning=learning,
         why_not=why_not,
         left_out=left_out,
         not_left_out=not_left_out,
-        prior_predictive=list(prior_predictive(c.system.model, few, samples=c.options.prior_draws)),
+        prior_predictive=predictive,
     )
 
 
@@ -105,8 +117,11 @@ def _learning(collapsed: Collapse, kind: str) -> GateLearning:
 
 
 def _left_out(c: Context) -> LeftOut:
-    samples, rows = c.options.train_draws, min(c.options.train_rows, len(c.system.task.train))
-    result = loo(to_inference_data(c.system, split="train", rows=rows, samples=samples, prior=False))
+    samples = c.options.train_draws
+    rows = first_rows(c.system.split("train"), c.options.train_rows)
+    log_probs, labels = draw(c.system, rows, samples), torch.tensor(rows.labels)
+    likelihood = log_probs.gather(-1, labels.expand(len(log_probs), -1).unsqueeze(-1))[..., 0]
+    result = loo_of(likelihood, rows.ids, c.system.config.method.name)
     count = len(result.ids)  # rows that are too long were dropped
     unseen = posterior_predictive(c.log_probs).gather(1, c.labels[:, None]).squeeze(1)
     return LeftOut(
