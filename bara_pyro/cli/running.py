@@ -22,7 +22,15 @@ from bara_pyro.runs.evaluation_files import log_probs_and_labels, read_predictio
 from bara_pyro.runs.launched import processes, rank
 from bara_pyro.runs.manifest import check_kept, check_run, how_to_resume, is_run
 from bara_pyro.runs.ownership import clear, discard
-from bara_pyro.runs.rehearsal import check_rehearsal, halves_of, rehearsal_steps, steps_wanted
+from bara_pyro.runs.rehearsal import (
+    RATES,
+    best_rate,
+    check_rehearsal,
+    halves_of,
+    rate_of,
+    rehearsal_steps,
+    steps_wanted,
+)
 from bara_pyro.runs.resumed import build_run
 from bara_pyro.runs.steps import check_shares, train_seconds
 from bara_pyro.runs.system import System, build_system
@@ -210,33 +218,39 @@ def _stopped(stop: KeyboardInterrupt, out: Path) -> Stopped:
 
 
 class Stages:
-    """Show on one bar how far training is: in split-half calibration, a longer one, then the run itself.
+    """Show on one bar how far training is: in the fits of split-half calibration, then the run itself.
 
     Args:
-        before: steps of the calibration, 0 without one.
-        steps: number of steps of the run; they double if the calibration does.
+        before: steps of a fit of the calibration, 0 without one.
+        steps: number of steps of the run; they double if a fit follows that was not planned.
         advance: moves the bar.
+        fits: number of fits that are planned.
     """
 
-    def __init__(self, before: int, steps: int, advance: Advance) -> None:
+    def __init__(self, before: int, steps: int, advance: Advance, fits: int = 1) -> None:
         self.steps, self._advance = steps, advance
         self._before, self._here, self._last = 0, before, 0
+        self._fits = fits
 
     def rehearsal(self, step: int, parts: dict[str, float]) -> None:
         """Show a step of split-half calibration, of which a longer one follows if it was underconfident."""
         if step <= self._last:
-            self._before, self.steps = self._before + self._here, 2 * self.steps
-            self._here *= 2
+            self._before += self._here
+            if self._fits > 1:
+                self._fits -= 1
+            else:
+                self._here, self.steps = 2 * self._here, 2 * self.steps
         self._last = step
-        which = "longer calibration" if self._before else "calibration"
-        self._show(self._before + step, f"{which}, nll {parts['nll']:.3f}")
+        self._show(self._before + step, f"calibration, nll {parts['nll']:.3f}")
 
     def run(self, step: int, parts: dict[str, float]) -> None:
         """Show a step of the run."""
+        self._fits = 1
         self._show(self._before + self._here + step, f"nll {parts['nll']:.3f}")
 
     def _show(self, done: int, note: str) -> None:
-        self._advance(completed=done, total=self._before + self._here + self.steps, note=note)
+        total = self._before + self._fits * self._here + self.steps
+        self._advance(completed=done, total=total, note=note)
 
 
 def run(
@@ -253,8 +267,9 @@ def run(
     if config.adapter.calibrated:
         learnt, scored = map(len, halves_of(system))
         before = rehearsal_steps(steps, learnt, learnt + scored)
-    with progress(f"train {label}", before + steps) as advance:
-        stages = Stages(before, steps, advance)
+    fits = len(RATES) if config.train.find_lr else 1
+    with progress(f"train {label}", fits * before + steps) as advance:
+        stages = Stages(before, steps, advance, fits)
         fit(system, out, resume=resume, on_rehearsal=stages.rehearsal, on_step=stages.run)
     if rank():
         return {}  # the first process evaluates
@@ -263,6 +278,9 @@ def run(
             f"Note: trained for {stages.steps} steps, twice as many as planned, because split-half "
             "calibration found the run underconfident. --no-may-double prevents this."
         )
+    if config.train.find_lr:
+        found, *tried = (f"{rate_of(system, i):.2g}" for i in (best_rate(system, out), *range(len(RATES))))
+        say(f"Note: trained at a learning rate of {found}, the best of {', '.join(tried)}.")
     report = evaluate_with_progress(system, out, label, wall_clock_train_s=train_seconds(out))
     check_kept(out)
     check_run(out)

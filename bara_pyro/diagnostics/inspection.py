@@ -19,7 +19,7 @@ from bara_pyro.diagnostics.posterior.trust import PosteriorTrust, posterior_trus
 from bara_pyro.diagnostics.posterior.uncertainty_split import UncertaintySplit, uncertainty_split
 from bara_pyro.diagnostics.result import Result
 from bara_pyro.runs.evaluate import parameter_counts
-from bara_pyro.runs.folder import stored_step
+from bara_pyro.runs.folder import stored_lr, stored_step
 from bara_pyro.runs.steps import train_seconds
 from bara_pyro.runs.system import System
 from bara_pyro.types import Json
@@ -172,7 +172,7 @@ def run_facts(c: Context) -> RunFacts:
         trainable=counts["trainable"],
         frozen=counts["frozen"],
         steps=stored_step(c.folder) or config.train.total_steps,
-        lr=config.train.lr,
+        lr=stored_lr(c.folder, config),
         seed=config.seed,
         train_seconds=train_seconds(c.folder),
         config_hash=config.hash,

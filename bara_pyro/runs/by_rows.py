@@ -24,22 +24,27 @@ def for_rows(config: RunConfig, rows: int, held_out: int | None = None) -> RunCo
         held_out: number of rows that split-half calibration can hold out; None: half.
 
     Raises:
-        ConfigError: `may_double` is set without split-half calibration.
+        ConfigError: `may_double` or `find_lr` is set without split-half calibration, or both are set.
     """
     config = config.model_copy(update={"method": config.method.for_rows(rows)})
     if _rehearsed_by_default(config, rows) and (held_out is None or held_out >= ASKED_ROWS):
         config = calibrated(config, True)
     c = config.train
-    if c.may_double and not config.adapter.calibrated:
+    for name in ("may_double", "find_lr"):
+        if getattr(c, name) and not config.adapter.calibrated:
+            raise ConfigError(
+                f"train.{name}=true needs split-half calibration, which is off: set calibrated=True "
+                f"(adapter.calibrated), or leave {name} out."
+            )
+    if c.may_double and c.find_lr:
         raise ConfigError(
-            "train.may_double=true needs split-half calibration, which is off: set calibrated=True "
-            "(adapter.calibrated), or leave may_double out."
+            "train.may_double=true and train.find_lr=true are two ways to learn more: give only one."
         )
     if c.epochs is not None:
         steps = steps_of(c.epochs, rows, c.batch_size)
     elif c.steps is None:
         steps = default_steps(rows, c.batch_size, replies=config.task.likelihood == "completion")
-        if config.adapter.calibrated and c.may_double is None:
+        if config.adapter.calibrated and c.may_double is None and not c.find_lr:
             c = c.model_copy(update={"may_double": True})
     else:
         return config
@@ -57,12 +62,13 @@ def may_rehearse(config: RunConfig, rows: int) -> bool:
 
 
 def _rehearsed_by_default(config: RunConfig, rows: int) -> bool:
-    """Whether this many rows are calibrated by default; docs/calibrated.md says why."""
+    """Whether this many rows are calibrated if nobody says so; docs/calibrated.md says why."""
+    few = METHODS[config.method.name].calibrated and rows < MANY_ROWS
     return (
         config.adapter.calibrated is None
         and config.task.likelihood == "answer"
-        and METHODS[config.method.name].calibrated
-        and REHEARSED_ROWS <= rows < MANY_ROWS
+        and (few or config.train.find_lr)
+        and rows >= REHEARSED_ROWS
     )
 
 
@@ -77,10 +83,11 @@ def rehearsal_note(config: RunConfig, rows: int, held_out: int) -> list[str]:
         return []
     learnt = "half" if rows - 2 * held_out in (0, 1) else str(rows - held_out)
     longer = "; if it is underconfident, training takes twice as many steps"
+    fits = "three fits" if config.train.find_lr else "a fit"
+    what = "set the learning rate and the temperature" if config.train.find_lr else "sets the temperature"
     return [
-        f"split-half calibration comes first: a fit on {learnt} of the {rows} training rows sets the "
-        f"temperature{longer if config.train.may_double else ''} "
-        "(--set adapter.calibrated=false turns it off)"
+        f"split-half calibration comes first: {fits} on {learnt} of the {rows} training rows "
+        f"{what}{longer if config.train.may_double else ''} (--set adapter.calibrated=false turns it off)"
     ]
 
 

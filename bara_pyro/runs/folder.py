@@ -18,6 +18,7 @@ from bara_pyro.runs.config import RunConfig, load_config, parse_config
 from bara_pyro.runs.manifest import (
     ADAPTER,
     CONFIG,
+    FITTED,
     GUIDE,
     MANIFEST,
     PEFT_CONFIG,
@@ -36,7 +37,7 @@ from bara_pyro.runs.store import check_schema, load_parameters, read_tensors, wr
 from bara_pyro.runs.system import System, assemble, find_device
 from bara_pyro.types import Json
 from bara_pyro.untrusted.files import read_json
-from bara_pyro.untrusted.schemas import SCHEMA, RunFile
+from bara_pyro.untrusted.schemas import SCHEMA, FittedFile, RunFile
 
 logger = logging.getLogger(__name__)
 
@@ -160,6 +161,16 @@ def saved_step(system: System, folder: Path) -> int:
 def stored_step(folder: Path) -> int:
     """Return after how many steps the parameters in a folder were saved, of any run; 0 if there are none."""
     return int(read_tensors(folder / GUIDE)[1].get("step", 0)) if (folder / GUIDE).exists() else 0
+
+
+def stored_fitted(folder: Path) -> dict[str, float]:
+    """Return the values in a folder that were fitted after training, by name; empty if there are none."""
+    return read_json(folder / FITTED, FittedFile) if (folder / FITTED).exists() else {}
+
+
+def stored_lr(folder: Path, config: RunConfig) -> float:
+    """Return a run's peak learning rate: the one found by `find_lr`, or the configured one."""
+    return stored_fitted(folder).get("calibrated_lr", config.train.lr)
 
 
 def load_weights(system: System, folder: Path) -> None:

@@ -2,6 +2,9 @@
 
 A second fit is trained on half of the training rows, with as many passes over them as the run makes over all
 rows. Its predictions of the other half set the temperature. The run itself is then trained on all rows.
+
+With `train.find_lr` one such fit is made for each of `RATES`. The one that predicts the other half best sets
+both the learning rate and the temperature.
 """
 
 import math
@@ -26,6 +29,7 @@ from bara_pyro.untrusted.files import read_json
 from bara_pyro.untrusted.schemas import RehearsedFile
 
 DRAWS, SPREAD = 10, 0.5  # draws per prediction; prior standard deviation of ln T
+RATES = (0.5, 1.6, 5.0)  # learning rates that `find_lr` tries, as multiples of lr
 
 
 def rehearsal_steps(steps: int, learnt: int, rows: int) -> int:
@@ -57,17 +61,23 @@ def check_rehearsal(system: System) -> None:
         )
 
 
-def rehearsal_of(system: System, steps: int) -> tuple[System, EncodedSplit]:
+def rehearsal_of(system: System, steps: int, rate: int = 0) -> tuple[System, EncodedSplit]:
     """Return an untrained system for half of the rows, and the other half.
 
     Args:
         system: the run's own system.
         steps: steps of the run; the second fit has as many passes over its rows as the run over all.
+        rate: with `find_lr`, the index in `RATES` of the run's learning rate that the fit tries.
     """
     split, c = system.split("train"), system.config
     learnt, held_out = halves_of(system)
-    steps_of_half = rehearsal_steps(steps, len(learnt), len(split))
-    train = c.train.model_copy(update={"steps": steps_of_half, "may_double": None})
+    steps_of_half, lr = rehearsal_steps(steps, len(learnt), len(split)), c.train.lr
+    if c.train.find_lr:
+        # Under Adam a weight moves by at most about its rate per step. With fewer steps the fit would prefer
+        # rates that are too high for the run; so its own are higher by the ratio of the steps.
+        lr = rate_of(system, rate) * steps / steps_of_half
+    own = {"steps": steps_of_half, "lr": lr, "may_double": None, "find_lr": False}
+    train = c.train.model_copy(update=own)
     config = calibrated(c, False).model_copy(update={"train": train})
     half = assemble(config, system.backbone, system.task, len(learnt), system.model.rank_pattern)
     if c.adapter.start is not None:
@@ -103,6 +113,37 @@ def steps_wanted(system: System, out: Path) -> int:
     return 2 * rehearsed if too_unsure(*_answers(stored), _groups(system, stored)) else rehearsed
 
 
+def losses_of_rates(system: System, out: Path) -> list[float]:
+    """Return the losses (nats) of the first of `RATES`, as far as a stored calibration tried them."""
+    if not system.config.train.find_lr or not rehearsed_steps(system, out):
+        return []
+    return [tried["loss"] for tried in read_json(out / REHEARSED, RehearsedFile).get("tried", [])]
+
+
+def rate_of(system: System, rate: int) -> float:
+    """Return the learning rate with an index in `RATES`; without `find_lr` the configured one."""
+    c = system.config.train
+    return c.lr * RATES[rate] if c.find_lr else c.lr
+
+
+def best_rate(system: System, out: Path) -> int:
+    """Return the index in `RATES` of the lowest loss in a stored calibration; 0 without `find_lr`."""
+    losses = losses_of_rates(system, out)
+    return losses.index(min(losses)) if losses else 0
+
+
+def next_fit(system: System, out: Path) -> tuple[int, int] | None:
+    """Return the next fit that calibration needs, or None if it is complete.
+
+    Returns:
+        The run's number of steps, and the index of the rate in `RATES`.
+    """
+    steps, tried = steps_wanted(system, out), len(losses_of_rates(system, out))
+    if system.config.train.find_lr:
+        return (steps, tried) if tried < len(RATES) else None
+    return None if rehearsed_steps(system, out) == steps else (steps, 0)
+
+
 def _groups(system: System, stored: Json) -> list[list[int]]:
     """Return the groups of the held-out rows, as lists of their indices."""
     known = {row.id: row for row in system.task.train}
@@ -120,36 +161,75 @@ def _answers(stored: Json) -> tuple[Tensor, Tensor]:
     return draws, torch.tensor([row["label"] for row in stored["rows"]])
 
 
-def write_rehearsed(half: System, held_out: EncodedSplit, out: Path, steps: int, seconds: float) -> None:
-    """Write the second fit's predictions of the held-out half, and the run's `steps` they are for."""
+def write_rehearsed(
+    system: System, half: System, held_out: EncodedSplit, out: Path, fit: tuple[int, int], seconds: float
+) -> None:
+    """Write the second fit's predictions of the held-out half, unless another rate predicted it better.
+
+    Args:
+        system: the run's own system.
+        half: the second fit.
+        held_out: the rows that it did not learn.
+        out: folder of the run.
+        fit: steps of the run and index of the rate that it is for; see `next_fit`.
+        seconds: how long it took to train.
+    """
+    steps, rate = fit
+    there = read_json(out / REHEARSED, RehearsedFile) if rehearsed_steps(system, out) else {}
     drawn = draw(half, held_out, DRAWS)
     rows: list[Json] = [
         {"id": held_out.ids[i], "label": held_out.labels[i], "log_probs": drawn[:, i].tolist()}
         for i in range(len(held_out))
     ]
-    write_json(out / REHEARSED, {"steps": steps, "seconds": seconds, "rows": rows})
+    stored: Json = {"steps": steps, "seconds": there.get("seconds", 0.0) + seconds, "rows": rows}
+    if system.config.train.find_lr:
+        answers = _answers(stored)
+        loss = nll_at(*answers, best_temperature(*answers))
+        if rate and min(losses_of_rates(system, out)) <= loss:
+            stored["rows"] = there["rows"]
+        tried = there["tried"] if rate else []
+        stored["tried"] = [*tried, {"lr": rate_of(system, rate), "loss": loss}]
+    write_json(out / REHEARSED, stored)
+
+
+def best_temperature(draws: Tensor, labels: Tensor) -> float:
+    """Return the most probable ln T on held-out rows; prior N(0, SPREAD^2). It is never below 0 (T = 1).
+
+    If the two halves resemble each other (duplicates, one template), the second fit is right too often, and
+    T < 1 would make the run overconfident on new rows.
+
+    Args:
+        draws: log-probabilities, `S x n x C`.
+        labels: `n`.
+    """
+    return max(0.0, best_common_log_temperature(draws, labels, spread=SPREAD))
+
+
+def nll_at(draws: Tensor, labels: Tensor, log_temperature: float) -> float:
+    """Return the NLL of the average over draws at a temperature, in nats."""
+    after = (draws / math.exp(log_temperature)).log_softmax(-1)
+    return nll(posterior_predictive(after), labels)
 
 
 def fit_rehearsed(system: System, out: Path) -> dict[str, float]:
-    """Set the temperature T to its most probable value on the held-out half; prior of ln T: N(0, SPREAD^2).
-
-    It is never below 1: if the two halves resemble each other (duplicates, one template), the second fit is
-    right too often, and T < 1 would make the run overconfident on new rows.
+    """Set the temperature by the held-out half; see `best_temperature`.
 
     Returns:
         `temperature`, `nll_1` and `nll_temperature` (NLL in nats of the held-out half at T = 1 and at the
-        temperature), `rows`, `steps` of the run, and `seconds` that calibration took.
+        temperature), `rows`, `steps` of the run, `seconds` that calibration took, and with `find_lr` the
+        learning rate `lr`.
     """
     stored = read_json(out / REHEARSED, RehearsedFile)
     draws, labels = _answers(stored)
-    log_temperature = max(0.0, best_common_log_temperature(draws, labels, spread=SPREAD))
+    log_temperature = best_temperature(draws, labels)
     require_temperature(system.corrections).set(log_temperature)
-    after = (draws / math.exp(log_temperature)).log_softmax(-1)
+    found = {"lr": rate_of(system, best_rate(system, out))} if system.config.train.find_lr else {}
     return {
         "temperature": math.exp(log_temperature),
         "nll_1": nll(posterior_predictive(draws), labels),
-        "nll_temperature": nll(posterior_predictive(after), labels),
+        "nll_temperature": nll_at(draws, labels, log_temperature),
         "rows": float(len(labels)),
         "steps": float(steps_wanted(system, out)),
         "seconds": stored["seconds"],
+        **found,
     }

@@ -231,6 +231,11 @@ class TrainConfig(SettingsSection):
         "with split-half calibration: train twice as long if the model is underconfident (best temperature "
         "more than 1.645 standard errors below 1); null: only if neither steps nor epochs is given",
     )
+    find_lr: bool = later(
+        False,
+        "find the learning rate by split-half calibration: train on half of the rows at 0.5, 1.6 and 5 times "
+        "lr, and take the rate with the lowest loss on the other half; 150 % more training, any method",
+    )
     epochs: PositiveFloat | None = later(None, "passes over the training rows, instead of steps")
     batch_size: Rows = Field(4, description="rows per optimiser step")
     accumulate: Rows = Field(1, description="micro-batches per step, to save memory")

@@ -148,17 +148,16 @@ def noise_of(seed: int, rank: int) -> int:
     return noise_seed(seed, f"training/{rank}")
 
 
-def fit_steps(system: System, out: Path, ranks: Ranks, on_step: OnStep | None, steps: int) -> None:
-    """Train for this many steps, continuing from a checkpoint in the folder if there is one.
+def fit_steps(system: System, out: Path, ranks: Ranks, on_step: OnStep | None, c: TrainConfig) -> None:
+    """Train as the section `train` says, continuing from a checkpoint in the folder if there is one.
 
     There are none if an adapter is given to which the method only adds something afterwards.
     """
-    if not steps:
+    if not c.total_steps:
         if ranks.first:
             (out / MANIFEST).unlink(missing_ok=True)
             begin(system, out)
         return
-    c = system.config.train.model_copy(update={"steps": steps})
     svi = make_svi(system, c)
     svi.ranks = ranks if ranks.size > 1 else None
     # The noise of training depends on the seed, not on random numbers drawn since the model was built.

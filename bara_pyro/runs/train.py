@@ -25,6 +25,7 @@ from bara_pyro.runs.folder import (
     load_weights,
     save_system,
     saved_step,
+    stored_config,
 )
 from bara_pyro.runs.manifest import (
     CHECKPOINT,
@@ -32,7 +33,6 @@ from bara_pyro.runs.manifest import (
     GUIDE,
     MANIFEST,
     REHEARSAL,
-    REHEARSED,
     START,
     check_kept,
     config_file,
@@ -45,10 +45,12 @@ from bara_pyro.runs.manifest import (
 from bara_pyro.runs.own_rows import check_own_rows
 from bara_pyro.runs.ownership import discard
 from bara_pyro.runs.rehearsal import (
+    best_rate,
     check_rehearsal,
     fit_rehearsed,
+    next_fit,
+    rate_of,
     rehearsal_of,
-    rehearsed_steps,
     steps_wanted,
     write_rehearsed,
 )
@@ -56,7 +58,7 @@ from bara_pyro.runs.resumed import check_same_settings
 from bara_pyro.runs.steps import OnStep, check_shares, fit_steps, train_seconds
 from bara_pyro.runs.system import System
 from bara_pyro.untrusted.files import check_name, read_json
-from bara_pyro.untrusted.schemas import RehearsedFile, RunFile
+from bara_pyro.untrusted.schemas import RunFile
 
 PROCESS_TIMEOUT = 600.0  # seconds that a process waits for another before it stops
 
@@ -145,11 +147,11 @@ def _train(
             method.check(what_is_fitted(system))
         system.corrections.check(system.model, system.guide, f"the method {method.name!r}")
         try_guide(system)
-        steps = system.config.train.total_steps
+        section = system.config.train
         if system.config.adapter.calibrated:
             check_rehearsal(system)
-            steps = _rehearse(system, out, ranks, on_rehearsal)
-        fit_steps(system, out, ranks, on_step, steps)
+            section = section.model_copy(update=_rehearse(system, out, ranks, on_rehearsal))
+        fit_steps(system, out, ranks, on_step, section)
         if not ranks.first:
             return
         fitted = method.finish(what_is_fitted(system)) if method.finish is not None else {}
@@ -157,7 +159,7 @@ def _train(
         check_kept(out)  # writing would create the folder again
         if fitted:
             write_json(out / FITTED, fitted)
-        save_system(system, out, steps)
+        save_system(system, out, section.total_steps)
     if ranks.first:
         for name in (CHECKPOINT, START):
             (out / name).unlink(missing_ok=True)
@@ -189,21 +191,28 @@ def _is_trained(system: System, out: Path) -> bool:
     return complete and (out / GUIDE).exists()
 
 
-def _rehearse(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -> int:
-    """Train the second fit of split-half calibration, again if steps are doubled; return the run's steps."""
+def _rehearse(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -> dict[str, float]:
+    """Make the fits of split-half calibration that are missing; return the run's `steps` and `lr`."""
     while True:
-        there = ranks.largest(rehearsed_steps(system, out) if ranks.first else 0)
-        steps = ranks.largest(steps_wanted(system, out) if ranks.first else 0)
-        if there == steps:
-            return steps
-        _rehearse_once(system, out, ranks, on_step, steps)
+        due = next_fit(system, out) if ranks.first else None
+        steps, rate = (ranks.largest(number) for number in due or (0, 0))
+        if not steps:
+            return {
+                "steps": ranks.largest(steps_wanted(system, out) if ranks.first else 0),
+                "lr": rate_of(system, ranks.largest(best_rate(system, out) if ranks.first else 0)),
+            }
+        _rehearse_once(system, out, ranks, on_step, (steps, rate))
 
 
-def _rehearse_once(system: System, out: Path, ranks: Ranks, on_step: OnStep | None, steps: int) -> None:
+def _rehearse_once(
+    system: System, out: Path, ranks: Ranks, on_step: OnStep | None, fit: tuple[int, int]
+) -> None:
     if ranks.first:
         begin(system, out)  # from here on the run can be resumed
-    half, held_out = rehearsal_of(system, steps)
+    half, held_out = rehearsal_of(system, *fit)
     folder = out / REHEARSAL
+    if ranks.first and is_run(folder) and stored_config(folder)[0].hash != half.config.hash:
+        discard(folder)  # of the fit before, whose result is written
     try:
         _train(half, folder, ranks, on_step)
     except Stopped as stop:
@@ -213,8 +222,7 @@ def _rehearse_once(system: System, out: Path, ranks: Ranks, on_step: OnStep | No
             stop.code - 128,
         ) from stop
     if ranks.first:
-        before = read_json(out / REHEARSED, RehearsedFile)["seconds"] if rehearsed_steps(system, out) else 0.0
-        write_rehearsed(half, held_out, out, steps, before + (train_seconds(folder) or 0.0))
+        write_rehearsed(system, half, held_out, out, fit, train_seconds(folder) or 0.0)
         discard(folder)
 
 

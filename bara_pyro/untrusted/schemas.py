@@ -203,14 +203,22 @@ class AskedRow(Stored):
     log_probs: list[list[FiniteFloat | None]]
 
 
+class TriedRate(Stored):
+    """A learning rate that split-half calibration tried, and its loss on the held-out half."""
+
+    lr: FiniteFloat
+    loss: FiniteFloat
+
+
 class RehearsedFile(Stored):
-    """Predictions of the held-out half in split-half calibration."""
+    """Predictions of the held-out half in split-half calibration; of the best rate, if it tried several."""
 
     most_bytes: ClassVar[int] = 2**30  # there may be many classes
 
     seconds: FiniteFloat
     rows: Annotated[list[AskedRow], Field(min_length=1)]
     steps: Count = 0
+    tried: list[TriedRate] = []
 
     @model_validator(mode="after")
     def _of_one_shape(self) -> Self:

@@ -27,6 +27,7 @@ class Published:
         figure: file name of the reliability diagram.
         temperature: temperature that divides the answers' logits, or None.
         steps: number of training steps.
+        lr: peak learning rate.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Published:
     figure: str
     temperature: float | None
     steps: int
+    lr: float
 
 
 def card(run: Published, license_name: str | None = None) -> str:
@@ -209,7 +211,7 @@ def _training(run: Published) -> str:
     counts, versions = run.report["parameters"], run.report["environment"]["versions"]
     used = ", ".join(f"{name} {version}" for name, version in versions.items())
     return (
-        f"## Training\n\n{run.steps:,} steps of {train.batch_size} rows, peak learning rate {train.lr:g}; "
+        f"## Training\n\n{run.steps:,} steps of {train.batch_size} rows, peak learning rate {run.lr:g}; "
         f"rank {adapter.r}, alpha {adapter.lora_alpha:g}; {counts['trainable']:,} trainable parameters "
         f"and {counts['frozen']:,} frozen ones in {run.config.backbone.dtype}. All settings are in "
         f"`bara_config.json`. {used}.\n"

@@ -16,7 +16,7 @@ from bara_pyro.metrics import reliability_bins
 from bara_pyro.report import reliability_diagram, save
 from bara_pyro.runs.config import RunConfig, parse_config
 from bara_pyro.runs.evaluation_files import log_probs_and_labels, read_predictions, read_scores
-from bara_pyro.runs.folder import stored_config, stored_step
+from bara_pyro.runs.folder import stored_config, stored_fitted, stored_lr, stored_step
 from bara_pyro.runs.manifest import (
     ADAPTER,
     CARD,
@@ -34,7 +34,7 @@ from bara_pyro.runs.ownership import adding
 from bara_pyro.runs.store import read_tensors, write_tensors
 from bara_pyro.types import Json
 from bara_pyro.untrusted.files import read_json
-from bara_pyro.untrusted.schemas import AdapterFile, FittedFile, PublishedMetrics
+from bara_pyro.untrusted.schemas import AdapterFile, PublishedMetrics
 
 # Errors of an upload. The HTTP library depends on the version of huggingface_hub; the bases of the hub's
 # error include the base class of that library's errors.
@@ -101,7 +101,16 @@ def prepare_upload(
     kind = settings["peft_type"].split(":")[0]
     peft = kind if kind in ("LORA", "BARA") else ""
     published = Published(
-        name, base, config, stored, report, peft, FIGURE, _temperature(run), stored_step(run)
+        name,
+        base,
+        config,
+        stored,
+        report,
+        peft,
+        FIGURE,
+        _temperature(run),
+        stored_step(run),
+        stored_lr(run, config),
     )
     with adding(out) as place:
         write_json(place / CONFIG, stored)
@@ -119,7 +128,7 @@ def prepare_upload(
 
 def _temperature(run: Path) -> float | None:
     """Return a run's temperature, from split-half calibration or from validation rows."""
-    fitted: dict[str, float] = read_json(run / FITTED, FittedFile) if (run / FITTED).is_file() else {}
+    fitted = stored_fitted(run)
     return fitted.get("calibrated_temperature", fitted.get("temperature"))
 
 

@@ -1,0 +1,170 @@
+"""`find_lr`: three fits on half of the rows, the rate of the best one for the run."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from app_cases import questions, write_rows
+from fit_cases import Interrupted, answers, tiny_run
+from safetensors.torch import load_file
+
+import bara_pyro.runs.train as training
+from bara_pyro.cli import running
+from bara_pyro.data import EncodedSplit
+from bara_pyro.diagnostics.context import Options, look
+from bara_pyro.diagnostics.inspection import run_facts
+from bara_pyro.errors import ConfigError
+from bara_pyro.runs import rehearsal
+from bara_pyro.runs.by_rows import for_rows
+from bara_pyro.runs.config import RunConfig, load_config
+from bara_pyro.runs.folder import load_system
+from bara_pyro.runs.system import System, build_system
+from bara_pyro.runs.train import train
+from bara_pyro.untrusted.files import read_json
+
+STEPS, HALF, LR = 6, 3, 0.01
+TRIED = [0.005, 0.016, 0.05]  # 0.5, 1.6 and 5 times LR
+
+
+def config(folder: Path, **settings: object) -> RunConfig:
+    own = {"adapter.calibrated": True, "train.steps": STEPS, "train.find_lr": True}
+    return load_config(overrides={**own, **settings}, base=tiny_run(folder, {"name": "bara-gate"}))
+
+
+@pytest.fixture
+def right(monkeypatch: pytest.MonkeyPatch) -> tuple[list[float], list[float]]:
+    """The probabilities of the right answer that fits predict, in turn, and the rates that they had."""
+    probabilities, rates = [], []
+
+    def draw(system: System, rows: EncodedSplit, samples: int) -> torch.Tensor:
+        rates.append(system.config.train.lr)
+        probability = torch.full((len(rows),), probabilities[len(rates) - 1], dtype=torch.float64)
+        probs = torch.stack([probability, 1 - probability], -1)
+        return (
+            probs.where((torch.tensor(rows.labels) == 0)[:, None], probs.flip(-1))
+            .log()
+            .expand(samples, -1, -1)
+        )
+
+    monkeypatch.setattr(rehearsal, "draw", draw)
+    return probabilities, rates
+
+
+@pytest.mark.parametrize("best", range(3))
+def test_the_run_takes_the_rate_of_the_best_fit(
+    tmp_path: Path, right: tuple[list[float], list[float]], best: int
+) -> None:
+    probabilities, rates = right
+    probabilities[:] = [0.9 if i == best else 0.6 for i in range(3)]
+    system, seen = build_system(config(tmp_path)), list[int]()
+    train(system, tmp_path / "run", on_rehearsal=lambda step, _: seen.append(step))
+    assert seen == [1, 2, 3] * 3
+    # A fit makes half of the run's steps, at twice the rate that it stands for.
+    assert rates == pytest.approx([rate * STEPS / HALF for rate in TRIED])
+    stored = read_json(tmp_path / "run" / "rehearsal.json")
+    assert [tried["lr"] for tried in stored["tried"]] == pytest.approx(TRIED)
+    assert [tried["loss"] for tried in stored["tried"]] == pytest.approx(
+        [-math.log(p) for p in probabilities]
+    )
+    assert stored["rows"][0]["log_probs"][0][stored["rows"][0]["label"]] == pytest.approx(math.log(0.9))
+    fitted = read_json(tmp_path / "run" / "fitted.json")
+    assert fitted["calibrated_lr"] == pytest.approx(TRIED[best])
+    assert fitted["calibrated_nll_1"] == pytest.approx(-math.log(0.9))
+    # The same run as one with that rate, but for the temperature, which is 1 here.
+    given = {"train.find_lr": False, "train.lr": LR * rehearsal.RATES[best], "adapter.calibrated": False}
+    same = build_system(config(tmp_path, **given))
+    train(same, tmp_path / "given")
+    ours, theirs = (load_file(tmp_path / name / "adapter_model.safetensors") for name in ("run", "given"))
+    assert ours.keys() - theirs.keys() == {"log_temperature"}
+    assert all(torch.equal(ours[name], value) for name, value in theirs.items())
+    again = load_system(tmp_path / "run")
+    assert torch.equal(answers(again), answers(system))
+    assert run_facts(look(tmp_path / "run", again, Options(), None)).lr == pytest.approx(TRIED[best])
+
+
+@pytest.mark.parametrize("stage", ["first fit", "second fit", "between two fits", "run"])
+@pytest.mark.slow
+def test_a_kill_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
+    whole = build_system(config(tmp_path))
+    train(whole, tmp_path / "whole")
+    fits = 0
+
+    def in_fit(step: int, _: dict[str, float]) -> None:
+        nonlocal fits
+        fits += step == 1
+        if (stage, fits, step) in (("first fit", 1, 3), ("second fit", 2, 3)):
+            raise Interrupted
+
+    def in_run(step: int, _: dict[str, float]) -> None:
+        if (stage, step) == ("run", STEPS - 1):
+            raise Interrupted
+
+    def kill(folder: Path) -> None:
+        raise Interrupted
+
+    cut = build_system(config(tmp_path))
+    with monkeypatch.context() as patch:
+        if stage == "between two fits":  # the result is written, the folder of the fit still there
+            patch.setattr(training, "discard", kill)
+        with pytest.raises(Interrupted):
+            train(cut, tmp_path / "cut", on_step=in_run, on_rehearsal=in_fit)
+    again = build_system(config(tmp_path))
+    train(again, tmp_path / "cut", resume=True)
+    assert torch.equal(answers(again), answers(whole))
+    both = [read_json(tmp_path / name / "rehearsal.json") for name in ("whole", "cut")]
+    assert both[0]["tried"] == both[1]["tried"]
+    assert both[0]["rows"] == both[1]["rows"]
+    assert not (tmp_path / "cut" / ".rehearsal").exists()
+
+
+def test_rows_that_changed_are_tried_anew(tmp_path: Path, right: tuple[list[float], list[float]]) -> None:
+    right[0][:] = [0.9, 0.6, 0.6]
+
+    def stop(step: int, _: dict[str, float]) -> None:
+        raise Interrupted
+
+    with pytest.raises(Interrupted):
+        train(build_system(config(tmp_path)), tmp_path / "run", on_step=stop)
+    write_rows(tmp_path / "rows.jsonl", [row | {"id": f"new {row['id']}"} for row in questions()])
+    system = build_system(config(tmp_path))
+    assert rehearsal.losses_of_rates(system, tmp_path / "run") == []
+    assert rehearsal.next_fit(system, tmp_path / "run") == (STEPS, 0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "rows", "calibrated"),
+    [
+        ({"method": "lora"}, 80, None),
+        ({"method": "lora", "train.find_lr": True}, 80, True),
+        ({"method": "lora", "train.find_lr": True}, 5000, True),
+        ({"method": "bara-gate", "train.find_lr": True}, 80, True),
+    ],
+)
+def test_finding_the_rate_calibrates_any_method(
+    settings: dict[str, object], rows: int, calibrated: bool | None
+) -> None:
+    found = for_rows(load_config(overrides={"task.name": "micro-wgs", **settings}), rows)
+    assert found.adapter.calibrated is calibrated
+    assert not (found.train.find_lr and found.train.may_double)
+
+
+@pytest.mark.parametrize(
+    ("settings", "rows"),
+    [({"adapter.calibrated": False}, 80), ({}, 19), ({"train.may_double": True}, 80)],
+)
+def test_what_excludes_finding_the_rate_is_refused(settings: dict[str, object], rows: int) -> None:
+    given = {"task.name": "micro-wgs", "train.find_lr": True, **settings}
+    with pytest.raises(ConfigError, match=r"train\.find_lr=true"):
+        for_rows(load_config(overrides=given), rows)
+
+
+def test_the_bar_knows_of_all_fits() -> None:
+    shown: list[tuple[int, int]] = []
+    stages = running.Stages(HALF, STEPS, lambda **how: shown.append((how["completed"], how["total"])), fits=3)
+    for _ in range(3):
+        for step in range(1, HALF + 1):
+            stages.rehearsal(step, {"nll": 0.5})
+    for step in range(1, STEPS + 1):
+        stages.run(step, {"nll": 0.5})
+    assert shown == [(done, 3 * HALF + STEPS) for done in range(1, 3 * HALF + STEPS + 1)]
