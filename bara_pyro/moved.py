@@ -46,7 +46,6 @@ RENAMED = {
     "bara_pyro.data.preferences": {"Pair": "PreferencePair"},
     "bara_pyro.diagnostics.parts": {"Part": "InspectionPart"},
     "bara_pyro.extras.serve.http.app": {"Limits": "ServerLimits"},
-    "bara_pyro.metrics": {"Drawn": "TaskDifference"},
     "bara_pyro.microworld": {"load_task": "micro_task"},
     "bara_pyro.report": {"Scale": "ColourScale"},
 }

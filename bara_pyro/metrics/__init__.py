@@ -46,7 +46,6 @@ from bara_pyro.metrics.uncertainty import (
     ood_auroc,
     posterior_predictive,
 )
-from bara_pyro.moved import old_names
 
 __all__ = [
     "Abstention",
@@ -101,4 +100,3 @@ __all__ = [
     "stack_truth",
     "win_rate_per_prompt",
 ]
-__getattr__ = old_names(__name__)
