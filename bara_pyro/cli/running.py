@@ -129,14 +129,14 @@ def warning(scores: HeldOut, steps: int | None = None, *, given: bool = False) -
     if problem == "underconfident":
         return (
             f"Warning: the run is underconfident: {100 * scores.accuracy:.0f} % of its answers are right, at "
-            f"a mean confidence of {100 * scores.confidence:.0f} %. {longer} a higher --lr."
+            f"a mean confidence of {100 * scores.confidence:.0f} %. {longer} a higher --lr, or --find-lr."
         )
     if problem is None:
         return ""
     lr = "a higher --lr" if problem == "guessing" else "another --lr"
     return (
         f"Warning: the run has not learnt: its held-out NLL of {scores.nll:.3f} nats is {near} {guess}. "
-        f"{longer} {lr}, and check the label column."
+        f"{longer} {lr} (or --find-lr), and check the label column."
     )
 
 

@@ -103,7 +103,7 @@ def test_a_right_answer_of_probability_zero() -> None:
 def test_figures_and_a_remedy_are_named(scores: HeldOut, figures: tuple[str, ...], fix: str) -> None:
     told = warning(scores, steps=100)
     assert told.startswith("Warning: ")
-    assert all(part in told for part in (*figures, fix, "--steps 200"))
+    assert all(part in told for part in (*figures, fix, "--steps 200", "--find-lr"))
     assert "--steps" not in warning(scores)
     if finding(scores) != "underconfident":  # longer training would not change a given adapter
         assert "Train longer" not in warning(scores, 100, given=True)
