@@ -50,13 +50,14 @@ def _verify(backbone: Backbone) -> None:
         _check_tokenizer(backbone)
     ids = backbone.few_tokens()
     exact = _rounding_of_a_size(backbone, ids)  # how far apart equal results may be
-    _check_parts(backbone, ids, exact)
-    backbone.tolerance = min(MOST, max(backbone.rounding, TIMES * _rounding(backbone, ids)))
+    whole = backbone.hidden(ids, torch.ones_like(ids))
+    _check_parts(backbone, ids, whole, exact)
+    backbone.tolerance = min(MOST, max(backbone.rounding, TIMES * _rounding(backbone, ids, whole)))
     if backbone.states.layers and not _resumes(backbone, ids, exact):
         backbone.states.layers = ()  # layers that pass on more than hidden states always run completely
-    backbone.last_apart = len(backbone.states.layers) > 1 and _goes_on(backbone, ids)
-    _check_padding(backbone, ids, exact)
-    backbone.continues = _continues(backbone, ids)
+    backbone.last_apart = len(backbone.states.layers) > 1 and _goes_on(backbone, ids, whole)
+    _check_padding(backbone, ids, whole, exact)
+    backbone.continues = _continues(backbone, ids, whole)
     backbone.takes_segments = _keeps_apart(backbone, ids, exact)
 
 
@@ -86,10 +87,9 @@ def _check_tokenizer(backbone: Backbone) -> None:
         )
 
 
-def _check_parts(backbone: Backbone, ids: Tensor, exact: float) -> None:
+def _check_parts(backbone: Backbone, ids: Tensor, hidden: Tensor, exact: float) -> None:
     """Refuse a language model that is not causal or whose logits differ from those of its parts."""
     logits = backbone.lm(input_ids=ids, use_cache=False).logits.float()
-    hidden = backbone.hidden(ids, torch.ones_like(ids))
     parts = backbone.finished(backbone.logits(hidden).float())
     off, size = float((parts - logits).abs().max()), float(logits.abs().max())
     # Both texts have the same length, so that they are rounded alike.
@@ -106,19 +106,18 @@ def _check_parts(backbone: Backbone, ids: Tensor, exact: float) -> None:
         )
 
 
-def _rounding(backbone: Backbone, ids: Tensor) -> float:
+def _rounding(backbone: Backbone, ids: Tensor, alone: Tensor) -> float:
     """Return the largest difference that other rows or later tokens make to the same tokens' states.
 
     On a GPU the kernel of a matrix product depends on its size. In bfloat16, and more so with 4-bit weights,
     another kernel rounds differently in every layer.
     """
-    alone = backbone.hidden(ids, torch.ones_like(ids))
     rows = [backbone.hidden(text, torch.ones_like(text)) for text in (ids.repeat(2, 1), ids.repeat(3, 1))]
     short = backbone.hidden(ids[:, :2], torch.ones_like(ids[:, :2]))
     return max(*(apart(alone[0], row) for row in torch.cat(rows)), apart(alone[:, :2], short))
 
 
-def _check_padding(backbone: Backbone, ids: Tensor, exact: float) -> None:
+def _check_padding(backbone: Backbone, ids: Tensor, whole: Tensor, exact: float) -> None:
     """Refuse a language model whose answers depend on padding, as with recurrent layers."""
     ones = torch.ones_like(ids)
     mask = torch.cat([0 * ones[:, :2], ones], dim=1)
@@ -128,7 +127,7 @@ def _check_padding(backbone: Backbone, ids: Tensor, exact: float) -> None:
             backbone.hidden(torch.cat([front, ids], dim=1), mask)[:, 2:] for front in (ids[:, :2], ids[:, 2:])
         )
         same = apart(padded, others) <= exact
-        same = same and backbone.alike(backbone.hidden(ids, ones), padded)
+        same = same and backbone.alike(whole, padded)
     except UNREADABLE:
         same = False
     if not same:
@@ -174,26 +173,24 @@ def _resumes(backbone: Backbone, ids: Tensor, exact: float) -> bool:
         return False
 
 
-def _continues(backbone: Backbone, ids: Tensor) -> bool:
+def _continues(backbone: Backbone, ids: Tensor, whole: Tensor) -> bool:
     """Return whether tokens can continue from the keys and values of tokens read earlier."""
     ones = torch.ones_like(ids)
     try:
         past = backbone.read(TokenRows(ids[:, :2], ones[:, :2]))
-        whole = backbone.hidden(ids, ones)[:, 2:]
-        return backbone.alike(whole, backbone.hidden(ids[:, 2:], ones[:, 2:], past=past))
+        return backbone.alike(whole[:, 2:], backbone.hidden(ids[:, 2:], ones[:, 2:], past=past))
     except UNREADABLE:
         return False
 
 
-def _goes_on(backbone: Backbone, ids: Tensor) -> bool:
+def _goes_on(backbone: Backbone, ids: Tensor, whole: Tensor) -> bool:
     """Return whether the last layer can continue from its keys and values of earlier tokens."""
     ones = torch.ones_like(ids)
     try:
         past = backbone.read_last(TokenRows(ids, ones))
         if past is None:
             return False
-        whole = backbone.hidden(ids, ones)[:, -1:]
-        return backbone.alike(whole, backbone.hidden(ids[:, -1:], ones[:, -1:], past=past))
+        return backbone.alike(whole[:, -1:], backbone.hidden(ids[:, -1:], ones[:, -1:], past=past))
     except UNREADABLE:
         return False
 
