@@ -104,7 +104,11 @@ class Registry(Mapping[str, Item], Generic[Item]):
         return sum(1 for _ in self)
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and (name in self._items or name in (*self,))
+        if not isinstance(name, str):
+            return False
+        if name not in self._items:
+            self._import_own()
+        return name in self._items or name in self._offered  # the installed packages are read last
 
     def _import_own(self) -> None:
         """Import the modules of this package that register something, once."""

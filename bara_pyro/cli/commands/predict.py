@@ -1,5 +1,6 @@
 """`bara predict`: answer texts, or the rows of a file."""
 
+import gc
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +18,7 @@ from bara_pyro.cli.options import (
 from bara_pyro.cli.typed import note_of_draws, refuse
 from bara_pyro.cli.wrap import TRAIN, listed
 from bara_pyro.columns import UNNAMED, ColumnNames
+from bara_pyro.lazy import uncollected
 from bara_pyro.runs.remote import is_address, predict_remotely
 from bara_pyro.runs.sections import MOST_DRAWS
 
@@ -88,10 +90,12 @@ def predict(
         with progress(title, None) as advance:
             answers = predict_remotely(run, rows, advance)
     else:
-        from bara_pyro.runs.folder import load_system
-        from bara_pyro.runs.predict import predict as answered
+        with uncollected():
+            from bara_pyro.runs.folder import load_system
+            from bara_pyro.runs.predict import predict as answered
 
-        system = load_system(run, backbone=model, device=device, with_rows=False)
+            system = load_system(run, backbone=model, device=device, with_rows=False)
+            gc.freeze()  # all of it is needed to the end
         note_of_draws(system, samples=samples, seed=seed)
         with progress(title, None) as advance:
             answers = answered(
