@@ -30,7 +30,6 @@ def load_task(
     test_file: str | Path | None = None,
     test_fraction: float = TEST_FRACTION,
     classes: Sequence[str] | None = None,
-    find_ids: bool = True,
     **columns: Unpack[ColumnOptions],
 ) -> Task:
     """Load a task by name; for rows in memory see `data.userfile.task_from_rows`.
@@ -53,7 +52,6 @@ def load_task(
         test_file: your own file of test rows.
         test_fraction: without a `test_file`: share of your file's rows to hold out for testing.
         classes: for your own file without choices: the labels in class order.
-        find_ids: for your own file: whether a column such as `ticket_id` identifies rows.
         **columns: for your own file: `text_column`, `label_column`, `choices_column`, `context_column` if
             they have unusual names, and `cluster_column`; see `data.userfile.task_from_rows`.
 
@@ -91,7 +89,6 @@ def load_task(
         task = task_from_rows(
             name,
             test_file,
-            find_ids=find_ids,
             classes=classes,
             test_fraction=test_fraction,
             validation_rows=validation_rows,

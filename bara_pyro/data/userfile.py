@@ -27,7 +27,6 @@ def task_from_rows(
     test: Data | None = None,
     *,
     name: str | None = None,
-    find_ids: bool = True,
     classes: Sequence[str] | None = None,
     test_fraction: float = TEST_FRACTION,
     validation_rows: int = 0,
@@ -41,8 +40,6 @@ def task_from_rows(
             or a list of dictionaries.
         test: the test rows, in any of these forms.
         name: name of the task; default: the file's name, or "rows".
-        find_ids: if no column is called `id`, use a column such as `ticket_id` whose values are unique as
-            identifiers (`data.columns.id_column`); otherwise rows are numbered.
         classes: the labels in class order, for rows without choices. Default: the order that the data define
             (a ClassLabel of `datasets`, a categorical of pandas), else sorted, numbers by size.
         test_fraction: without `test`: share of `data` to hold out for testing, the same in each class
@@ -80,8 +77,7 @@ def task_from_rows(
     if tested is not None:
         _check_same_kind(table, tested, chosen)
     parts = [part for part in (table, tested) if part]
-    if find_ids:
-        chosen = replace(chosen, id=id_column([part.rows for part in parts], vars(chosen).values()))
+    chosen = replace(chosen, id=id_column([part.rows for part in parts], vars(chosen).values()))
     labels, names = _answers(parts, chosen, classes)
     schema = partial(own_example, columns=chosen, names=names)
 

@@ -8,7 +8,7 @@ from bara_pyro.data.clusters import compared_text
 from bara_pyro.data.reply_tasks import ReplyTask
 from bara_pyro.errors import BaraError, CheckpointError, DataError
 from bara_pyro.runs.config import RunConfig
-from bara_pyro.runs.manifest import config_file
+from bara_pyro.runs.manifest import CONFIG
 from bara_pyro.runs.rows import load_data, load_reply_data
 from bara_pyro.runs.system import System
 from bara_pyro.types import Json
@@ -22,11 +22,10 @@ def own_rows(folder: Path, config: RunConfig, stored: Json) -> Task | ReplyTask:
     """Load the rows that a run was trained and tested on.
 
     Raises:
-        CheckpointError: the rows were given in Python, or the run is from an earlier version, which split a
-            file differently.
+        CheckpointError: the rows were given in Python.
         DataError: their file does not exist.
     """
-    if stored.get("columns") and not is_file_name(config.task.name):
+    if stored["columns"] and not is_file_name(config.task.name):
         raise CheckpointError(
             f"{folder} was trained on rows given in Python (task {stored['task']!r}): give them again with "
             f"task=..., or {OTHER_ROWS}."
@@ -38,14 +37,7 @@ def own_rows(folder: Path, config: RunConfig, stored: Json) -> Task | ReplyTask:
         )
     if config.task.likelihood == "completion":
         return load_reply_data(config)
-    # Earlier versions numbered rows without a column "id", and split them by these numbers.
-    task = load_data(config, find_ids="id" in (stored.get("columns") or {}))
-    if is_file_name(config.task.name) and config.task.test_file is None and "columns" not in stored:
-        raise CheckpointError(
-            f"{folder} is from an earlier version, which split {config.task.name} differently: give the test "
-            "rows as a file (--test-file), or train again."
-        )
-    return task
+    return load_data(config)
 
 
 def fingerprints(system: System) -> dict[str, str]:
@@ -61,13 +53,13 @@ def fingerprints(system: System) -> dict[str, str]:
 def check_own_rows(system: System, folder: Path) -> None:
     """Refuse a system whose training or test rows differ from those of the run in a folder.
 
-    If the training rows have changed, some of them may now be test rows. Runs of earlier versions stored no
-    fingerprints and pass.
+    If the training rows have changed, some of them may now be test rows. A run that was saved without its
+    rows has no fingerprints and passes.
 
     Raises:
         DataError: the rows differ.
     """
-    stored, name = read_json(config_file(folder), RunFile), system.config.task.name
+    stored, name = read_json(folder / CONFIG, RunFile), system.config.task.name
     now = fingerprints(system)
     trained_on = stored.get("training_rows")
     if trained_on is not None and now.get("training_rows") != trained_on:
@@ -97,8 +89,7 @@ def trained_on(rows: Sequence[Example], config: RunConfig, asked: Task) -> list[
     if config.task.likelihood == "completion" or not is_file_name(name) or not Path(name).is_file():
         return []
     try:
-        find_ids = asked.columns is not None and asked.columns.id is not None
-        task = as_asked(load_data(config, find_ids=find_ids), asked.labels, asked.names)
+        task = as_asked(load_data(config), asked.labels, asked.names)
     except BaraError:
         return []
     known = set(map(compared_text, task.train))

@@ -36,7 +36,7 @@ OF_DIVIDING = ("test_fraction", "validation_rows", "seed")
 OF_ANSWERS = ("classes", *OPTIONS)
 
 
-def load_data(config: RunConfig, *, find_ids: bool = True) -> Task:
+def load_data(config: RunConfig) -> Task:
     """Load the task that a configuration names, with its labels as words; see `data.encode_labels`."""
     c = config.task
     if is_reply_task(c.name):
@@ -49,7 +49,6 @@ def load_data(config: RunConfig, *, find_ids: bool = True) -> Task:
         world=c.world,
         revision=c.revision,
         test_file=c.test_file,
-        find_ids=find_ids,
         **_named(c, *OF_DIVIDING, *OF_ANSWERS),
     )
     return _limited(task, config)

@@ -14,10 +14,7 @@ from bara_pyro.data import load_questions, load_task
 from bara_pyro.errors import DataError
 from bara_pyro.extras.active.acquire import ask_pool
 from bara_pyro.runs.asked import ask, calibration_rows, rows_to_decide
-from bara_pyro.runs.config import parse_config
-from bara_pyro.runs.manifest import CONFIG
-from bara_pyro.runs.own_rows import own_rows
-from bara_pyro.untrusted.files import read_json, read_jsonl
+from bara_pyro.untrusted.files import read_jsonl
 
 NAMES = ["Ticket ID", "Created At", "Customer Message", "Category"]
 
@@ -87,21 +84,6 @@ def test_ids_that_repeat_or_name_something_else_are_no_ids() -> None:
         [row | {"author_id": i} for i, row in enumerate(rows)], cluster_column="author_id"
     )
     assert clustered.train[0].id.startswith("row-")
-
-
-def test_a_run_of_before_ids_were_found_reads_its_rows_as_then(
-    tagged: Path, table: Path, tmp_path: Path
-) -> None:
-    """Rows are divided by a hash of their ids: found ones would put training rows among the test rows."""
-    old = bp.task_from_rows(table, find_ids=False)
-    run = bp.train(task=old, model=read_json(tagged / CONFIG)["config"]["backbone"]["name"],
-                   method="lora", steps=1, out=tmp_path / "run")  # fmt: skip
-    stored = read_json(tmp_path / "run" / CONFIG)
-    assert "id" not in stored["columns"]
-    stored["config"]["task"]["name"] = str(table)
-    again = own_rows(tmp_path / "run", parse_config(stored["config"]), stored)
-    assert [row.id for row in again.test] == [row.id for row in run.task.test]
-    assert again.test[0].id.startswith("row-")
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".tsv", ".parquet"])
