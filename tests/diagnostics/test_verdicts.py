@@ -82,7 +82,7 @@ def outside(answers: int, trials: int = 300) -> float:
             ),
             "observed_data": Dataset({"y": DataArray(rng.choice(answers, rows, p=odds), dims="row")}),
         }
-        found += not all(one.as_predicted for one in _answers(groups))
+        found += not all(one.within for one in _answers(groups))
     return found / trials
 
 

@@ -28,12 +28,7 @@ class AnswerShare(Result):
     high: float
     # Whether the observed share is in an interval that covers all answers together with probability
     # `INTERVAL`.
-    within: bool | None = None  # None in older files
-
-    @property
-    def as_predicted(self) -> bool:
-        """Whether the observed share agrees with the draws; older files use the interval of the answer."""
-        return self.low <= self.observed <= self.high if self.within is None else self.within
+    within: bool
 
 
 class DrawnAnswers(Result):

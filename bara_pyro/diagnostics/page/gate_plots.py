@@ -206,7 +206,7 @@ def render_draws(found: DrawnAnswers, folder: Path) -> Shown:
 
 
 def _plain(drawn: DrawnAnswers) -> str:
-    outside = [answer for answer in drawn.answers if not answer.as_predicted]
+    outside = [answer for answer in drawn.answers if not answer.within]
     if not outside:
         return "The model gives each answer about as often as it is right: it does not favour one answer."
     most = max(outside, key=lambda answer: abs(answer.median - answer.observed))
@@ -218,7 +218,7 @@ def _plain(drawn: DrawnAnswers) -> str:
 
 
 def _technical(drawn: DrawnAnswers) -> list[str]:
-    outside = [_outside(answer) for answer in drawn.answers if not answer.as_predicted]
+    outside = [_outside(answer) for answer in drawn.answers if not answer.within]
     verdict = "The share of rows with each answer is as predicted"
     if outside:
         verdict = f"Not as frequent as predicted: {'; '.join(outside)}"

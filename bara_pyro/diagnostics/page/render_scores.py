@@ -71,7 +71,7 @@ def _plain(s: DistributionScores) -> str:
             f" At some levels of confidence the probabilities are off: the ECE is {s.ece:.0f} %, and a "
             f"calibrated model would stay below {s.chance_ece_high:.0f} % in 19 of 20 cases."
         )
-    if s.majority is not None and s.acc < s.majority:
+    if s.acc < s.majority:
         sentence += f" Always giving the most frequent answer would be right in {s.majority:.0f} % of cases."
     return sentence
 
@@ -82,7 +82,7 @@ def _interval(s: DistributionScores) -> str:
 
 
 def _by_chance(s: DistributionScores) -> str:
-    return "" if s.chance_ece_high is None else f" (up to {s.chance_ece_high:.1f} % by chance)"
+    return f" (up to {s.chance_ece_high:.1f} % by chance)"
 
 
 def _row(which: str, s: DistributionScores) -> dict[str, object]:

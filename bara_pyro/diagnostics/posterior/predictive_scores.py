@@ -35,14 +35,11 @@ class DistributionScores(Result):
     nll: Number  # nats
     brier: float  # 0..2
     confidence: float  # mean probability of the most likely answer
-    # Standard error of the accuracy if these probabilities are right, percent; None in older files.
-    confidence_error: float | None = None
-    # Accuracy of always giving the most frequent answer, percent; None in older files.
-    majority: float | None = None
+    confidence_error: float  # standard error of the accuracy if these probabilities are right, percent
+    majority: float  # accuracy of always giving the most frequent answer, percent
     # Mean ECE of a perfectly calibrated model with the same probabilities on n rows: the bias of the ECE.
     chance_ece: float
-    # 95 % quantile of the ECE of such a model on n rows; None in older files.
-    chance_ece_high: float | None = None
+    chance_ece_high: float  # 95 % quantile of the ECE of such a model on n rows
     bins: Bins  # bins of the reliability diagram
 
     @property
@@ -57,7 +54,7 @@ class DistributionScores(Result):
         This is two standard errors of the accuracy under the model's probabilities. The standard error of the
         observed accuracy would be 0 if all answers are right.
         """
-        return 2 * (self.standard_error if self.confidence_error is None else self.confidence_error)
+        return 2 * self.confidence_error
 
     @property
     def gap(self) -> float:
@@ -78,7 +75,7 @@ class DistributionScores(Result):
     @property
     def uneven(self) -> bool:
         """Whether the ECE is higher than chance explains (at 5 %)."""
-        return self.chance_ece_high is not None and self.ece > self.chance_ece_high
+        return self.ece > self.chance_ece_high
 
 
 class PredictiveScores(Result):

@@ -43,7 +43,7 @@ class LeftOut(Result):
     elpd: Number  # mean expected log probability of a left-out training row, nats
     se: Number  # standard error of `elpd`, nats
     unseen: Number  # mean log probability of the inspected (unseen) rows, nats
-    unseen_se: Number = 0.0  # standard error of `unseen`, nats; 0 in older files
+    unseen_se: Number  # standard error of `unseen`, nats
     good_k: float  # largest Pareto k of a reliable row
     high_k: int  # number of rows above `good_k`
     pareto_k: dict[str, Number]  # Pareto k of each row; null with too few draws to fit it
