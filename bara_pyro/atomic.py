@@ -26,13 +26,11 @@ except ImportError:  # Windows, where a folder cannot be opened either
 
 LONGEST = 50  # characters of a file's name used in its part's name, which must not become too long
 NAMED = re.compile(r"\..+\.bara-[0-9a-f]{8}\.part")
-BEFORE = re.compile(r"\.(.+)\.[0-9]+\.part")
-"""Leftover of a killed writer of an older version: the file's name and the process id."""
 
 
 def is_part(name: str) -> bool:
     """Return whether a name is that of a part folder or file."""
-    return bool(NAMED.fullmatch(name) or BEFORE.fullmatch(name))
+    return bool(NAMED.fullmatch(name))
 
 
 @contextmanager
@@ -68,9 +66,7 @@ def remove_parts(folder: Path, name: str | None = None) -> None:
         return
     start = "." if name is None else f".{name[:LONGEST]}."
     for part in folder.iterdir():
-        before = BEFORE.fullmatch(part.name)
-        ours = part.name.startswith(start) and NAMED.fullmatch(part.name)
-        if not ours and (before is None or before[1] != name):
+        if not part.name.startswith(start) or not is_part(part.name):
             continue
         with suppress(OSError):  # already gone, a link, or not readable
             held = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)

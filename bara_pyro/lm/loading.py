@@ -130,10 +130,9 @@ def _check_folder(folder: Path) -> None:
     """Refuse a folder without a language model, and the folder of a run."""
     if not there(folder):
         return
-    name = next((name for name in ("bara_config.json", "config.json") if (folder / name).exists()), None)
-    if folder.is_dir() and name is None:
+    stored = settings_in(folder / "bara_config.json")
+    if folder.is_dir() and not stored and not (folder / "config.json").exists():
         raise BackboneError(f"Cannot load the backbone {str(folder)!r} (it has no config.json): {WANTED}.")
-    stored = settings_in(folder / (name or "config.json"))  # where older versions kept a run's settings
     if {"config", "config_hash"} <= stored.keys():
         backbones = [part.get("backbone", {}) for part in (stored["config"],) if isinstance(part, dict)]
         names = [part.get("name") for part in backbones if isinstance(part, dict)]

@@ -18,8 +18,6 @@ from bara_pyro.types import Json
 
 # Raised when the restored state belongs to another optimiser, or to none.
 UNFIT = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
-# In checkpoints of older versions these are parameters of the program; they are fitted after training.
-CORRECTIONS = ("log_temperature", "distance", "one_pass")
 
 
 def save_checkpoint(
@@ -86,8 +84,7 @@ def load_checkpoint(folder: Path, svi: SVI, identity: dict[str, str], ranks: Ran
     stored = metadata.get("identity")
     if stored is None or "step" not in metadata:
         raise CheckpointError(f"{path} is not a checkpoint of a training run: remove it and train again.")
-    digest = metadata.pop("digest", None)  # older versions wrote none
-    if digest not in (None, _digest(tensors, metadata)):
+    if metadata.pop("digest", None) != _digest(tensors, metadata):
         raise CheckpointError(f"{path} is damaged: remove it to train from the start, or restore it.")
     for name, value in identity.items():
         if stored.get(name) != value:
@@ -96,8 +93,7 @@ def load_checkpoint(folder: Path, svi: SVI, identity: dict[str, str], ranks: Ran
                 "restore it, or choose another out (--out)."
             )
     groups = _by_prefix(tensors)
-    parameters = {k: v for k, v in groups.get("model", {}).items() if k.split(".")[0] not in CORRECTIONS}
-    load_parameters(dict(svi.model.named_parameters()), parameters, path)
+    load_parameters(dict(svi.model.named_parameters()), groups.get("model", {}), path)
     load_parameters(dict(svi.guide.named_parameters()), groups.get("guide", {}), path)
     try:
         _restore(svi, tensors, groups, metadata, ranks)

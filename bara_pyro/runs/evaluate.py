@@ -23,7 +23,7 @@ from bara_pyro.errors import ConfigError
 from bara_pyro.metrics import decompose, evaluate, posterior_predictive, sparsity_by_module, stack_truth
 from bara_pyro.metrics.sparsity import over_modules
 from bara_pyro.runs.config import parse_config
-from bara_pyro.runs.manifest import METRICS, PREDICTIONS, check_kept, config_file, is_run
+from bara_pyro.runs.manifest import CONFIG, METRICS, PREDICTIONS, check_kept, is_run
 from bara_pyro.runs.ownership import adding, check_replaceable
 from bara_pyro.runs.reply_scores import reply_rows, reply_scores
 from bara_pyro.runs.rows import OnRows, Replies, reading_notes
@@ -166,7 +166,7 @@ def check_whose(system: System, out: Path) -> None:
     """Raise a `ConfigError` if a folder is another run's, whose scores would be replaced."""
     if not is_run(out):
         return
-    theirs = parse_config(read_json(config_file(out), RunFile)["config"], stored=True)
+    theirs = parse_config(read_json(out / CONFIG, RunFile)["config"], stored=True)
     # Settings of training must agree; settings of prediction may differ.
     for what in map(attrgetter, ("method", "adapter", "train", "seed", "task.name")):
         if what(system.config) != what(theirs):

@@ -20,21 +20,20 @@ from bara_pyro.runs.manifest import (
     CONFIG,
     FITTED,
     GUIDE,
-    MANIFEST,
     PEFT_CONFIG,
     START,
+    TRAINED,
     check_run,
-    config_file,
     is_run,
     record_files,
-    trained_files,
     verify_files,
 )
 from bara_pyro.runs.memory import check_stored_rank
 from bara_pyro.runs.own_rows import check_own_rows, fingerprints, own_rows
-from bara_pyro.runs.peft_files import join_guide, lora_tensors, peft_config, peft_name, split_guide
+from bara_pyro.runs.peft_files import lora_tensors, peft_config, split_guide
 from bara_pyro.runs.store import check_schema, load_parameters, read_tensors, write_tensors
 from bara_pyro.runs.system import System, assemble, find_device
+from bara_pyro.settings import DEFAULT_METHOD
 from bara_pyro.types import Json
 from bara_pyro.untrusted.files import read_json
 from bara_pyro.untrusted.schemas import SCHEMA, FittedFile, RunFile
@@ -45,14 +44,11 @@ logger = logging.getLogger(__name__)
 def write_config(system: System, folder: str | Path) -> None:
     """Write `bara_config.json` and PEFT's `adapter_config.json` before training starts.
 
-    The settings file of a run that an older version began is renamed.
-
     Raises:
         ConfigError: the dtype of the language model's weights differs from the settings.
     """
     folder, config = Path(folder), system.config
     _check_type(system.backbone, config)
-    before = config_file(folder) if is_run(folder) else folder / CONFIG
     write_json(
         folder / CONFIG,
         {
@@ -64,7 +60,6 @@ def write_config(system: System, folder: str | Path) -> None:
             "backbone_computation": computation(system.backbone),
             "task": system.task.name,
             "labels": list(system.task.labels),
-            "manifest": MANIFEST,
             "names": list(system.task.names),
             "columns": _columns(system.task),
             **({"chat": asdict(system.task.chat)} if system.task.chat else {}),
@@ -74,8 +69,6 @@ def write_config(system: System, folder: str | Path) -> None:
         },
     )
     write_json(folder / PEFT_CONFIG, peft_config(system))
-    if before.name != CONFIG:
-        before.unlink()
 
 
 def begin(system: System, folder: Path) -> None:
@@ -112,7 +105,7 @@ def check_backbone(backbone: Backbone, folder: Path, stored: Json) -> None:
             f"{folder} was trained on a backbone with fingerprint {stored['backbone_fingerprint']}, but "
             f"{backbone.name!r} has {current}: give the right backbone (--model)."
         )
-    if changed := differing(stored.get("backbone_computation", {}), computation(backbone)):
+    if changed := differing(stored["backbone_computation"], computation(backbone)):
         raise CheckpointError(
             f"The settings of {backbone.name!r} have changed since {folder} was trained "
             f"({'; '.join(changed)}): restore them, or give the right backbone (--model)."
@@ -147,7 +140,7 @@ def save_system(system: System, folder: str | Path, step: int) -> None:
     )
     # The guide is written last: if it exists, the run is complete.
     write_tensors(folder / GUIDE, guide, metadata)
-    record_files(folder, *trained_files(folder))
+    record_files(folder, *TRAINED)
 
 
 def saved_step(system: System, folder: Path) -> int:
@@ -179,24 +172,24 @@ def load_weights(system: System, folder: Path) -> None:
     Raises:
         CheckpointError: a file is missing, damaged or foreign, or the two are of different runs.
     """
-    parameters = {peft_name(name): value for name, value in system.model.named_parameters()}
     adapter, adapter_data = read_tensors(folder / ADAPTER)
     guide, guide_data = read_tensors(folder / GUIDE)
     if adapter_data != guide_data:
         raise CheckpointError(
             f"{folder / ADAPTER} and {folder / GUIDE} belong to different runs: restore them, or train again."
         )
-    config_hash = read_json(config_file(folder), RunFile)["config_hash"] if is_run(folder) else None
-    if config_hash is not None and guide_data.get("config_hash", config_hash) != config_hash:
+    config_hash = read_json(folder / CONFIG, RunFile)["config_hash"] if is_run(folder) else None
+    if config_hash is not None and guide_data.get("config_hash") != config_hash:
         raise CheckpointError(
-            f"{folder / GUIDE} belongs to a run with configuration {guide_data['config_hash']}, but "
-            f"{config_file(folder)} belongs to {config_hash}: another run wrote into the folder, so "
+            f"{folder / GUIDE} belongs to a run with configuration {guide_data.get('config_hash')}, but "
+            f"{folder / CONFIG} belongs to {config_hash}: another run wrote into the folder, so "
             "train again."
         )
-    adapter, guide = join_guide(system, adapter, guide)
-    load_parameters(parameters | system.corrections.stored(), adapter, folder / ADAPTER)
     system.guide.prepare(guide)
-    load_parameters(dict(system.guide.named_parameters()), guide, folder / GUIDE)
+    ours, others = split_guide(system)
+    own = lora_tensors(system.model) | system.corrections.stored() | ours
+    load_parameters(own, adapter, folder / ADAPTER)
+    load_parameters(others, guide, folder / GUIDE)
 
 
 def stored_config(folder: Path) -> tuple[RunConfig, Json]:
@@ -208,7 +201,7 @@ def stored_config(folder: Path) -> tuple[RunConfig, Json]:
     Raises:
         CheckpointError: the file is missing or foreign, or a plug-in or method is not installed.
     """
-    file = config_file(folder)
+    file = folder / CONFIG
     verify_files(folder, [file.name])
     if not is_run(folder):
         raise CheckpointError(f"{file} is not the configuration of a run: give the folder of a run.")
@@ -220,16 +213,15 @@ def stored_config(folder: Path) -> tuple[RunConfig, Json]:
             f"{folder} was trained with the plug-in {missing[0]!r}: add --plugin {missing[0]} (in Python: "
             "import it first)."
         )
-    method = stored["config"].get("method", {})
-    if isinstance(method, dict):
-        method = {"name": "bara", **method}  # the default when runs did not store a name
-    if isinstance(method, dict) and method["name"] not in METHODS:
+    method = stored["config"].get("method")
+    name = method.get("name", DEFAULT_METHOD) if isinstance(method, dict) else DEFAULT_METHOD
+    if name not in METHODS:
         raise CheckpointError(
-            f"{folder} was trained with the method {method['name']!r}, which is not installed: install its "
+            f"{folder} was trained with the method {name!r}, which is not installed: install its "
             "package, or name its module with --plugin (in Python: import it first)."
         )
-    config = parse_config(stored["config"] | {"method": method}, stored=True)
-    if stored.get("manifest") and config.hash != stored["config_hash"]:
+    config = parse_config(stored["config"], stored=True)
+    if config.hash != stored["config_hash"]:
         raise CheckpointError(f"{file} was edited after the run began: restore it, or train again.")
     if config.backbone.states_folder is not None:
         logger.info("%s: its states_folder %s is not used.", folder, config.backbone.states_folder)
@@ -306,7 +298,7 @@ def load_system(
         task = encode_labels(task, lm.tokenizer, config.task.labels)
     if reads_rows and isinstance(task, Task):
         for kind, now in (("names", task.names), ("labels", task.labels)):
-            if list(now) != (trained_on := stored.get(kind, list(now))):
+            if list(now) != (trained_on := stored[kind]):
                 raise CheckpointError(
                     f"{folder} was trained on the labels {', '.join(trained_on)}, but its data now have "
                     f"{', '.join(now)}: restore the data."
@@ -330,11 +322,11 @@ def fitted(run: System | str | Path, *, with_rows: bool = False) -> System:
 
 def stored_task(stored: Json) -> Task:
     """Return the task of a run without its rows, from its settings file."""
-    columns, chat = stored.get("columns"), stored.get("chat")
+    columns, chat = stored["columns"], stored.get("chat")
     return Task(
         stored["task"],
         tuple(stored["labels"]),
-        names=tuple(stored.get("names", ())),
+        names=tuple(stored["names"]),
         columns=Columns(**columns) if columns else None,
         chat=ChatFrame(**chat) if chat else None,
     )

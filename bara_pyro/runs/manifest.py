@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import logging
 import os
 import shlex
 from collections.abc import Container, Iterable
@@ -13,10 +12,8 @@ from bara_pyro.errors import CheckpointError, ConfigError
 from bara_pyro.untrusted.files import check_name, read_json
 from bara_pyro.untrusted.schemas import SCHEMA, ManifestFile
 
-logger = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
 CONFIG, PEFT_CONFIG = "bara_config.json", "adapter_config.json"
-OLD_CONFIG = "config.json"  # name in older versions; also transformers' name for a model's configuration
 ADAPTER, GUIDE = "adapter_model.safetensors", "guide.safetensors"
 LOG, FITTED = "train_log.jsonl", "fitted.json"
 # Split-half calibration: folder of the second fit while it is trained, and its stored predictions.
@@ -31,8 +28,8 @@ TRAINED = (CONFIG, PEFT_CONFIG, REHEARSED, LOG, FITTED, ADAPTER, GUIDE)
 SCORED = (PREDICTIONS, METRICS)
 
 
-Listed = dict[str, str | None]
-"""Name of a file -> its SHA-256; None if an older version was stopped while it wrote the file."""
+Listed = dict[str, str]
+"""Name of a file -> its SHA-256."""
 
 
 def read_manifest(folder: Path) -> Listed | None:
@@ -104,18 +101,13 @@ def check_run(folder: Path) -> None:
             "with `bara train --out FOLDER`, or give another folder."
         )
     way_out = how_to_resume(folder)
-    declared = read_json(config_file(folder)).get("manifest") == MANIFEST
-    if (folder / CHECKPOINT).exists() or (declared and not (folder / GUIDE).exists()):
+    if (folder / CHECKPOINT).exists() or not (folder / GUIDE).exists():
         if is_claimed(folder):
             raise CheckpointError(f"Another process is training in {folder}: wait until it has finished.")
         raise CheckpointError(f"The run in {folder} was stopped before its end: continue with {way_out}.")
-    if declared:
-        raise CheckpointError(
-            f"{folder / MANIFEST} is missing, so damaged files cannot be detected: restore it from a copy, "
-            f"or list the files as they are now with {way_out}."
-        )
-    logger.warning(
-        "%s was written by an older version, without %s: damaged files cannot be detected.", folder, MANIFEST
+    raise CheckpointError(
+        f"{folder / MANIFEST} is missing, so damaged files cannot be detected: restore it from a copy, or "
+        f"list the files as they are now with {way_out}."
     )
 
 
@@ -127,8 +119,6 @@ def verify_files(folder: Path, names: Iterable[str] | None = None) -> None:
     """
     listed = read_manifest(folder) or {}
     for name in listed if names is None else [name for name in names if name in listed]:
-        if listed[name] is None:
-            continue
         path = folder / name
         if not path.is_file():
             raise CheckpointError(f"{path} is missing: {_way_out(folder, name)}.")
@@ -149,28 +139,17 @@ def run_below(folder: Path, parts: Container[str] = ()) -> Path | None:
     """Return a run in a folder below this one, except in its `parts` and upload; None if there is none."""
     for place, _, names in os.walk(folder):
         inside = Path(place).relative_to(folder).parts
-        if not inside or inside[0] in parts or not {CONFIG, OLD_CONFIG} & set(names):
+        if not inside or inside[0] in parts or CONFIG not in names:
             continue
         if is_run(Path(place)) and not is_upload(Path(place)):
             return Path(place)
     return None
 
 
-def config_file(folder: Path) -> Path:
-    """Return the settings file of a run, under its present or its older name."""
-    new, old = folder / CONFIG, folder / OLD_CONFIG
-    return old if old.exists() and not new.exists() else new
-
-
-def trained_files(folder: Path) -> list[str]:
-    """Return the names of the files that training writes to a folder, as this or an older version."""
-    return [config_file(folder).name, *(name for name in TRAINED if name != CONFIG)]
-
-
 def is_run(folder: Path) -> bool:
     """Whether a folder holds a run, finished or not."""
     try:
-        stored = read_json(config_file(folder))
+        stored = read_json(folder / CONFIG)
     except CheckpointError:
         return False
     return isinstance(stored, dict) and {"config", "config_hash", "num_data"} <= stored.keys()

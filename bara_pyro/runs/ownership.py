@@ -24,20 +24,18 @@ from bara_pyro.runs.manifest import (
     JUDGED,
     LOG,
     MANIFEST,
-    OLD_CONFIG,
     PEFT_CONFIG,
     PROGRAMS,
     REHEARSAL,
     REHEARSED,
     SCORED,
     START,
-    config_file,
+    TRAINED,
     is_run,
     is_upload,
     listed_as_now,
     read_manifest,
     sha256,
-    trained_files,
     write_manifest,
 )
 from bara_pyro.untrusted.files import first_object, read_json
@@ -63,9 +61,7 @@ def owned(folder: Path) -> set[str]:
     known = (listed or {}).items()
     files = {name for name, digest in known if _is_file(folder / name) and sha256(folder / name) == digest}
     files |= {name for name, ours in GROWING.items() if _is_file(folder / name) and ours(folder / name)}
-    begun = (
-        [CHECKPOINT, START, *([] if listed is not None else trained_files(folder))] if is_run(folder) else []
-    )
+    begun = [CHECKPOINT, START, *(TRAINED if listed is None else ())] if is_run(folder) else []
     files |= {name for name in begun if _is_file(folder / name) and _of_the_run(folder / name)}
     return files if listed is None else files | {MANIFEST}
 
@@ -78,7 +74,7 @@ def _of_the_run(path: Path) -> bool:
 
             stored = read_metadata(path)
             key = stored.get("config_hash") or stored.get("identity", {}).get("configuration")
-            return bool(key == read_json(config_file(path.parent))["config_hash"])
+            return bool(key == read_json(path.parent / CONFIG)["config_hash"])
         if path.name == LOG:
             return not path.stat().st_size or "step" in (first_object(path) or {})
         read_json(path, TEXTS.get(path.name, RunFile))
@@ -122,7 +118,7 @@ def clear(folder: Path, besides: Collection[str] = ()) -> bool:
             removed = True
             _remove_empty(place)
     # Manifest and settings go last: if the process is killed here, the other files can still be recognised.
-    names = sorted(owned(folder), key=lambda name: (name == MANIFEST, name in (CONFIG, OLD_CONFIG)))
+    names = sorted(owned(folder), key=lambda name: (name == MANIFEST, name == CONFIG))
     for name in names:
         (folder / name).unlink(missing_ok=True)
     remove_parts(folder)

@@ -6,10 +6,8 @@ file. Other methods use PEFT's names for tensors, but PEFT cannot read them.
 """
 
 import os
-from collections.abc import Mapping
 from typing import Final
 
-import torch
 from torch import Tensor
 
 from bara_pyro.core.modules import module_key
@@ -110,23 +108,6 @@ def split_guide(system: System) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         if theta is not None:
             ours[key_of(target.path, "lora_theta")] = theta
     return ours, others
-
-
-def join_guide(
-    system: System, adapter: Mapping[str, Tensor], others: Mapping[str, Tensor]
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Undo `split_guide`: return the tensors of the adapter and of the guide."""
-    left, guide = dict(adapter), dict(others)
-    if not is_bara(system):
-        return left, guide
-    paths = [target.path for target in system.model.targets]
-    keys = [key_of(path, "lora_phi") for path in paths]
-    if all(key in left for key in keys):
-        guide[_raw(PHI)] = torch.stack([left.pop(key) for key in keys])
-    for target in system.model.targets:
-        if (key := key_of(target.path, "lora_theta")) in left:
-            guide[_raw(target.site(THETA))] = left.pop(key)
-    return left, guide
 
 
 def _raw(site: str) -> str:

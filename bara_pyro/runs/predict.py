@@ -13,7 +13,6 @@ from bara_pyro.data import (
     Example,
     Task,
     as_asked,
-    as_letters,
     encode_labels,
     is_file_name,
     load_questions,
@@ -228,8 +227,6 @@ def rows_to_evaluate(folder: Path, config: RunConfig) -> Task | ReplyTask:
         task = load_reply_data(config) if c.likelihood == "completion" else load_data(config)
     if isinstance(task, ReplyTask):
         return task
-    if "names" not in stored:  # a run of an earlier version
-        return as_letters(task) if c.labels == "letters" else task
     trained = stored_task(stored)
     return as_asked(task, trained.labels, trained.names)
 

@@ -20,7 +20,7 @@ from bara_pyro.errors import BackboneError, ConfigError
 from bara_pyro.lm.backbone import Backbone
 from bara_pyro.lm.targets import Target, find_targets, shortest
 from bara_pyro.runs.config import RunConfig
-from bara_pyro.runs.manifest import ADAPTER, PEFT_CONFIG, config_file, is_run
+from bara_pyro.runs.manifest import ADAPTER, CONFIG, PEFT_CONFIG, is_run
 from bara_pyro.runs.sections import AdapterConfig
 from bara_pyro.untrusted.files import bounded_json, check_tensors, read_json, read_text, there, why
 from bara_pyro.untrusted.patterns import matching
@@ -104,7 +104,7 @@ def _read_kept(file: Path) -> GivenAdapter:
     """Read the A and B of a run from its own file, which holds them in the run's scaling."""
     if not is_run(file.parent):
         raise ConfigError(f"{file} is a file: give the folder of an adapter, with its {PEFT_CONFIG}.")
-    stored = read_json(config_file(file.parent), RunFile)["config"]
+    stored = read_json(file.parent / CONFIG, RunFile)["config"]
     c = AdapterConfig.model_validate(stored["adapter"])
     return GivenAdapter(str(file), None, c.r, c.lora_alpha, _factors(file, str(file), others=True))
 

@@ -94,7 +94,7 @@ def rehearsed_steps(system: System, out: Path) -> int:
     split, stored = system.split("train"), read_json(out / REHEARSED, RehearsedFile)
     _, held_out = halves_of(system)
     same = [row["id"] for row in stored["rows"]] == [split.ids[row] for row in held_out]
-    return stored.get("steps", system.config.train.total_steps) if same else 0
+    return stored["steps"] if same else 0
 
 
 def steps_wanted(system: System, out: Path) -> int:

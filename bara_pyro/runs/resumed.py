@@ -49,7 +49,7 @@ def resumed(
     typed = load_config(file, overrides, assignments, base=started)
     config = for_rows(typed, stored["num_data"])
     if typed.adapter.calibrated is None:
-        config = calibrated(config, None)  # older versions did not calibrate by default
+        config = calibrated(config, None)  # as it was begun: too few rows could be held out
     others = [key for key in differences(started, config) if key not in PLACES | config.memory().keys()]
     if config.task.name != started.task.name and not is_file_name(config.task.name):
         others.append("task.name")
@@ -58,7 +58,7 @@ def resumed(
     config = _with_kept_adapter(config, out)
     if with_rows:
         return started.with_memory(config.memory()), config
-    if stored.get("columns") and not is_file_name(config.task.name):
+    if stored["columns"] and not is_file_name(config.task.name):
         raise CheckpointError(
             f"{out} was started on rows given in Python: resume it there, or give a file with the rows "
             "(--task)."

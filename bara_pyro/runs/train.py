@@ -29,17 +29,17 @@ from bara_pyro.runs.folder import (
 )
 from bara_pyro.runs.manifest import (
     CHECKPOINT,
+    CONFIG,
     FITTED,
     GUIDE,
     MANIFEST,
     REHEARSAL,
     START,
+    TRAINED,
     check_kept,
-    config_file,
     how_to_resume,
     is_run,
     record_files,
-    trained_files,
     verify_files,
 )
 from bara_pyro.runs.own_rows import check_own_rows
@@ -68,7 +68,7 @@ def check_free(out: Path, resume: bool) -> None:
     check_name(out, ConfigError)
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out} is a file: give a folder as out (--out).")
-    if config_file(out).exists() and not resume:
+    if (out / CONFIG).exists() and not resume:
         raise ConfigError(
             f"{out} already holds a run: give resume=True (--resume) to continue it, or another out (--out)."
         )
@@ -130,9 +130,9 @@ def train(
 def _train(
     system: System, out: Path, ranks: Ranks, on_step: OnStep | None, on_rehearsal: OnStep | None = None
 ) -> None:
-    verify_files(out, trained_files(out))
+    verify_files(out, TRAINED)
     if is_run(out):
-        stored = read_json(config_file(out), RunFile)
+        stored = read_json(out / CONFIG, RunFile)
         if stored.get("rank_pattern", {}) != system.model.rank_pattern:
             raise ConfigError(f"The run in {out} is pruned and cannot be resumed: train a new run.")
         check_backbone(system.backbone, out, stored)
@@ -140,7 +140,7 @@ def _train(
         check_own_rows(system, out)
         load_weights(system, out)
         if ranks.first and not (out / MANIFEST).exists():
-            record_files(out, *trained_files(out))  # killed before the manifest was written, or an older run
+            record_files(out, *TRAINED)  # killed before the manifest was written, or it was removed
     else:
         method = METHODS[system.config.method.name]
         if method.check is not None:

@@ -16,7 +16,6 @@ LongText = Annotated[str, Field(max_length=1_000_000)]
 Names = Annotated[list[Text], Field(max_length=MOST_CLASSES)]
 Count = Annotated[int, Field(ge=0, le=MOST_ROWS)]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{1,64}$")]
-PlainName = Annotated[str, Field(max_length=255, pattern=r"^[^/\\\x00]+$")]
 Draws = Annotated[str, Field(pattern=r"^[0-9]{1,6}$")]
 Label = Annotated[int, Field(ge=-1, lt=MOST_CLASSES)]
 Rank = Annotated[int, Field(ge=1, le=MOST_RANK)]
@@ -27,8 +26,7 @@ Scores = dict[Text, FiniteFloat | None]
 class Stored(BaseModel):
     """A file of bara_pyro; unknown fields, which later versions may add, are ignored, and types are strict.
 
-    A field with a default may be absent, as in files of earlier versions; it may be null only if its type
-    allows it.
+    A field with a default may be absent; it may be null only if its type allows it.
 
     Attributes:
         most_bytes: the most bytes of the file.
@@ -69,12 +67,11 @@ class RunFile(Stored):
     config_hash: Digest
     num_data: Annotated[int, Field(ge=1, le=MOST_ROWS)]
     backbone_fingerprint: Digest
-    backbone_computation: dict[Text, bool | int | FiniteFloat | Text] = {}
+    backbone_computation: dict[Text, bool | int | FiniteFloat | Text]
     task: Text
     labels: Names
-    manifest: PlainName = ""
-    names: Names = []
-    columns: StoredColumns | None = None
+    names: Names
+    columns: StoredColumns | None
     chat: StoredChat | None = None
     training_rows: Digest = ""
     test_rows: Digest = ""
@@ -83,9 +80,9 @@ class RunFile(Stored):
 
 
 class ManifestFile(Stored):
-    """The files of a folder with their SHA-256; None for a file that was being written."""
+    """The files of a folder with their SHA-256."""
 
-    files: dict[Text, Digest | None]
+    files: dict[Text, Digest]
     digest: Digest
 
 
@@ -217,7 +214,7 @@ class RehearsedFile(Stored):
 
     seconds: FiniteFloat
     rows: Annotated[list[AskedRow], Field(min_length=1)]
-    steps: Count = 0
+    steps: Count
     tried: list[TriedRate] = []
 
     @model_validator(mode="after")

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 import bara_pyro as bp
 from bara_pyro.extras.serve.http.engine import RunEngine
-from bara_pyro.runs.manifest import config_file
+from bara_pyro.runs.manifest import CONFIG
 from bara_pyro.untrusted.files import read_json
 
 TEMPLATE = (
@@ -65,7 +65,7 @@ def test_a_run_asks_through_the_template(labels: str, speaking: Place, tmp_path:
 def test_the_prompt_of_an_export_is_the_templates(speaking: Place, tmp_path: Path, bara: Bara) -> None:
     out, to = tmp_path / "run", tmp_path / "lora"
     assert bara(*speaking.arguments(out, "lora"), "--chat", "--system", "Sort.").code == 0
-    assert "chat" in read_json(config_file(out))
+    assert "chat" in read_json(out / CONFIG)
     assert "Next: " in bara("export", out, "--out", to, "--overwrite").out.splitlines()[-1]
     ask = json.loads((to / "export.json").read_text())["ask"]
     row = questions()[3]

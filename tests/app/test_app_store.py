@@ -61,7 +61,6 @@ def test_a_written_file_replaces_the_old_one_and_can_be_read_by_others(writer: s
 
 
 def test_what_a_killed_writer_left_is_removed_by_the_next(tmp_path: Path) -> None:
-    (tmp_path / ".metrics.json.123.part").write_text("{")  # as older versions named it
     (tmp_path / ".thesis.docx.7.part").write_text("mine")
     killed = multiprocessing.get_context("fork").Process(target=write_json_and_die, args=(tmp_path,))
     killed.start()

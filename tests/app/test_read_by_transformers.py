@@ -1,30 +1,20 @@
-"""transformers takes a run for the adapter of PEFT that it is; runs of older versions are read as before."""
+"""transformers takes a run for the adapter of PEFT that it is."""
 
 from pathlib import Path
 
 import pytest
 import torch
-from app_cases import Bara, Place, assert_one_sentence, files_of
+from app_cases import Bara, Place, assert_one_sentence
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
 import bara_pyro as bp
-from bara_pyro.atomic import write_json
 from bara_pyro.cli.running import run as train
 from bara_pyro.extras.hub.export import export_lora
 from bara_pyro.extras.hub.upload import prepare_upload
 from bara_pyro.microworld import backbone_path
 from bara_pyro.runs.evaluate import draw
-from bara_pyro.runs.folder import load_system, save_system, stored_config, write_config
-from bara_pyro.runs.manifest import (
-    CONFIG,
-    MANIFEST,
-    OLD_CONFIG,
-    check_run,
-    is_run,
-    read_manifest,
-    write_manifest,
-)
-from bara_pyro.runs.system import build_system
+from bara_pyro.runs.folder import load_system, save_system, write_config
+from bara_pyro.runs.manifest import MANIFEST, read_manifest
 from bara_pyro.untrusted.files import read_json
 
 pytest.importorskip("peft")
@@ -86,72 +76,6 @@ def test_the_shipped_language_model_is_found(tmp_path: Path) -> None:
     assert settings["base_model_name_or_path"] == str(backbone_path())
     AutoModelForCausalLM.from_pretrained(tmp_path / "run")
     AutoTokenizer.from_pretrained(settings["base_model_name_or_path"])
-
-
-def as_an_older_version_wrote_it(run: Path) -> Path:
-    (run / CONFIG).rename(run / OLD_CONFIG)
-    listed = read_manifest(run) or {}
-    write_manifest(run, {OLD_CONFIG if name == CONFIG else name: sha for name, sha in listed.items()})
-    return run
-
-
-def test_a_run_of_an_older_version_is_read(run: Path, tmp_path: Path, bara: Bara) -> None:
-    before = own(run)
-    old = as_an_older_version_wrote_it(run)
-    check_run(old)
-    assert torch.equal(own(old), before)
-    for command in (
-        ("evaluate", old),
-        ("evaluate", old, "--overwrite", "--samples", 0),
-        ("train", "--resume", "--out", old),
-        ("prune", old, "--out", tmp_path / "small", "--rows", 8),
-    ):
-        assert bara(*command).code == 0
-        check_run(old)
-    assert_one_sentence(bara("export", old, "--out", old, "--overwrite"), str(old))
-    found = bara("predict", tmp_path, "--input", __file__, "--output", tmp_path / "x.csv")
-    assert_one_sentence(found, str(tmp_path))
-    content = (old / OLD_CONFIG).read_bytes()
-    (old / OLD_CONFIG).write_bytes(content + b" ")
-    assert_one_sentence(bara("evaluate", old, "--overwrite"), f"{old / OLD_CONFIG} is damaged")
-
-
-@pytest.mark.parametrize("lacking", [("method",), ("method", "name")])
-def test_a_run_that_names_no_method_is_additive(
-    lacking: tuple[str, ...], place: Place, tmp_path: Path
-) -> None:
-    """As it was when the additive form was the default; its settings had no hash of their file then."""
-    system = build_system(place.config(method="bara", method__init_kappa=None, task__limit=8))
-    write_config(system, tmp_path)
-    stored = {k: v for k, v in read_json(tmp_path / CONFIG).items() if k != "manifest"}
-    inner = stored["config"]
-    for key in lacking[:-1]:
-        inner = inner[key]
-    del inner[lacking[-1]]
-    write_json(tmp_path / CONFIG, stored)
-    method = stored_config(tmp_path)[0].method
-    assert (method.name, method.form) == ("bara", "additive")  # type: ignore[attr-defined]
-
-
-def test_a_run_that_an_older_version_began_goes_on(
-    place: Place, finished: Path, run: Path, bara: Bara
-) -> None:
-    """It has the settings under the new name then, and the same parameters."""
-    old = as_an_older_version_wrote_it(run)
-    for name in (MANIFEST, "guide.safetensors", "adapter_model.safetensors", "metrics.json"):
-        (old / name).unlink()
-    assert is_run(old)
-    assert bara("train", "--resume", "--out", old).code == 0
-    assert files_of(old) == files_of(finished)
-    for name in ("guide.safetensors", "adapter_model.safetensors"):
-        assert (old / name).read_bytes() == (finished / name).read_bytes()
-
-
-def test_a_run_of_an_older_version_is_overwritten(place: Place, run: Path, bara: Bara) -> None:
-    old = as_an_older_version_wrote_it(run)
-    assert bara(*place.arguments(old), "--overwrite").code == 0
-    assert OLD_CONFIG not in files_of(old)
-    check_run(old)
 
 
 def test_a_language_models_configuration_beside_a_run_is_not_ours(

@@ -1,6 +1,5 @@
 """BaRA as PEFT's: a run's folder gives, in PEFT, the answers that bara_pyro gives."""
 
-import json
 import subprocess
 import sys
 import warnings
@@ -24,8 +23,8 @@ from bara_pyro.errors import BackboneError, ConfigError
 from bara_pyro.methods import build, method_config
 from bara_pyro.microworld import backbone_path
 from bara_pyro.runs.config import load_config
-from bara_pyro.runs.folder import load_system, save_system, write_config
-from bara_pyro.runs.store import read_tensors, write_tensors
+from bara_pyro.runs.folder import save_system, write_config
+from bara_pyro.runs.store import read_tensors
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train
 
@@ -186,22 +185,6 @@ def test_no_weight_is_stored_twice(runs: Runs) -> None:
     own = [*system.model.parameters(), *system.guide.parameters()]
     assert sum(value.numel() for value in own) == sum(value.numel() for value in adapter.values())
     assert not guide
-
-
-def test_runs_of_the_first_layout_are_read(tmp_path: Path) -> None:
-    """The guide's parameters stood in `guide.safetensors`, all of them."""
-    system = trained(tmp_path, {"name": "bara-gate"})
-    folder = tmp_path / "run"
-    adapter, metadata = read_tensors(folder / "adapter_model.safetensors")
-    first = {key: value for key, value in adapter.items() if "lora_A" in key or "lora_B" in key}
-    write_tensors(folder / "adapter_model.safetensors", first, metadata)
-    write_tensors(folder / "guide.safetensors", dict(system.guide.named_parameters()), metadata)
-    (folder / "manifest.json").unlink()
-    config = json.loads((folder / "bara_config.json").read_text())
-    (folder / "bara_config.json").write_text(json.dumps({k: v for k, v in config.items() if k != "manifest"}))
-    batch = rows_of(system)
-    again = load_system(folder)
-    assert torch.equal(predict(again.model, again.guide, batch), predict(system.model, system.guide, batch))
 
 
 def test_a_language_model_of_other_sizes_is_refused(runs: Runs) -> None:

@@ -274,7 +274,7 @@ def test_a_rehearsal_never_makes_a_run_surer(tmp_path: Path, surer: bool) -> Non
     told = [
         {"id": f"{i}", "label": 0, "log_probs": np.log([[p, 1 - p]]).tolist()} for i, p in enumerate(right)
     ]
-    (out / "rehearsal.json").write_text(json.dumps({"seconds": 1.0, "rows": told}))
+    (out / "rehearsal.json").write_text(json.dumps({"steps": 1, "seconds": 1.0, "rows": told}))
     fitted = fit_rehearsed(system, out)
     draws = torch.tensor([row["log_probs"] for row in told], dtype=torch.float64).transpose(0, 1)
     found = best_common_log_temperature(draws, torch.zeros(40, dtype=torch.long), spread=SPREAD)

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from bara_pyro.errors import BaraError
+from bara_pyro.runs.checkpoint import _digest
 from bara_pyro.runs.config import parse_config
 from bara_pyro.runs.manifest import ADAPTER, CHECKPOINT, CONFIG, GUIDE, LOG, METRICS, PEFT_CONFIG, PREDICTIONS
+from bara_pyro.runs.store import read_tensors
 
 Place = tuple[Any, ...]
 """Keys and numbers that lead to a value."""
@@ -131,15 +133,9 @@ def rehash(run: Path) -> None:
 
 
 def spoilt_checkpoint(run: Path, out: Path, name: str, place: Place, new: Any) -> Path:
-    """A copy of a run that was stopped, with a value at a place of a file; its hash fits if it can."""
+    """A copy of a run that was stopped, with a value at a place of a file; its hashes fit if they can."""
     shutil.rmtree(out, ignore_errors=True)
     shutil.copytree(run, out)
-    path = out / CHECKPOINT
-    header, data = header_of(path)
-    inner = json.loads(header["__metadata__"]["bara_pyro"])
-    del inner["digest"]  # as older versions wrote it
-    header["__metadata__"]["bara_pyro"] = json.dumps(inner)
-    write_header(path, header, data)
     spoil(out, name, place, new)
     if name == CONFIG and place[:1] == ("config",):
         with suppress(BaraError, ValueError, KeyError, TypeError, RecursionError):
@@ -147,7 +143,17 @@ def spoilt_checkpoint(run: Path, out: Path, name: str, place: Place, new: Any) -
             key = parse_config(stored["config"]).hash
             spoil(out, CONFIG, ("config_hash",), key)
             spoil(out, CHECKPOINT, ("bara_pyro", "identity", "configuration"), key)
+    if place != ("bara_pyro", "digest"):
+        with suppress(BaraError):
+            sign(out)
     return out
+
+
+def sign(run: Path) -> None:
+    """Make the digest of a run's checkpoint fit its content."""
+    tensors, metadata = read_tensors(run / CHECKPOINT)
+    metadata.pop("digest", None)
+    spoil(run, CHECKPOINT, ("bara_pyro", "digest"), _digest(tensors, metadata))
 
 
 def list_files(run: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hostile import GONE, VALUES, Opened, Place, spoilt, spoilt_checkpoint, targets
+from hostile import GONE, VALUES, Opened, Place, sign, spoilt, spoilt_checkpoint, targets
 
 import bara_pyro as bp
 from bara_pyro.diagnostics.paired.evaluated import read_group
@@ -177,6 +177,10 @@ def test_what_an_optimiser_kept_of_other_parameters_is_refused(
     if not own:
         pytest.skip("this optimiser keeps its state beside its settings")
     tensors |= {name: SPOILT[how](tensors[name]) for name in own}
-    write_tensors(run / CHECKPOINT, tensors, {k: v for k, v in metadata.items() if k != "digest"})
+    write_tensors(run / CHECKPOINT, tensors, metadata)
+    system = build_system(stored_config(run)[0], backbone)
+    with pytest.raises(CheckpointError, match="is damaged"):
+        train(system, run, resume=True)
+    sign(run)
     with pytest.raises(CheckpointError, match="does not fit the optimiser"):
-        train(build_system(stored_config(run)[0], backbone), run, resume=True)
+        train(system, run, resume=True)

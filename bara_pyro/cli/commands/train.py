@@ -77,7 +77,7 @@ def train(
     from bara_pyro.errors import ConfigError
     from bara_pyro.runs.assignments import collect
     from bara_pyro.runs.launched import processes, rank
-    from bara_pyro.runs.manifest import REHEARSAL, is_run, trained_files, verify_files
+    from bara_pyro.runs.manifest import REHEARSAL, TRAINED, is_run, verify_files
     from bara_pyro.runs.sections import check_settings
 
     if rank():  # of several processes only the first shows and writes results
@@ -108,7 +108,7 @@ def train(
     if resume:
         if overwrite:
             raise ConfigError("--resume continues a run and --overwrite starts it again: give one of them.")
-        verify_files(out, trained_files(out))
+        verify_files(out, TRAINED)
         if not is_run(out):
             raise ConfigError(f"There is no run in {out}: leave out --resume to start one there.")
         check_writable(out)

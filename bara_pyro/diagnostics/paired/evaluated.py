@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bara_pyro.errors import CheckpointError, DataError
 from bara_pyro.runs.evaluation_files import read_predictions, read_scores
-from bara_pyro.runs.manifest import METRICS, PREDICTIONS, check_run, config_file, is_run, verify_files
+from bara_pyro.runs.manifest import CONFIG, METRICS, PREDICTIONS, check_run, is_run, verify_files
 from bara_pyro.types import Json
 from bara_pyro.untrusted.files import read_json
 from bara_pyro.untrusted.schemas import RunFile
@@ -130,7 +130,7 @@ def read_evaluated(folder: Path) -> Evaluated:
         classes=tuple(report["classes"]),
         clusters=tuple(line.get("cluster", "") for line in lines),
         log_probs={int(s): torch.tensor(p, dtype=torch.float64).log() for s, p in draws.items()},
-        settings=read_json(config_file(run), RunFile)["config"] if is_run(run) else {},
+        settings=read_json(run / CONFIG, RunFile)["config"] if is_run(run) else {},
     )
 
 
