@@ -1,7 +1,7 @@
 """BLoB: Bayesian LoRA by backpropagation (Wang et al., NeurIPS 2024, arXiv 2406.11675)."""
 
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field, NonNegativeFloat
 
@@ -9,7 +9,7 @@ from bara_pyro.core.optimizers import adamw
 from bara_pyro.core.svi import SVI
 from bara_pyro.guides.normal import NormalGuide
 from bara_pyro.methods.base import Method, MethodConfig, pair, register_method, setting
-from bara_pyro.methods.recipes import OF_ELBO, OF_REPRODUCTION, Recipe, Training, alternating, default_svi
+from bara_pyro.methods.recipes import OF_ELBO, Recipe, Training, alternating, default_svi
 from bara_pyro.models.gaussian_lora import GaussianLoRA
 
 KL_LR = 0.01  # learning rate of the descent on the KL, as published
@@ -26,10 +26,6 @@ class BLoBConfig(MethodConfig):
     beta: Annotated[NonNegativeFloat, OF_ELBO] = setting(
         GaussianLoRA, "beta", "with recipe=elbo: weight of KL(A); 1 is the exact ELBO"
     )
-    scale_optimizer: Annotated[Literal["sgd", "adamw"], OF_REPRODUCTION] = Field(
-        "sgd",
-        description="with recipe=reproduction: optimiser of G on the likelihood; published code has both",
-    )
 
 
 def blob_svi(model: GaussianLoRA, guide: NormalGuide, train: Training, config: BLoBConfig) -> SVI:
@@ -37,10 +33,10 @@ def blob_svi(model: GaussianLoRA, guide: NormalGuide, train: Training, config: B
     if config.recipe == "elbo":
         return default_svi(model, guide, train, config)
     optim = adamw(model, guide, train.lr, weight_decay=train.weight_decay)
-    if config.scale_optimizer == "sgd":
-        scales = {id(p) for p in guide.parameters()}
-        for group in optim.param_groups:
-            group["params"] = [p for p in group["params"] if id(p) not in scales]
+    # G follows SGD on the likelihood as well: the published optimiser was built before G existed.
+    scales = {id(p) for p in guide.parameters()}
+    for group in optim.param_groups:
+        group["params"] = [p for p in group["params"] if id(p) not in scales]
     return alternating(model, guide, optim, train, kl_lr=KL_LR)
 
 

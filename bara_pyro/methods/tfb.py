@@ -10,7 +10,6 @@ is the largest value for which noise changes the NLL of the anchor rows by at mo
 
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -21,7 +20,7 @@ from bara_pyro.bisection import largest_feasible
 from bara_pyro.data import EncodedSplit
 from bara_pyro.guides.posthoc import PosthocGuide
 from bara_pyro.methods.base import AS_IT_IS, Fit, Method, MethodConfig, pair, register_method
-from bara_pyro.methods.recipes import OF_REPRODUCTION, Recipe
+from bara_pyro.methods.recipes import Recipe
 from bara_pyro.metrics import nll, posterior_predictive
 from bara_pyro.models.lora import LowRankAdapter
 from bara_pyro.models.posthoc import PosthocLoRA
@@ -32,7 +31,8 @@ SEARCH = 2**32
 NEGLIGIBLE = torch.finfo(torch.float32).eps
 NLL_FLOOR = 0.1  # nats; smallest NLL(0) for the tolerance
 ANCHOR_ROWS, SEARCH_SAMPLES = 500, 10  # rows to measure the NLL on; draws to average for it
-LOW, HALVINGS = 0.001, 5  # start of the search for sigma; number of steps of the published search
+# Start of the search for sigma; upper end and number of steps of the published one (BayesAdapt ends at 0.2).
+LOW, HIGH, HALVINGS = 0.001, 0.015, 5
 
 
 class TFBConfig(MethodConfig):
@@ -50,20 +50,6 @@ class TFBConfig(MethodConfig):
     )
     tolerance: float = Field(
         0.003, gt=0, description="allowed change of the NLL on training rows, as a share of it"
-    )
-    high: Annotated[float, OF_REPRODUCTION] = Field(
-        0.015,
-        gt=0,
-        description="with recipe=reproduction: upper end of the search for sigma; BayesAdapt has 0.2",
-    )
-    divide_by_rows: Annotated[bool, OF_REPRODUCTION] = Field(
-        True,
-        description="with recipe=reproduction: divide the change by the number of rows, as in bayesian-peft",
-    )
-    return_infeasible: Annotated[bool, OF_REPRODUCTION] = Field(
-        True,
-        description="with recipe=reproduction: return the last sigma above the tolerance, as in published "
-        "code",
     )
 
 
@@ -130,18 +116,15 @@ def anchor_split(split: EncodedSplit) -> EncodedSplit:
     return split.take(chosen.sort().values.tolist())
 
 
-def published_search(
-    feasible: Callable[[float], bool], low: float, high: float, halvings: int, *, infeasible: bool
-) -> float:
+def published_search(feasible: Callable[[float], bool], low: float, high: float, halvings: int) -> float:
     """Return the result of the published code's bisection, which never tries `low` or `high`.
 
-    With `infeasible` it has the published bug: it returns the last sigma that was too large (or `high`), not
-    the last allowed one.
+    It has the published bug: this is the last sigma that was too large (or `high`), not the last allowed one.
     """
     for _ in range(halvings):
         middle = (low + high) / 2
         low, high = (middle, high) if feasible(middle) else (low, middle)
-    return high if infeasible else low
+    return high
 
 
 def check_anchor(fit: TFBFit) -> None:
@@ -180,14 +163,8 @@ def fit_tfb(fit: TFBFit) -> dict[str, float]:
 
 def _search(noise: Noise, c: TFBConfig) -> float:
     if c.recipe == "reproduction":
-        share = c.tolerance * noise.start * (len(noise.split) if c.divide_by_rows else 1)
-        return published_search(
-            lambda sigma: noise.change(sigma) < share,
-            LOW,
-            c.high,
-            HALVINGS,
-            infeasible=c.return_infeasible,
-        )
+        share = c.tolerance * noise.start * len(noise.split)  # published code divides the change by the rows
+        return published_search(lambda sigma: noise.change(sigma) < share, LOW, HIGH, HALVINGS)
     allowed = c.tolerance * max(noise.start, NLL_FLOOR)
     return largest_feasible(lambda sigma: noise.change(sigma) <= allowed, LOW)
 

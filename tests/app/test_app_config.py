@@ -217,8 +217,18 @@ def test_stored_results_keep_their_names() -> None:
     records = [line["record"] for line in lines if "record" in line]
     # A record keeps paths by their last name, so only one without a path can be computed again.
     whole = [r for r in records if r["config"]["backbone"]["name"] == "microworld"]
-    assert len(whole) > 100
+    # Variants of BLoB and TFB in public code that are no longer settings.
+    gone = [
+        r
+        for r in whole
+        if ("scale_optimizer", "adamw") in (own := r["config"]["method"].items())
+        or ("divide_by_rows", False) in own
+        or ("return_infeasible", False) in own
+    ]
+    assert len(whole) > 100 > 10 > len(gone)
     for record in whole:
+        if record in gone:
+            continue
         hashes = [parse_config(config).hash for config in (record["config"], as_asked(record))]
         assert record["config_hash"] in hashes, record["settings"]
 

@@ -139,9 +139,8 @@ def test_the_search_gives_up() -> None:
 
 def test_the_published_search_returns_a_sigma_that_breaks_the_tolerance() -> None:
     # [1, 15], boundary 5.5: 8 no, 4.5 yes, 6.25 no, 5.375 yes, 5.8125 no.
-    assert published_search(lambda s: s <= 5.5, 1, 15, 5, infeasible=True) == 5.8125
-    assert published_search(lambda s: s <= 5.5, 1, 15, 5, infeasible=False) == 5.375
-    assert published_search(lambda s: True, 1, 15, 5, infeasible=True) == 15
+    assert published_search(lambda s: s <= 5.5, 1, 15, 5) == 5.8125
+    assert published_search(lambda s: True, 1, 15, 5) == 15
 
 
 def fake(start: float) -> SimpleNamespace:
@@ -186,11 +185,10 @@ def test_a_loss_that_falls_counts_as_one_that_rises() -> None:
 def test_what_published_code_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _search(fake(0.5), settings(recipe="reproduction")) == 0.015
     monkeypatch.setattr("bara_pyro.methods.tfb.HALVINGS", 20)
-    wide = {"recipe": "reproduction", "high": 1.0}
-    shared = _search(fake(0.5), settings(**wide, divide_by_rows=False))
-    assert shared == pytest.approx(0.0015**0.5, rel=1e-3)
-    assert shared > 0.0015**0.5
-    assert _search(fake(0.5), settings(**wide)) == pytest.approx((50 * 0.0015) ** 0.5, rel=1e-3)
+    monkeypatch.setattr("bara_pyro.methods.tfb.HIGH", 1.0)
+    found = _search(fake(0.5), settings(recipe="reproduction"))
+    assert found == pytest.approx((50 * 0.0015) ** 0.5, rel=1e-3)
+    assert found > (50 * 0.0015) ** 0.5
 
 
 def anchor_nll(system: System, samples: int) -> float:
