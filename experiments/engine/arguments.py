@@ -67,7 +67,7 @@ def experiment_parser(
 
     Args:
         description: what the command says of itself.
-        methods: default of --methods, all that studies know if None.
+        methods: default of --methods, all with chosen settings if None.
         tasks: default of --tasks.
         steps: default of --steps, by the number of training rows if None.
     """

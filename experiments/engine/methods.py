@@ -42,8 +42,8 @@ STUDIED = {
 
 
 def studied() -> list[str]:
-    """Return the registered methods that studies know, in the order of the tables."""
-    return [name for name in STUDIED if name in METHODS]
+    """Return the registered methods with chosen settings, in the order of the tables."""
+    return [name for name in in_order(load_choices()) if name in METHODS]
 
 
 def in_order(names: Iterable[str]) -> list[str]:

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from bara_pyro.errors import ConfigError
 from bara_pyro.methods import METHODS
 from bara_pyro.runs.config import RunConfig, load_config
 from experiments.engine.arguments import run_settings
-from experiments.engine.methods import studied
+from experiments.engine.methods import chosen
 from experiments.engine.results import load_study
 from experiments.page import spec
 from experiments.page.spec import find_study, run_facts, study_names
@@ -54,7 +55,11 @@ def test_arms_are_different_runs_that_can_be_started(script: str, monkeypatch: p
     assert {config.train.lr for config in configs} == {1e-3 if script in UNTUNED else RATES["train.lr"]}
 
 
-def test_the_main_table_has_every_method(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_main_table_has_every_method_with_chosen_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     _, arms, args = asked_for("in_distribution", monkeypatch)
-    assert set(arms) == set(METHODS) == set(studied())
+    assert {"lora", "temperature", "bara", "bara-gate"} <= set(arms) <= set(METHODS)
+    assert all("train.lr" in chosen(name) for name in arms)  # `chosen` itself, which `asked_for` replaces
+    for name in set(METHODS) - set(arms):
+        with pytest.raises(ConfigError, match=name):
+            chosen(name)
     assert len(args.tasks) == 6
