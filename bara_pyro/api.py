@@ -180,7 +180,8 @@ def evaluate(
 
     Returns:
         The contents of `metrics.json`, see `bara_pyro.runs.evaluate.evaluate_system`: the scores are in
-        `metrics`, with S as a string key. Rates such as `acc` and `ece` are in percent, `nll` in nats.
+        `metrics`, with S as a string key; `bara_pyro.metrics.evaluate` names them and their
+        units.
 
     Raises:
         ConfigError: a value is out of range.
@@ -196,8 +197,6 @@ def evaluate(
         >>> rows = [{"question": row.question, "answer": "AB"[row.label]} for row in run.task.test[:9]]
         >>> bp.evaluate("runs/first", rows, samples=4)["metrics"]["4"]["n"]
         9
-        >>> sorted(report["metrics"]["4"])
-        ['acc', 'aece', 'aurc', 'brier', 'ece', 'ece_truth', 'kl_truth', 'n', 'n_truth', 'nll', 'regret']
     """
     run = fitted(run, with_rows=data is None)
     if data is not None:

@@ -14,11 +14,13 @@ from bara_pyro.atomic import write_json, write_jsonl
 from bara_pyro.diagnostics.page.render_paired import comparison_sentences, figure, table, write_comparison
 from bara_pyro.diagnostics.paired.compare import PairedComparison, PairedDifference, compare_runs
 from bara_pyro.errors import CheckpointError, DataError
+from bara_pyro.metrics.base import METRICS, compared
 from bara_pyro.report.table import cells
 from bara_pyro.runs.answers_file import comparison_page_in, reply_page_in
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import evaluate_system
-from bara_pyro.runs.manifest import METRICS, PREDICTIONS, record_files
+from bara_pyro.runs.manifest import METRICS as SCORES
+from bara_pyro.runs.manifest import PREDICTIONS, record_files
 from bara_pyro.runs.system import build_system
 
 ROWS, CLASSES = 400, 3
@@ -57,9 +59,9 @@ def write(folder: Path, probs: dict[int, np.ndarray], **changes: object) -> Path
         }
         for i, row_id in enumerate(names)
     ]
-    write_json(folder / METRICS, report | changes)
+    write_json(folder / SCORES, report | changes)
     write_jsonl(folder / PREDICTIONS, lines)
-    record_files(folder, METRICS, PREDICTIONS)
+    record_files(folder, SCORES, PREDICTIONS)
     return folder
 
 
@@ -170,9 +172,9 @@ def test_what_a_side_is_by_holm(two: tuple[Path, Path]) -> None:
     ps = sorted(line.p for line in found.metrics)
     for line in found.metrics:
         rank = ps.index(line.p)
-        assert line.p_holm == pytest.approx(max(min(1, (4 - i) * ps[i]) for i in range(rank + 1)))
+        assert line.p_holm == pytest.approx(max(min(1, (len(ps) - i) * ps[i]) for i in range(rank + 1)))
         certain = line.p_holm < 0.05
-        a_is_better = (line.a > line.b) == (line.metric == "acc")
+        a_is_better = (line.a > line.b) == (METRICS[line.metric].best == "max")
         assert line.better == ("unclear" if not certain else "a" if a_is_better else "b")
     assert one(found, "nll").better == "a"
     turned = compare_runs(*two[::-1])
@@ -252,9 +254,9 @@ def test_what_is_no_evaluated_run(tmp_path: Path, two: tuple[Path, Path]) -> Non
     replies = tmp_path / "replies"
     replies.mkdir()
     about = {"method": "bara", "task": "t", "split": "test", "seed": 0, "rows": ""}
-    write_json(replies / METRICS, about)
+    write_json(replies / SCORES, about)
     write_jsonl(replies / PREDICTIONS, [{"id": "x", "log_prob": {"0": -1.0}}])
-    record_files(replies, METRICS, PREDICTIONS)
+    record_files(replies, SCORES, PREDICTIONS)
     with pytest.raises(DataError, match="replies"):
         compare_runs(replies, two[1])
 
@@ -269,9 +271,9 @@ def test_the_page_says_what_was_found(tmp_path: Path, two: tuple[Path, Path]) ->
     assert comparison_page_in(page)
     assert not reply_page_in(page)
     panels = figure(found).axes
-    assert len(panels) == 4
-    # To the right is better for the first: larger for accuracy, smaller for all others.
-    assert [panel.xaxis_inverted() for panel in panels] == [False, True, True, True]
+    # To the right is better for the first: larger for accuracy, smaller for NLL.
+    smaller = [METRICS[line.metric].best == "min" for line in found.metrics]
+    assert [panel.xaxis_inverted() for panel in panels] == smaller
 
 
 def test_predictions_know_the_clusters_of_their_rows(tmp_path: Path) -> None:
@@ -296,9 +298,4 @@ def test_the_example_runs(
         write(tmp_path / name, {10: predictions(3, skill)})
     monkeypatch.chdir(tmp_path)
     exec(compile(block, str(PAGE), "exec"), {})
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
-        "acc",
-        "ece",
-        "nll",
-        "brier",
-    ]
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [*compared()]
