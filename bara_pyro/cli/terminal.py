@@ -163,7 +163,10 @@ def show(table: "Table", *, marked: bool = False) -> None:
 
     if mode.json:
         return
-    columns = [replace(column, heading=f"{column.heading}{arrow(column.best)}") for column in table.columns]
+    columns = [
+        replace(one, heading=one.heading.removesuffix(arrow(one.best)) + arrow(one.best))
+        for one in table.columns  # the headings of tables for Markdown have their arrow already
+    ]
     marked = marked or any(column.best for column in table.columns)
     legend = f"{arrow('max').strip()} higher is better, {arrow('min').strip()} lower is better"
     for line in (table.caption, legend if marked else ""):

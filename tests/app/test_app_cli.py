@@ -21,6 +21,7 @@ from bara_pyro.data import SOURCES
 from bara_pyro.methods import METHODS
 from bara_pyro.microworld import TASKS
 from bara_pyro.microworld.build import build_tokenizer
+from bara_pyro.report.table import Column, Table
 from bara_pyro.runs.sections import RunSettings
 from bara_pyro.untrusted.files import read_json
 
@@ -129,6 +130,14 @@ def test_json_is_all_that_is_printed(arguments: list[str], bara: Bara) -> None:
     result = bara(*arguments, "--json")
     assert (result.code, result.err) == (0, "")
     assert json.loads(result.out)
+
+
+def test_a_heading_has_one_arrow(capsys: pytest.CaptureFixture[str]) -> None:
+    columns = [Column("acc", "ACC ↑", "%", ".1f", "max"), Column("nll", "NLL", "nats", ".3f", "min")]
+    terminal.show(Table(columns, [{"acc": 75.0, "nll": 0.5}]))
+    out = capsys.readouterr().out
+    assert "ACC ↑ (%)" in out
+    assert "NLL ↓ (nats)" in out
 
 
 def test_without_a_terminal_progress_is_a_line_now_and_then(
