@@ -96,8 +96,8 @@ def rows_in(path: Path) -> Iterator[Json]:
         )
     if suffix not in SUFFIXES:
         raise other_kind(path)
-    readers = {".jsonl": objects_in, ".parquet": _parquet_rows}
-    return _plain_rows(readers.get(suffix, csv_rows)(path), str(path))
+    readers = {".jsonl": objects_in, ".csv": csv_rows, ".tsv": csv_rows, ".parquet": _parquet_rows}
+    return _plain_rows(readers[suffix](path), str(path))
 
 
 def _parse_list(path: Path) -> Rows:

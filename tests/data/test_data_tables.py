@@ -11,6 +11,7 @@ from app_cases import write_rows
 
 import bara_pyro as bp
 from bara_pyro.data import Task, load_questions, load_task, task_from_rows
+from bara_pyro.data.registry import SUFFIXES
 from bara_pyro.data.rows import divide
 from bara_pyro.data.tables import read_table
 from bara_pyro.data.types import Example
@@ -32,7 +33,7 @@ def in_file(path, rows=ROWS):
     return path
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".json", ".parquet"])
+@pytest.mark.parametrize("suffix", SUFFIXES)
 def test_every_format_holds_the_same_rows(tmp_path, suffix):
     task = load_task(str(in_file(tmp_path / f"rows{suffix}")))
     assert task == task_from_rows(ROWS)
