@@ -7,14 +7,11 @@ import torch
 from core_cases import bara_pair, make_batch, trainer
 
 from bara_pyro.core.elbo import MeanFieldELBO
+from bara_pyro.core.priors import PRIORS
 from bara_pyro.errors import ConfigError, MissingKLError
-from bara_pyro.guides.delta import DeltaGuide
-from bara_pyro.guides.gamma import GammaGuide
-from bara_pyro.guides.lognormal import LogNormalGuide
-from bara_pyro.guides.weibull import WeibullGuide
+from bara_pyro.guides.families import FAMILIES
 
-GUIDES = {"weibull": WeibullGuide, "gamma": GammaGuide, "lognormal": LogNormalGuide, "delta": DeltaGuide}
-NAMES = ["gamma", "exponential", "halfnormal", "halfcauchy", "inversegamma", "lognormal"]
+GUIDES = {name: FAMILIES[name] for name in FAMILIES if name != "weibull-coupled"}  # needs both gates
 LAWS = {"weibull": "MeanWeibull", "gamma": "Gamma", "lognormal": "LogNormal"}
 LAWS |= {"halfcauchy": "HalfCauchy", "inversegamma": "InverseGamma"}
 # Pairs whose divergence has no closed form here.
@@ -25,7 +22,7 @@ SAMPLED = {
 
 
 @pytest.mark.parametrize("guide", GUIDES)
-@pytest.mark.parametrize("prior", NAMES)
+@pytest.mark.parametrize("prior", PRIORS)
 @pytest.mark.parametrize("site", ["phi", "theta"])
 def test_every_pair_trains(prior: str, guide: str, site: str) -> None:
     pair = bara_pair(guide=GUIDES[guide], form="gate", **{f"{site}_prior": {"name": prior}})

@@ -12,9 +12,11 @@ import pytest
 import torch
 from once import parser
 
+import bara_pyro as bp
 from bara_pyro.cli.catalogue import catalogue
 from bara_pyro.core.priors import PRIORS
 from bara_pyro.guides.families import FAMILIES
+from bara_pyro.methods.bara import BaRAMethodConfig
 from bara_pyro.runs.assignments import collect
 from bara_pyro.runs.config import load_config, parse_config
 from bara_pyro.runs.folder import save_system, write_config
@@ -99,7 +101,7 @@ def test_swap(capsys: pytest.CaptureFixture[str]) -> None:
     assert names["data"].posterior["phi"].dims == ("chain", "draw", "module", "rank")
 
 
-def test_the_lists_of_swap_are_those_of_the_registries() -> None:
+def test_typed_lists_are_those_of_the_registries() -> None:
     """`weibull`, which the page registers itself, is no prior of the package."""
     text = (DOCS / "swap.md").read_text()
     rows = {name: cell for name, cell in re.findall(r"^\| `(\w+)` \| ([^|]*) \|", text, flags=re.MULTILINE)}
@@ -108,6 +110,9 @@ def test_the_lists_of_swap_are_those_of_the_registries() -> None:
         assert set(re.findall(r"\w+(?=`)", cell)) == {*PRIORS[name].__code__.co_varnames}
     [guides] = re.findall(r"^The setting `method.guide` .*?\. \[", text, flags=re.MULTILINE | re.DOTALL)
     assert {*FAMILIES} == {*re.findall(r"`([a-z-]+)`", guides)}
+    setting = BaRAMethodConfig.model_fields["guide"].description or ""
+    assert {*FAMILIES} == {*re.findall(r"'([a-z-]+)'", setting)}
+    assert {FAMILIES[name].__name__ for name in FAMILIES} <= {*bp.guides.__all__}
 
 
 @pytest.mark.slow
