@@ -1,4 +1,4 @@
-"""Rows of one's own from every kind of place give the same task; columns are found or named together."""
+"""Rows of a user's from every kind of place give the same task; columns are found or named together."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""The pages of the site: their Python runs as it stands, with fewer steps and rows; commands are right."""
+"""The pages of the site: their Python runs, with fewer steps and rows; commands are right."""
 
 import math
 import re
@@ -102,7 +102,7 @@ def test_swap(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_typed_lists_are_those_of_the_registries() -> None:
-    """`weibull`, which the page registers itself, is no prior of the package."""
+    """Lists in docs/swap.md (whose own prior is `weibull`), in a setting and in `bara_pyro.guides`."""
     text = (DOCS / "swap.md").read_text()
     rows = {name: cell for name, cell in re.findall(r"^\| `(\w+)` \| ([^|]*) \|", text, flags=re.MULTILINE)}
     assert set(rows) == set(PRIORS)
