@@ -28,6 +28,7 @@ from bara_pyro.runs.folder import (
     stored_config,
 )
 from bara_pyro.runs.manifest import (
+    ADAPTER,
     CHECKPOINT,
     CONFIG,
     FITTED,
@@ -64,11 +65,15 @@ PROCESS_TIMEOUT = 600.0  # seconds that a process waits for another before it st
 
 
 def check_free(out: Path, resume: bool) -> None:
-    """Raise a `ConfigError` if `out` is a file, or holds a run and `resume` is False."""
+    """Raise a `ConfigError` if `out` is a file, or holds weights, except those of a run to resume."""
     check_name(out, ConfigError)
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out} is a file: give a folder as out (--out).")
-    if (out / CONFIG).exists() and not resume:
+    if not (out / CONFIG).exists():
+        for path in (out / ADAPTER, out / GUIDE):
+            if path.exists():
+                raise ConfigError(f"{path} is not of a run: move it, or give another out (--out).")
+    elif not resume:
         raise ConfigError(
             f"{out} already holds a run: give resume=True (--resume) to continue it, or another out (--out)."
         )

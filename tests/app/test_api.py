@@ -128,7 +128,9 @@ def test_a_slip_is_told_before_anything_is_written(
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.json").write_text("{}")
+    (tmp_path / "run" / "bara_config.json").write_text("{}")
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "adapter_model.safetensors").write_text("")
     (tmp_path / "file").write_text("")
     (tmp_path / "odd.csv").write_text("this,that\na,b\n")
     (tmp_path / "replies.csv").write_text("prompt,completion\na,b\n")
@@ -139,6 +141,7 @@ def folder(tmp_path: Path) -> Path:
     ("given", "told"),
     [
         ({"out": "run"}, "resume=True"),
+        ({"out": "adapter"}, "another out"),
         ({"out": "file"}, "a folder as out"),
         ({"out": "new", "task": "micro-chat"}, "likelihood='completion'"),
         ({"out": "new", "likelihood": "completion"}, "leave likelihood='completion'"),
