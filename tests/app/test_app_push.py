@@ -25,7 +25,7 @@ NAME, BASE = "someone/colours", "Qwen/Qwen2.5-0.5B"
 
 
 def texts(folder: Path) -> str:
-    """Everything in a folder, as far as it can be read as text: the headers of tensors, too."""
+    """Everything in a folder that can be read as text, with the headers of tensors."""
     return "\n".join(path.read_bytes().decode("latin-1") for path in folder.iterdir())
 
 

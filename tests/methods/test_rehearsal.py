@@ -76,7 +76,7 @@ def test_a_rehearsal_has_as_many_passes_as_its_run(tmp_path: Path, steps: int) -
 
 @pytest.mark.parametrize(("alone", "on"), [(9, False), (10, True)])
 def test_so_few_rows_could_be_asked_that_there_is_no_rehearsal(tmp_path: Path, alone: int, on: bool) -> None:
-    """Said where it is the default; refused before training where it was asked for."""
+    """A note if it is the default; an error before training if the user set it."""
     default = by_rows.calibrated(calibrated(tmp_path, **{"train.steps": 4}), None)
     task = build_system(calibrated(tmp_path)).task
     rows = [replace(row, cluster="one" if i >= alone else "") for i, row in enumerate(task.train)]
