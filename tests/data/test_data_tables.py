@@ -1,4 +1,4 @@
-"""Rows of a user's from every kind of place give the same task; columns are found or named together."""
+"""A user's rows give the same task whatever holds them; columns are found or named together."""
 
 import csv
 import json
