@@ -114,10 +114,14 @@ def steps_wanted(system: System, out: Path) -> int:
 
 
 def losses_of_rates(system: System, out: Path) -> list[float]:
-    """Return the losses (nats) of the first of `RATES`, as far as a stored calibration tried them."""
+    """Return the losses (nats) of the first of `RATES`, as far as a stored calibration tried them.
+
+    The loss of a rate at which training diverged is infinite.
+    """
     if not system.config.train.find_lr or not rehearsed_steps(system, out):
         return []
-    return [tried["loss"] for tried in read_json(out / REHEARSED, RehearsedFile).get("tried", [])]
+    losses = [tried["loss"] for tried in read_json(out / REHEARSED, RehearsedFile).get("tried", [])]
+    return [math.inf if loss is None else loss for loss in losses]
 
 
 def rate_of(system: System, rate: int) -> float:
@@ -162,7 +166,14 @@ def _answers(stored: Json) -> tuple[Tensor, Tensor]:
 
 
 def write_rehearsed(
-    system: System, half: System, held_out: EncodedSplit, out: Path, fit: tuple[int, int], seconds: float
+    system: System,
+    half: System,
+    held_out: EncodedSplit,
+    out: Path,
+    fit: tuple[int, int],
+    seconds: float,
+    *,
+    diverged: bool = False,
 ) -> None:
     """Write the second fit's predictions of the held-out half, unless another rate predicted it better.
 
@@ -173,6 +184,7 @@ def write_rehearsed(
         out: folder of the run.
         fit: steps of the run and index of the rate that it is for; see `next_fit`.
         seconds: how long it took to train.
+        diverged: whether its loss became infinite or undefined.
     """
     steps, rate = fit
     there = read_json(out / REHEARSED, RehearsedFile) if rehearsed_steps(system, out) else {}
@@ -184,8 +196,8 @@ def write_rehearsed(
     stored: Json = {"steps": steps, "seconds": there.get("seconds", 0.0) + seconds, "rows": rows}
     if system.config.train.find_lr:
         answers = _answers(stored)
-        loss = nll_at(*answers, best_temperature(*answers))
-        if rate and min(losses_of_rates(system, out)) <= loss:
+        loss = None if diverged else nll_at(*answers, best_temperature(*answers))
+        if rate and (loss is None or min(losses_of_rates(system, out)) <= loss):
             stored["rows"] = there["rows"]
         tried = there["tried"] if rate else []
         stored["tried"] = [*tried, {"lr": rate_of(system, rate), "loss": loss}]

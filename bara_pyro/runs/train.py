@@ -15,7 +15,7 @@ from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data import batches
 from bara_pyro.data.clusters import groups_of
 from bara_pyro.data.labels import offered_of
-from bara_pyro.errors import ConfigError, Stopped
+from bara_pyro.errors import ConfigError, Stopped, TrainingError
 from bara_pyro.methods import METHODS, Fit, MethodConfig
 from bara_pyro.processes import Ranks, joined, number_of_processes
 from bara_pyro.runs.evaluate import draw
@@ -218,8 +218,13 @@ def _rehearse_once(
     folder = out / REHEARSAL
     if ranks.first and is_run(folder) and stored_config(folder)[0].hash != half.config.hash:
         discard(folder)  # of the fit before, whose result is written
+    diverged = False
     try:
         _train(half, folder, ranks, on_step)
+    except TrainingError:
+        if not system.config.train.find_lr:
+            raise
+        diverged = True  # at this rate; its parameters are the last with a finite loss
     except Stopped as stop:
         raise Stopped(
             f"Stopped during split-half calibration with all progress saved in {out}: continue with "
@@ -227,7 +232,8 @@ def _rehearse_once(
             stop.code - 128,
         ) from stop
     if ranks.first:
-        write_rehearsed(system, half, held_out, out, fit, train_seconds(folder) or 0.0)
+        seconds = train_seconds(folder) or 0.0
+        write_rehearsed(system, half, held_out, out, fit, seconds, diverged=diverged)
         discard(folder)
 
 

@@ -201,10 +201,10 @@ class AskedRow(Stored):
 
 
 class TriedRate(Stored):
-    """A learning rate that split-half calibration tried, and its loss on the held-out half."""
+    """A learning rate that split-half calibration tried, and its held-out loss in nats; None: it diverged."""
 
     lr: FiniteFloat
-    loss: FiniteFloat
+    loss: FiniteFloat | None
 
 
 class RehearsedFile(Stored):

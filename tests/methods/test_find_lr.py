@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from bara_pyro.cli import running
 from bara_pyro.data import EncodedSplit
 from bara_pyro.diagnostics.context import Options, look
 from bara_pyro.diagnostics.inspection import run_facts
-from bara_pyro.errors import ConfigError
+from bara_pyro.errors import ConfigError, TrainingError
 from bara_pyro.runs import rehearsal
 from bara_pyro.runs.by_rows import for_rows
 from bara_pyro.runs.config import RunConfig, load_config
@@ -116,6 +117,32 @@ def test_a_kill_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     assert both[0]["tried"] == both[1]["tried"]
     assert both[0]["rows"] == both[1]["rows"]
     assert not (tmp_path / "cut" / ".rehearsal").exists()
+
+
+@pytest.mark.parametrize("diverging", [0, 2])
+def test_a_rate_that_diverges_is_not_taken(
+    tmp_path: Path, right: tuple[list[float], list[float]], monkeypatch: pytest.MonkeyPatch, diverging: int
+) -> None:
+    """Not even if its last predictions were the best."""
+    right[0][:] = [0.99 if i == diverging else 0.6 + i / 10 for i in range(3)]
+    fits = 0
+
+    def fit_steps(*args: Any) -> None:
+        nonlocal fits
+        fits += 1
+        if fits == diverging + 1:
+            raise TrainingError("The loss is nan.")
+        actual(*args)
+
+    actual = training.fit_steps
+    monkeypatch.setattr(training, "fit_steps", fit_steps)
+    train(build_system(config(tmp_path)), tmp_path / "run")
+    stored = read_json(tmp_path / "run" / "rehearsal.json")
+    assert [tried["loss"] is None for tried in stored["tried"]] == [i == diverging for i in range(3)]
+    fitted = read_json(tmp_path / "run" / "fitted.json")
+    best = 2 if diverging == 0 else 1
+    assert fitted["calibrated_lr"] == pytest.approx(TRIED[best])
+    assert fitted["calibrated_nll_1"] == pytest.approx(-math.log(right[0][best]))
 
 
 def test_rows_that_changed_are_tried_anew(tmp_path: Path, right: tuple[list[float], list[float]]) -> None:
