@@ -75,3 +75,10 @@ def test_values_in_half_the_digits_of_the_curvature() -> None:
     q = KroneckerNormal(u.float(), f, v.float(), g, PRECISION)
     assert q.scale.dtype == q.rsample().dtype == torch.float32
     assert_close(q.scale.double(), distribution()[0].scale, rtol=1e-6, atol=0)
+
+
+def test_draws_are_made_where_the_curvature_is() -> None:
+    """On the device without data, so that a machine without a GPU sees it."""
+    u, f, v, g = (torch.empty(size, device="meta") for size in ((M, M), (M,), (N, N), (N,)))
+    q = KroneckerNormal(u, f, v, g, torch.empty((), device="meta"))
+    assert q.rsample((2,)).device.type == "meta"
