@@ -111,6 +111,17 @@ def score_of_log_temperature(draws: Tensor, labels: Tensor) -> tuple[Tensor, Ten
     return slope.gather(1, labels[:, None]).squeeze(1), (p * slope.square()).sum(-1)
 
 
+def nll_at(draws: Tensor, labels: Tensor, log_temperature: float) -> float:
+    """Return the NLL of the average over draws of `softmax(draws / T)`, in nats.
+
+    Args:
+        draws: `S x n x C`, log-probabilities at T = 1.
+        labels: `n`, long.
+        log_temperature: ln T.
+    """
+    return nll(posterior_predictive((draws / math.exp(log_temperature)).log_softmax(-1)), labels)
+
+
 def best_common_log_temperature(draws: Tensor, labels: Tensor, *, spread: float = math.inf) -> float:
     """Return the ln T that minimises the NLL of the average over draws of `softmax(log_probs / T)`.
 
@@ -129,8 +140,7 @@ def best_common_log_temperature(draws: Tensor, labels: Tensor, *, spread: float 
     z = draws.double()
 
     def at(log_temperature: float) -> float:
-        loss = nll(posterior_predictive((z / math.exp(log_temperature)).log_softmax(-1)), labels)
-        return loss + (log_temperature / spread) ** 2 / (2 * len(labels))
+        return nll_at(z, labels, log_temperature) + (log_temperature / spread) ** 2 / (2 * len(labels))
 
     grid = torch.linspace(math.log(COLDEST), math.log(HOTTEST), 190, dtype=torch.float64).tolist()
     losses = [at(log_temperature) for log_temperature in grid]

@@ -19,7 +19,7 @@ from bara_pyro.data.clusters import places_by_group, rehearsed_halves, together
 from bara_pyro.errors import DataError
 from bara_pyro.metrics import nll, posterior_predictive
 from bara_pyro.posthoc.corrections import require_temperature
-from bara_pyro.posthoc.temperature import best_common_log_temperature, too_unsure
+from bara_pyro.posthoc.temperature import best_common_log_temperature, nll_at, too_unsure
 from bara_pyro.runs.by_rows import ASKED_ROWS, REHEARSED_ROWS, calibrated
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.manifest import REHEARSED
@@ -215,12 +215,6 @@ def best_temperature(draws: Tensor, labels: Tensor) -> float:
         labels: `n`.
     """
     return max(0.0, best_common_log_temperature(draws, labels, spread=SPREAD))
-
-
-def nll_at(draws: Tensor, labels: Tensor, log_temperature: float) -> float:
-    """Return the NLL of the average over draws at a temperature, in nats."""
-    after = (draws / math.exp(log_temperature)).log_softmax(-1)
-    return nll(posterior_predictive(after), labels)
 
 
 def fit_rehearsed(system: System, out: Path) -> dict[str, float]:
