@@ -93,6 +93,11 @@ class Context:
         return self.system.model.gates is not None
 
 
+def is_random(system: System) -> bool:
+    """Return whether a run has gates with a posterior, which most diagnostics draw from."""
+    return system.model.gates is not None and system.guide.stochastic
+
+
 def look(folder: Path, system: System, options: Options, out: Path | None = None) -> Context:
     """Return the context of a run: its first test rows and their posterior draws.
 
@@ -106,7 +111,7 @@ def look(folder: Path, system: System, options: Options, out: Path | None = None
     rows = first_rows(system.split(name), options.rows)
     gates = drawn = None
     model = system.model
-    if options.deep and model.gates is not None and system.guide.stochastic:
+    if options.deep and is_random(system):
         paths = chosen_modules(model)
         drawn = full_draws(system, system.guide, rows, options.samples, system.config.predict.seed, paths)
         gates = drawn.at_last_token(model, paths, rows.ids)

@@ -3,17 +3,12 @@
 from pathlib import Path
 
 from bara_pyro.diagnostics.arviz.export import EXPORTED_ROWS
-from bara_pyro.diagnostics.context import Options
+from bara_pyro.diagnostics.context import Options, is_random
 from bara_pyro.diagnostics.posterior.collapse import GAMMAS
 from bara_pyro.diagnostics.posterior.trust import FEW_ROWS, KL_DRAWS
 from bara_pyro.runs.evaluate import SPARSITY_DRAWS, SPARSITY_ROWS
 from bara_pyro.runs.evaluation_files import is_evaluated, read_scores
 from bara_pyro.runs.system import System
-
-
-def is_random(system: System) -> bool:
-    """Return whether a run has gates with a posterior, which most diagnostics draw from."""
-    return system.model.gates is not None and system.guide.stochastic
 
 
 def estimated_seconds(folder: Path, system: System, options: Options) -> float | None:

@@ -9,8 +9,8 @@ from pydantic import ConfigDict, Field, model_validator
 
 from bara_pyro.core.likelihood import require_answer_tokens
 from bara_pyro.diagnostics.arviz.export import DrawnAnswers, export_draws
-from bara_pyro.diagnostics.context import Context, Options, look
-from bara_pyro.diagnostics.cost import estimated_seconds, is_random
+from bara_pyro.diagnostics.context import Context, Options, is_random, look
+from bara_pyro.diagnostics.cost import estimated_seconds
 from bara_pyro.diagnostics.gates.rank_use import RankUse, rank_use
 from bara_pyro.diagnostics.gates.tokens import TokenUse, token_use
 from bara_pyro.diagnostics.parts import ADDED
