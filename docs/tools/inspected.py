@@ -1,8 +1,8 @@
 """The figures of a run that `bara inspect` looked into, for the pages on posterior and Pyro.
 
-    bara train --task micro-wgs --method bara-gate --steps 300 --out runs/inspected
-    bara inspect runs/inspected --deep
-    python -m docs.tools.inspected --run runs/inspected
+    bara train micro-wgs --steps 300 --out runs/first
+    bara inspect runs/first --deep
+    python -m docs.tools.inspected --run runs/first
 
 The pages name the figures and describe each for readers who cannot see it.
 """
@@ -26,7 +26,7 @@ SHOWN = re.compile(r"!\[(?P<alt>[^\]]+)\]\((?P<file>inspect/(?P<name>\w+)\.svg)\
 def main() -> None:
     """Draw what the pages show."""
     parser = command_line(__doc__)
-    parser.add_argument("--run", metavar="DIR", type=Path, default=Path("runs/inspected"),
+    parser.add_argument("--run", metavar="DIR", type=Path, default=Path("runs/first"),
         help="folder of a run that `bara inspect` looked into; default: %(default)s")  # fmt: skip
     report = parser.parse_args().run / FOLDER
     found = Inspection.model_validate(read_json(report / NUMBERS))
