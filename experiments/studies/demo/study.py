@@ -1,6 +1,9 @@
 """The demonstration: LoRA and both forms of BaRA on a small task, as `bara demo` trains and scores them.
 
-python -m experiments demo --run runs/demo
+    make demo                                     # trains, and writes runs/demo
+    python -m experiments demo --run runs/demo    # keeps the scores of runs/demo for this page
+
+The second command trains nothing.
 """
 
 import math
