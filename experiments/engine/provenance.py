@@ -12,7 +12,7 @@ CODE = (
     *("bara_pyro", "models", "guides"),
     *("experiments/engine", "experiments/paper", "experiments/studies", "constraints.txt"),
 )
-BEFORE = "before provenance was recorded"
+BEFORE = "code that was not recorded"
 
 
 class Code(TypedDict):

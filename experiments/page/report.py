@@ -119,8 +119,8 @@ def provenance(stored: Study | Results) -> str:
     """Return a sentence on which code made the results of a page."""
     made: Iterable[dict[str, Any]] = stored.records if isinstance(stored, Study) else stored.entries.values()
     counts = Counter(in_words(entry.get("code")) for entry in made)
-    said = "; ".join(f"{words}: {count}" for words, count in counts.items())
-    return f"Code behind the results, and its runs: {said or 'none'}.\n"
+    said = ", ".join(f"{count} by {words}" for words, count in counts.items())
+    return f"Number of results and the code that made them: {said or 'none'}.\n"
 
 
 def claims(text: str, document: Path, render: Renderer, folder: Path) -> tuple[str, set[str]]:

@@ -125,7 +125,7 @@ def test_real_runs_go_all_the_way(base: dict, tmp_path: Path) -> None:
     bara = [r["metrics"]["3"]["acc"] for r in records if r["method"] == "bara"]
     row = next(line for line in text.splitlines() if line.startswith("| BaRA |"))
     assert f"{mean(bara):.1f} ± {stdev(bara):.1f}" in row
-    assert f"its runs: {in_words(code_state())}: 4." in text
+    assert f"made them: 4 by {in_words(code_state())}." in text
 
 
 def test_no_run_finished(tmp_path: Path) -> None:
