@@ -55,8 +55,9 @@ class Setting:
 
     @property
     def help(self) -> str:
-        """The description, the known values and the default."""
-        text, default = self.field.description or "", self.field.default
+        """The description, the known values and the default, with what a description says of `null`."""
+        text, _, unset = (self.field.description or "").partition("; null: ")
+        default = unset or self.field.default
         if isinstance(default, list):
             default = " and ".join(map(str, default))
         choices = [f"'{one}'" for one in _choices(self.field.annotation)]

@@ -70,12 +70,17 @@ Moved = Annotated[
 ]
 RunDevice = Annotated[str | None, of_model("--device", help="cpu, cuda, cuda:1 or mps. (default: the run's)")]
 OtherTask = Annotated[
-    str | None, of_data("--task", help="Another task or file, for shifted data. (default: the run's)")
+    str | None,
+    of_data(
+        "--task",
+        help="Other rows to score: a file, all of whose rows are test rows, or a task of `bara tasks`. "
+        "(default: the run's)",
+    ),
 ]
 DataDir = Annotated[
     Path | None, of_data(parser=path, help="Folder with <task>/<split>.jsonl, to read instead of the hub.")
 ]
-TestFile = Annotated[Path | None, of_data(parser=path, help="Test rows, if the task is your own file.")]
+TestFile = Annotated[Path | None, of_data(parser=path, help="The same as --task, for a file.")]
 Limit = Annotated[int | None, of_data(min=1, help="Use at most this many rows of each split, for a trial.")]
 Samples = Annotated[
     list[int] | None,

@@ -40,8 +40,9 @@ def load_task(
         name: a key of `data.registry.SOURCES`, a paper's or the hub's name for it, a registered task (such as
             the microworld's, "micro-..."), or your own .csv, .tsv, .jsonl, .json or .parquet file.
         data_dir: folder with `<key>/<split>.jsonl` in the hub's schema; default: read from the hub.
-        validation_rows: rows to set aside from train, never from test, for choosing hyperparameters
-            (`rows.carve`). A generated task has its own validation rows and keeps this many; 0 keeps all.
+        validation_rows: rows to set aside from train, never from test, for choosing settings or for
+            calibrating decisions (`rows.carve`). A generated task has its own validation rows and keeps this
+            many; 0 keeps all.
         seed: seed of the split, and of the rows of a generated task.
         world: for microworld tasks: seed of the world the questions are about; the shipped model knows
             world 0.

@@ -44,7 +44,7 @@ def task_from_rows(
             (a ClassLabel of `datasets`, a categorical of pandas), else sorted, numbers by size.
         test_fraction: without `test`: share of `data` to hold out for testing, the same in each class
             (`data.rows.divide`).
-        validation_rows: training rows to set aside for choosing settings.
+        validation_rows: training rows to set aside, for choosing settings or for calibrating decisions.
         seed: seed of the choice of validation rows.
         **columns: `text_column`, `label_column`, `choices_column` and `context_column`; columns that are not
             given are found by their usual names (`bara_pyro.columns`), and the task's notes list them.

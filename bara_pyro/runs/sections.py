@@ -125,7 +125,11 @@ class TaskConfig(SettingsSection):
     text_score: Literal["sum", "mean"] = later(
         "sum", "with labels=texts: score a text by the sum or the mean of its tokens' log-probabilities"
     )
-    validation_rows: NonNegativeInt = Field(0, description="training rows to set aside for choosing settings")
+    validation_rows: NonNegativeInt = Field(
+        0,
+        description="training rows to set aside, either for choosing settings or for `bara conformal`, "
+        "`abstain` and `detect`",
+    )
     world: NonNegativeInt = later(
         0, "microworld tasks: seed of the world the questions are about; the shipped model knows world 0"
     )
@@ -187,13 +191,13 @@ class AdapterConfig(SettingsSection):
     lora_alpha: PositiveFloat = Field(16.0, description="the adapters' output is scaled by lora_alpha / r")
     target_modules: str | list[str] | None = Field(
         None,
-        description="modules to adapt: names, a regular expression, or 'all-linear'; null: query, value and "
-        "output projections",
+        description="modules to adapt: names, a regular expression, or 'all-linear'; null: the query and "
+        "value projections and the output embedding",
     )
     top_layers: PositiveInt | None = later(
         None,
         "of these modules, adapt only those in the last transformer layers, this many, and the output "
-        "projection",
+        "embedding if it is among them",
     )
     distance_aware: bool = later(
         False,
@@ -223,13 +227,13 @@ class TrainConfig(SettingsSection):
 
     steps: Annotated[int, Field(ge=0, le=MOST_STEPS)] | None = Field(
         None,
-        description="optimiser steps; null: set by the number of training rows, 10 to 20 passes in 100 to "
-        "6,000 steps (doubled if may_double applies), or 2 passes over replies",
+        description="optimiser steps; null: 10 to 20 passes over the training rows, at least 100 and at most "
+        "6,000 steps, which split-half calibration may double; for replies 2 passes",
     )
     may_double: bool | None = later(
         None,
         "with split-half calibration: train twice as long if the model is underconfident (best temperature "
-        "more than 1.645 standard errors below 1); null: only if neither steps nor epochs is given",
+        "more than 1.645 standard errors below 1); null: on if none of steps, epochs and find_lr is given",
     )
     find_lr: bool = later(
         False,

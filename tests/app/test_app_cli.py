@@ -110,10 +110,12 @@ def test_help_shows_the_options_that_people_need(bara: Bara) -> None:
 def test_a_setting_that_is_added_becomes_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
     class More(RunSettings):
         colour: Literal["red", "blue"] = Field("red", description="of the paint")
+        coats: int | None = Field(None, description="of the paint; null: as many as it takes")
 
     monkeypatch.setattr("bara_pyro.runs.assignments.RunSettings", More)
-    (added,) = [setting for setting in option_settings() if setting.key == "colour"]
-    assert added.help == "Of the paint ('red', 'blue'). (default: red)"
+    added = {setting.key: setting.help for setting in option_settings()}
+    assert added["colour"] == "Of the paint ('red', 'blue'). (default: red)"
+    assert added["coats"] == "Of the paint. (default: as many as it takes)"
 
 
 def test_bare_and_version(bara: Bara) -> None:
