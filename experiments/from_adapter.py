@@ -42,7 +42,7 @@ def main() -> None:
             run = bp.train(**common, top_layers=args.top_layers, target_modules="all-linear")
         else:
             # Split-half calibration would fit its temperature on rows that the adapter knows.
-            more = {"calibrated": False} if method == "bara-gate" else {}
+            more = {"calibrated": False, "steps": args.steps} if method == "bara-gate" else {}
             run = bp.from_peft(args.out / "adapter", method=method, **common, **more)
         fitted = time.process_time() - begun
         rows = bp.encode(test, backbone.tokenizer)
@@ -65,7 +65,7 @@ def train_with_peft(args: Namespace) -> None:
     depth = backbone.lm.config.num_hidden_layers
     top = "|".join(map(str, range(depth - args.top_layers, depth)))
     targets = rf".*layers\.({top})\..*_proj"
-    config = LoraConfig(r=8, lora_alpha=16, target_modules=targets, task_type="CAUSAL_LM")
+    config = LoraConfig(r=args.r, lora_alpha=2 * args.r, target_modules=targets, task_type="CAUSAL_LM")
     model = get_peft_model(backbone.lm, config)
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3)
     model.train()
@@ -99,6 +99,8 @@ def arguments() -> Namespace:
         parser.add_argument(f"--{name}", type=Path, required=True, help=f"rows {help}")
     parser.add_argument("--methods", nargs="+", default=["lora", "bara-gate", "tfb", "laplace", "anew"])
     parser.add_argument("--top-layers", type=int, default=2, help="layers with a LoRA, from the last")
+    parser.add_argument("--r", type=int, default=8, help="rank of the LoRA")
+    parser.add_argument("--steps", type=int, help="of bara-gate; by default they follow from the rows")
     parser.add_argument("--epochs", type=int, default=10, help="of PEFT's training")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/from_adapter"), help="folder of the runs")

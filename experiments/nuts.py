@@ -1,9 +1,11 @@
 """Is the Weibull posterior of the global gates right? Pyro's NUTS on the same program, gate by gate.
 
     python -m experiments.nuts                                 # four gates, sixteen rows: two minutes
+    python -m experiments.nuts --run runs/from_adapter/bara-gate
 
 A and B stay fixed, so that only the global gates Phi are inferred (`latent="phi"`), few enough for NUTS.
-The guide is fitted to the same rows by SVI. A width below 1 means that the guide is too sure.
+The guide is fitted to the same rows by SVI; with `--run`, it is the guide of a run around an adapter, on all
+of its training rows. A width below 1 means that the guide is too sure.
 """
 
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
@@ -14,12 +16,24 @@ from pyro.infer import MCMC, NUTS, SVI, Predictive, TraceMeanField_ELBO
 from pyro.optim import ClippedAdam
 
 import bara_pyro as bp
+from bara_pyro.diagnostics.posterior.comparison import compare_with_reference
+from bara_pyro.diagnostics.posterior.reference import nuts
 from bara_pyro.guides.families import FAMILIES
+
+HEADER = f"{'gate':42}{'NUTS':>14}{'guide':>18}{'width':>8}"
 
 
 def main() -> None:
     """Print mean and standard deviation of every gate under NUTS and under the guide."""
     args = arguments()
+    if args.run:
+        compare_run(args)
+    else:
+        compare_toy(args)
+
+
+def compare_toy(args: Namespace) -> None:
+    """Compare on the microworld, with nothing but Pyro."""
     pyro.clear_param_store()
     torch.manual_seed(args.seed)
     backbone, task = bp.load_backbone("microworld"), bp.load_task("micro-wgs")
@@ -46,17 +60,38 @@ def main() -> None:
     fitted = Predictive(model, guide=guide, num_samples=args.samples, return_sites=["phi"])(rows)["phi"]
     fitted = fitted.reshape(exact.shape)
 
-    print(f"{'gate':38}{'NUTS':>14}{args.guide:>18}{'width':>8}")
+    print(HEADER)
     for i, target in enumerate(model.targets):
         for k in range(args.r):
             (m, s), (n, t) = ((draws[:, i, k].mean(), draws[:, i, k].std()) for draws in (exact, fitted))
-            gate = f"phi[{target.path}, {k}]"
-            print(f"{gate:38}{m:7.2f} ± {s:4.2f}{n:11.2f} ± {t:4.2f}{t / s:8.2f}")
+            print_gate(f"phi[{target.path}, {k}]", m, s, n, t)
+
+
+def compare_run(args: Namespace) -> None:
+    """Compare the guide of a run: in double precision, with diagnostics of the chain."""
+    run = bp.load_system(args.run)
+    split = bp.encode(run.task.train, run.backbone.tokenizer)
+    answers = bp.answer_token_ids(run.backbone.tokenizer, run.task.labels)
+    rows = split.batch(range(len(split)), answers)
+    exact = nuts(run.model, rows, samples=args.samples, warmup=args.samples // 2, seed=args.seed)
+    print(f"R-hat {exact.r_hat.max():.2f}, {exact.divergences} divergences")
+    found = compare_with_reference(run.model, run.guide, exact, rows)
+    print(HEADER)
+    for gate, sd in zip(found.gates, exact.gates.std(0).tolist(), strict=True):
+        print_gate(gate.gate, gate.mean, sd, gate.guide_mean, gate.sd_ratio * sd)
+    print(f"largest difference of a probability: {found.largest_difference:.1f} points")
+
+
+def print_gate(gate: str, mean: float, sd: float, guide_mean: float, guide_sd: float) -> None:
+    """Print one line of the table."""
+    both = f"{mean:7.2f} ± {sd:4.2f}{guide_mean:11.2f} ± {guide_sd:4.2f}"
+    print(f"{gate:42}{both}{guide_sd / sd:8.2f}", flush=True)
 
 
 def arguments() -> Namespace:
     """Read the command line."""
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("--run", help="folder of a small run, whose guide is compared")
     parser.add_argument("--guide", choices=[*FAMILIES], default="weibull")
     parser.add_argument("--rows", type=int, default=16)
     parser.add_argument("--r", type=int, default=2, help="gates a layer")

@@ -61,12 +61,21 @@ def test_posteriors_around_an_adapter_are_scored_beside_it(
     files = [
         word for part in ("rows", "new", "test") for word in (f"--{part}", str(tmp_path / f"{part}.csv"))
     ]
-    more = ["--epochs", "1", "--top-layers", "1", "--methods", "lora", "laplace"]
+    more = ["--epochs", "1", "--top-layers", "1", "--r", "1", "--methods", "lora", "laplace", "bara-gate"]
+    more += ["--steps", "2"]
     run(from_adapter, monkeypatch, *files, *more, "--out", str(tmp_path / "out"))
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     scores = {
-        name: [*map(float, numbers)] for name, *numbers in lines if name in ("lora", "temperature", "laplace")
+        name: [*map(float, numbers)]
+        for name, *numbers in lines
+        if name in ("lora", "temperature", "laplace", "bara-gate")
     }
-    assert scores.keys() == {"lora", "temperature", "laplace"}
+    assert scores.keys() == {"lora", "temperature", "laplace", "bara-gate"}
     assert scores["temperature"][0] == scores["lora"][0]  # a temperature changes no answer
     assert all(0 <= acc <= 100 and 0 <= ece <= 100 and nll > 0 for acc, ece, nll, _ in scores.values())
+
+    run(nuts, monkeypatch, "--run", str(tmp_path / "out" / "bara-gate"), "--samples", "8")
+    gates = re.findall(r"_proj, 0\] +([\d.]+) ± ([\d.]+) +([\d.]+) ± ([\d.]+)", capsys.readouterr().out)
+    assert len(gates) == 7  # one unit in each linear layer of one block
+    for mean, deviation, fitted_mean, _ in (map(float, row) for row in gates):
+        assert abs(fitted_mean - mean) < 4 * max(deviation, 1)  # Gamma(1, 1) has a deviation of 1

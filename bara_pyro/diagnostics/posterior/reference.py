@@ -6,6 +6,7 @@ to Monte Carlo error; a variational posterior is not.
 """
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -130,7 +131,8 @@ def nuts(
     by_chain, divergences, acceptance = [], 0, []
     for chain in range(chains):
         sampler = NUTS(model.forward, max_tree_depth=max_tree_depth, **kernel)
-        mcmc = MCMC(sampler, num_samples=samples, warmup_steps=warmup, disable_progbar=True)
+        hidden = not sys.stderr.isatty()
+        mcmc = MCMC(sampler, num_samples=samples, warmup_steps=warmup, disable_progbar=hidden)
         with fixed_weights(model), seeded(model.backbone.device, noise_seed(seed, f"chain/{chain}")):
             mcmc.run(batch)
         facts = mcmc.diagnostics()
