@@ -25,7 +25,7 @@ from bara_pyro.runs.ownership import clear
 FOLDERS = {
     "train": "--model {model} --task {rows} --out {target}",
     "evaluate": "{run} --out {target}",
-    "inspect": "{run} --out {target}",
+    "inspect": "{run} --rows 8 --out {target}",
     "prune": "{run} --out {target}",
     "export": "{run} --out {target}",
     "push": "{run} somebody/model --offline --out {target}",
@@ -160,6 +160,18 @@ def test_no_folder_of_somebody_else_is_replaced(
         given = words(FOLDERS[command], run=run, rows=place.rows, model=place.backbone, target=target)
         assert_one_sentence(bara(*command.split(), *given, "--overwrite"), str(target))
         assert files_below(tmp_path) == before, hostile.__name__
+
+
+@pytest.mark.parametrize("command", ["inspect", "prune", "export"])
+def test_nothing_of_an_earlier_result_is_left(command: str, run: Path, tmp_path: Path, bara: Bara) -> None:
+    """As a report with --deep leaves draws that a quick one over it does not have."""
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "posterior.nc").write_text("earlier")
+    write_manifest(target, {"posterior.nc": sha(b"earlier")})
+    found = bara(command, *words(FOLDERS[command], run=run, target=target), "--overwrite")
+    assert found.code == 0, found.err
+    assert "posterior.nc" not in files_below(target)
 
 
 CONTENTS = (
