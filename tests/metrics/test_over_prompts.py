@@ -53,6 +53,19 @@ def test_an_interval_between_two_bounds_is_wilsons_of_as_many_prompts_as_the_err
         assert abs(end - p) == pytest.approx(t * math.sqrt(end * (1 - end) / n))
 
 
+def test_a_budget_where_all_prompts_are_at_a_bound_has_the_exact_interval() -> None:
+    """Of Clopper and Pearson, for as many trials as clusters; another budget keeps its own interval."""
+    values = np.array([[-1.0, 3.0, -1.0], [-1.0, 3.0, 3.0], [-1.0, 3.0, 3.0], [-1.0, 3.0, -1.0]])
+    how = {"clusters": ["a", "b", "c", "c"], "bounds": (-1.0, 3.0), "level": 0.9}
+    found = sampling_curve(values, np.array([1, 2, 4]), **how)
+    none = stats.binomtest(0, 3).proportion_ci(0.9, method="exact")
+    assert (found.low[0], found.high[0]) == pytest.approx((-1.0, -1 + 4 * none.high))
+    assert (found.low[1], found.high[1]) == pytest.approx((3 - 4 * none.high, 3.0))
+    alone = sampling_curve(values[:, 2:], np.array([4]), **how)
+    assert (found.low[2], found.high[2]) == pytest.approx((alone.low[0], alone.high[0]))
+    assert -1 < found.low[2] < 1 < found.high[2] < 3
+
+
 def test_too_little_to_draw_from() -> None:
     for clusters in ([], ["a"], ["a", "a"]):
         with pytest.raises(DataError, match=f"prompts are in {len(set(clusters))} cluster"):
