@@ -10,8 +10,8 @@ STUDY = arm_study(
     "in_distribution",
     __doc__,
     "Is BaRA better than other methods when all are tuned?",
-    "Every method with the settings chosen for it on validation rows, with the same number of trials "
-    "(`experiments/hyperparameters.json`), scored on test rows.",
+    "Every method with the settings chosen for it on validation rows of micro-wgs and micro-arce, with the "
+    "same number of trials (`experiments/hyperparameters.json`), scored on test rows.",
     main_table,
     tasks=("micro-wgs", "micro-arcc", "micro-arce", "micro-wgm", "micro-obqa", "micro-boolq"),
 )
