@@ -43,7 +43,7 @@ class SVI(Generic[M, G]):
 
     Args:
         model, guide: the program and its guide.
-        optim: a torch optimiser over `parameters(model, guide)`; see `adamw`.
+        optim: a torch optimiser over `parameters(model, guide)`, see `adamw`; it may hold more tensors.
         loss: the ELBO; a `MeanFieldELBO()` by default.
         scheduler: stepped after each optimiser step.
         clip_norm: joint gradient norm to clip to, or None.
@@ -103,7 +103,8 @@ class SVI(Generic[M, G]):
         self.scheduler = scheduler
         self.clip_norm = clip_norm
         self.autocast = autocast
-        self.parameters = parameters(model, guide)
+        held = [p for group in optim.param_groups for p in group["params"]]
+        self.parameters = [*dict.fromkeys([*parameters(model, guide), *held])]
         self.ranks: Ranks | None = None  # with several processes: those that average their gradients
         # A replacement of `gradients` with bitwise equal results: see `bara_pyro.fast.capture`.
         self.replayed: Callable[..., dict[str, float]] | None = None

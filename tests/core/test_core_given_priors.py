@@ -1,5 +1,7 @@
 """Priors given as distributions or functions: the same as by name, with hyper-parameters that learn."""
 
+import math
+
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -9,7 +11,9 @@ from pyro import poutine
 from pyro.infer import SVI, TraceMeanField_ELBO
 from torch.testing import assert_close
 
+import bara_pyro as bp
 from bara_pyro.core.elbo import MeanFieldELBO
+from bara_pyro.core.optimizers import parameters
 from bara_pyro.errors import ConfigError
 
 
@@ -50,6 +54,23 @@ def test_hyper_parameters_have_the_gradient_of_the_closed_form() -> None:
         expected_b = (mean - a / b).sum()
     assert_close(a.grad.double(), expected_a, rtol=1e-5, atol=1e-5)
     assert_close(b.grad.double(), expected_b, rtol=1e-5, atol=1e-5)
+
+
+def test_a_hyper_parameter_in_the_optimiser_is_trained_by_svi() -> None:
+    """By gradient descent with the closed form; the guide keeps its place, as its own rate is 0."""
+    a, b = torch.tensor(0.7, requires_grad=True), 1.3
+    model, guide = bara_pair(latent="phi", phi_prior=lambda: dist.Gamma(a, b))
+    q = guide.get_posterior("phi", model.phi_prior)
+    mean, kappa = q.base_dist.mean.detach().double(), q.base_dist.kappa.detach().double()
+    log_mean = mean.log() - torch.lgamma(1 + kappa) - 0.5772156649015329 * kappa
+    rates = [{"params": [a], "lr": 0.1}, {"params": parameters(model, guide), "lr": 0.0}]
+    svi = bp.SVI(model, guide, torch.optim.SGD(rates))
+    expected = a.detach().double()
+    for _ in range(3):
+        svi.step(make_batch())
+        gradient = (torch.digamma(expected) - math.log(b) - log_mean).sum() / model.num_data
+        expected = expected - 0.1 * gradient
+        assert_close(a.detach().double(), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_a_hyper_prior_may_be_sampled_around_the_program() -> None:
