@@ -19,6 +19,8 @@ from bara_pyro.data import EncodedSplit
 from bara_pyro.guides.families import FAMILIES
 from bara_pyro.models.bara import Latent
 
+Pair = tuple[bp.models.BaRA, bp.guides.AmortizedGuide]
+
 
 def main() -> None:
     """Train each combination and print its scores."""
@@ -32,41 +34,27 @@ def main() -> None:
         model = bp.models.BaRA(
             backbone, num_data=len(train), form="gate", latent=latent, phi_prior=prior, theta_prior=prior
         )
-        posterior = FAMILIES[guide](model)
-        fit(model, posterior, train, answers, args)
-        scores = score(model, posterior, held_out, answers, args.samples)
+        pair = model, FAMILIES[guide](model)
+        fit(pair, train, answers, args)
+        scores = score(pair, held_out, answers, args.samples)
         print(
             f"{latent:12}{prior:14}{guide:18}{scores['nll']:12.3f}{scores['ece']:10.1f}{scores['acc']:14.1f}",
             flush=True,
         )
 
 
-def fit(
-    model: bp.models.BaRA,
-    guide: bp.guides.AmortizedGuide,
-    rows: EncodedSplit,
-    answers: torch.Tensor,
-    args: Namespace,
-) -> None:
+def fit(pair: Pair, rows: EncodedSplit, answers: torch.Tensor, args: Namespace) -> None:
     """Minimise the negative ELBO; a KL without a closed form is estimated from the draws."""
-    optim = bp.adamw(model, guide, lr=args.lr)
+    optim = bp.adamw(*pair, lr=args.lr)
     elbo = bp.MeanFieldELBO(sampled_kl=True)
-    svi = bp.SVI(model, guide, optim, elbo, scheduler=bp.linear_schedule(optim, args.steps))
+    svi = bp.SVI(*pair, optim, elbo, scheduler=bp.linear_schedule(optim, args.steps))
     for step in range(args.steps):
         svi.step(rows.batch(bp.training_batches(len(rows), 4, seed=args.seed, step=step), answers))
 
 
-def score(
-    model: bp.models.BaRA,
-    guide: bp.guides.AmortizedGuide,
-    rows: EncodedSplit,
-    answers: torch.Tensor,
-    samples: int,
-) -> dict[str, float]:
+def score(pair: Pair, rows: EncodedSplit, answers: torch.Tensor, samples: int) -> dict[str, float]:
     """Return the scores of the posterior-predictive probabilities."""
-    drawn = [
-        predict(model, guide, batch, samples=samples) for batch in bp.batches(rows, answers, batch_size=64)
-    ]
+    drawn = [predict(*pair, batch, samples=samples) for batch in bp.batches(rows, answers, batch_size=64)]
     log_probs = torch.cat([bp.metrics.posterior_predictive(draws) for draws in drawn])
     return bp.metrics.evaluate(log_probs, torch.tensor(rows.labels))
 

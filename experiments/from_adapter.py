@@ -91,12 +91,8 @@ def arguments() -> Namespace:
     """Return the options."""
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="microworld", help="language model: folder or hub name")
-    for name, help in (
-        ("rows", "that PEFT trains on"),
-        ("new", "that it has not seen"),
-        ("test", "to score"),
-    ):
-        parser.add_argument(f"--{name}", type=Path, required=True, help=f"rows {help}")
+    for name, use in (("rows", "that PEFT trains on"), ("new", "that it has not seen"), ("test", "to score")):
+        parser.add_argument(f"--{name}", type=Path, required=True, help=f"rows {use}")
     parser.add_argument("--methods", nargs="+", default=["lora", "bara-gate", "tfb", "laplace", "anew"])
     parser.add_argument("--top-layers", type=int, default=2, help="layers with a LoRA, from the last")
     parser.add_argument("--r", type=int, default=8, help="rank of the LoRA")

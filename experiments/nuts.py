@@ -9,6 +9,7 @@ of its training rows. A width below 1 means that the guide is too sure.
 """
 
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Iterator
 
 import pyro
 import torch
@@ -20,20 +21,17 @@ from bara_pyro.diagnostics.posterior.comparison import compare_with_reference
 from bara_pyro.diagnostics.posterior.reference import nuts
 from bara_pyro.guides.families import FAMILIES
 
-HEADER = f"{'gate':42}{'NUTS':>14}{'guide':>18}{'width':>8}"
-
 
 def main() -> None:
-    """Print mean and standard deviation of every gate under NUTS and under the guide."""
+    """Print the mean of every gate under NUTS and under the guide, and the ratio of their widths."""
     args = arguments()
-    if args.run:
-        compare_run(args)
-    else:
-        compare_toy(args)
+    print(f"{'gate':42}{'NUTS':>8}{'guide':>8}{'width':>8}")
+    for gate, mean, fitted, width in gates_of_run(args) if args.run else gates_of_toy(args):
+        print(f"{gate:42}{mean:8.2f}{fitted:8.2f}{width:8.2f}")
 
 
-def compare_toy(args: Namespace) -> None:
-    """Compare on the microworld, with nothing but Pyro."""
+def gates_of_toy(args: Namespace) -> Iterator[tuple[str, float, float, float]]:
+    """Yield name, both means and the ratio of standard deviations of each gate, with nothing but Pyro."""
     pyro.clear_param_store()
     torch.manual_seed(args.seed)
     backbone, task = bp.load_backbone("microworld"), bp.load_task("micro-wgs")
@@ -59,33 +57,24 @@ def compare_toy(args: Namespace) -> None:
         svi.step(rows)
     fitted = Predictive(model, guide=guide, num_samples=args.samples, return_sites=["phi"])(rows)["phi"]
     fitted = fitted.reshape(exact.shape)
-
-    print(HEADER)
     for i, target in enumerate(model.targets):
         for k in range(args.r):
-            (m, s), (n, t) = ((draws[:, i, k].mean(), draws[:, i, k].std()) for draws in (exact, fitted))
-            print_gate(f"phi[{target.path}, {k}]", m, s, n, t)
+            e, f = exact[:, i, k], fitted[:, i, k]
+            yield f"phi[{target.path}, {k}]", e.mean(), f.mean(), f.std() / e.std()
 
 
-def compare_run(args: Namespace) -> None:
-    """Compare the guide of a run: in double precision, with diagnostics of the chain."""
+def gates_of_run(args: Namespace) -> Iterator[tuple[str, float, float, float]]:
+    """Yield the same for a run, in double precision; print the diagnostics of the chain."""
     run = bp.load_system(args.run)
     split = bp.encode(run.task.train, run.backbone.tokenizer)
     answers = bp.answer_token_ids(run.backbone.tokenizer, run.task.labels)
     rows = split.batch(range(len(split)), answers)
     exact = nuts(run.model, rows, samples=args.samples, warmup=args.samples // 2, seed=args.seed)
-    print(f"R-hat {exact.r_hat.max():.2f}, {exact.divergences} divergences")
     found = compare_with_reference(run.model, run.guide, exact, rows)
-    print(HEADER)
-    for gate, sd in zip(found.gates, exact.gates.std(0).tolist(), strict=True):
-        print_gate(gate.gate, gate.mean, sd, gate.guide_mean, gate.sd_ratio * sd)
+    for gate in found.gates:
+        yield gate.gate, gate.mean, gate.guide_mean, gate.sd_ratio
+    print(f"R-hat {exact.r_hat.max():.2f}, {exact.divergences} divergences")
     print(f"largest difference of a probability: {found.largest_difference:.1f} points")
-
-
-def print_gate(gate: str, mean: float, sd: float, guide_mean: float, guide_sd: float) -> None:
-    """Print one line of the table."""
-    both = f"{mean:7.2f} ± {sd:4.2f}{guide_mean:11.2f} ± {guide_sd:4.2f}"
-    print(f"{gate:42}{both}{guide_sd / sd:8.2f}", flush=True)
 
 
 def arguments() -> Namespace:
