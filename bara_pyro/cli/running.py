@@ -19,6 +19,7 @@ from bara_pyro.metrics._inputs import correctness
 from bara_pyro.runs.config import RunConfig
 from bara_pyro.runs.evaluate import evaluate_system
 from bara_pyro.runs.evaluation_files import log_probs_and_labels, read_predictions
+from bara_pyro.runs.folder import stored_lr
 from bara_pyro.runs.launched import processes, rank
 from bara_pyro.runs.manifest import check_kept, check_run, how_to_resume, is_run
 from bara_pyro.runs.ownership import clear, discard
@@ -107,15 +108,20 @@ def finding(scores: HeldOut) -> Finding | None:
     return "wrong" if -gap >= GAP else "guessing"
 
 
-def warning(scores: HeldOut, steps: int | None = None, *, given: bool = False) -> str:
+def warning(
+    scores: HeldOut, steps: int | None = None, lr: float | None = None, *, given: bool = False
+) -> str:
     """Return two sentences on a run that has not learnt, the figures and what to change; "" if it has.
 
     Args:
         scores: scores on held-out rows.
         steps: number of training steps of the run; the message proposes twice as many.
+        lr: learning rate of the run; if it is too low, the message proposes three times as much, which helped
+            on SmolLM2 (docs/calibrated.md).
         given: whether the run started from a given adapter, which longer training would not change.
     """
     longer = f"Train longer ({f'--steps {2 * steps}' if steps else '--epochs'}) or with"
+    higher = f"--lr {3 * lr:g}" if lr else "a higher --lr"
     near = f"within {100 * NEAR:.0f} % of" if scores.nll <= (1 + NEAR) * scores.guess else "worse than"
     guess = f"guessing by class frequency ({scores.guess:.3f})"
     problem = finding(scores)
@@ -129,14 +135,14 @@ def warning(scores: HeldOut, steps: int | None = None, *, given: bool = False) -
     if problem == "underconfident":
         return (
             f"Warning: the run is underconfident: {100 * scores.accuracy:.0f} % of its answers are right, at "
-            f"a mean confidence of {100 * scores.confidence:.0f} %. {longer} a higher --lr, or --find-lr."
+            f"a mean confidence of {100 * scores.confidence:.0f} %. {longer} {higher}, or --find-lr."
         )
     if problem is None:
         return ""
-    lr = "a higher --lr" if problem == "guessing" else "another --lr"
+    rate = higher if problem == "guessing" else "another --lr"
     return (
         f"Warning: the run has not learnt: its held-out NLL of {scores.nll:.3f} nats is {near} {guess}. "
-        f"{longer} {lr} (or --find-lr), and check the label column."
+        f"{longer} {rate} (or --find-lr), and check the label column."
     )
 
 
@@ -191,7 +197,8 @@ def warn_unlearnt(system: System, out: Path, report: Json) -> None:
     if rows:
         scores = held_out(*log_probs_and_labels(rows, samples))
         given = system.config.adapter.start is not None
-        if sentence := warning(scores, system.config.train.steps, given=given):
+        train = system.config.train
+        if sentence := warning(scores, train.steps, stored_lr(out, system.config), given=given):
             remark(sentence)
 
 

@@ -95,16 +95,17 @@ def test_a_right_answer_of_probability_zero() -> None:
 @pytest.mark.parametrize(
     ("scores", "figures", "fix"),
     [
-        (HeldOut(100, 0.69, 0.693, 0.5, 0.5, 0.52), ("0.690", "within 5 %", "0.693"), "a higher --lr"),
+        (HeldOut(100, 0.69, 0.693, 0.5, 0.5, 0.52), ("0.690", "within 5 %", "0.693"), "--lr 0.003"),
         (HeldOut(100, 1.9, 0.693, 0.5, 0.5, 0.9), ("1.900", "worse", "0.693"), "another --lr"),
-        (HeldOut(100, 0.5, 0.693, 0.91, 0.5, 0.62), ("91 %", "62 %"), "a higher --lr"),
+        (HeldOut(100, 0.5, 0.693, 0.91, 0.5, 0.62), ("91 %", "62 %"), "--lr 0.003"),
     ],
 )
 def test_figures_and_a_remedy_are_named(scores: HeldOut, figures: tuple[str, ...], fix: str) -> None:
-    told = warning(scores, steps=100)
+    told = warning(scores, 100, 1e-3)
     assert told.startswith("Warning: ")
     assert all(part in told for part in (*figures, fix, "--steps 200", "--find-lr"))
     assert "--steps" not in warning(scores)
+    assert "0.003" not in warning(scores)
     if finding(scores) != "underconfident":  # longer training would not change a given adapter
         assert "Train longer" not in warning(scores, 100, given=True)
 
