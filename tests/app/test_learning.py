@@ -9,8 +9,8 @@ import pytest
 import torch
 from app_cases import Bara, assert_one_sentence
 
-from bara_pyro.cli.running import HeldOut, finding, warning
-from bara_pyro.cli.running import held_out as scores_of
+from bara_pyro.cli.learning import HeldOut, finding, warning
+from bara_pyro.cli.learning import held_out as scores_of
 
 ROWS = 2000
 SHARE = 0.7  # of the class 1

@@ -84,7 +84,8 @@ def evaluate(
             )
         check_folder(out, overwrite=overwrite, inputs=[run])
 
-    from bara_pyro.cli.running import evaluate_with_progress, warn_unlearnt
+    from bara_pyro.cli.learning import warn_unlearnt
+    from bara_pyro.cli.running import evaluate_with_progress
     from bara_pyro.cli.scores import show_scores
     from bara_pyro.cli.terminal import result, say, say_next, say_notes
     from bara_pyro.data import is_file_name

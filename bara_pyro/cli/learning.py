@@ -1,0 +1,141 @@
+"""Warn if a run has not learned, and say what to change."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from bara_pyro.cli.terminal import remark
+from bara_pyro.metrics import nll
+from bara_pyro.metrics._inputs import correctness
+from bara_pyro.runs.evaluation_files import log_probs_and_labels, read_predictions
+from bara_pyro.runs.folder import stored_lr
+from bara_pyro.runs.system import System
+from bara_pyro.types import Json
+
+FEWEST = 20  # rows; the scores of fewer say too little
+NEAR = 0.05  # as a share of the guesser's NLL
+GAP = 0.10  # between accuracy and mean confidence
+Finding = Literal["guessing", "wrong", "underconfident"]
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The scores of held-out rows that show whether a run has learnt.
+
+    Attributes:
+        rows: number of rows.
+        nll: mean negative log-likelihood, nats.
+        guess: the same of answering with the frequencies of the classes in these rows, which is their
+            entropy: no answer that ignores the question does better.
+        accuracy: share of right answers.
+        majority: share of the most frequent class.
+        confidence: mean probability of the answer that is given.
+    """
+
+    rows: int
+    nll: float
+    guess: float
+    accuracy: float
+    majority: float
+    confidence: float
+
+
+def held_out(log_probs: Tensor, labels: Tensor) -> HeldOut:
+    """Return the scores of n rows, one or more.
+
+    Args:
+        log_probs: float64, `n x C`.
+        labels: long, `n`; every row has one.
+    """
+    shares = labels.bincount().double() / len(labels)
+    confidence, correct = correctness(log_probs, labels)
+    return HeldOut(
+        rows=len(labels),
+        nll=nll(log_probs, labels),
+        guess=float(torch.special.entr(shares).sum()),
+        accuracy=float(correct.mean()),
+        majority=float(shares.max()),
+        confidence=float(confidence.mean()),
+    )
+
+
+def finding(scores: HeldOut) -> Finding | None:
+    """Return what shows that a run has not learnt; None if nothing does.
+
+    - `guessing`: the NLL is at least 95 % of the guesser's.
+    - `wrong`: so it is, and the mean confidence is 10 points or more above the accuracy.
+    - `underconfident`: the accuracy is 10 points or more above the mean confidence, and by more than two
+      standard errors.
+
+    A run that is right more often than the majority class (by two standard errors) and too confident has
+    learnt, whatever its NLL is: it needs calibration. Fewer than 20 rows, or rows of one class, show nothing.
+    """
+    if scores.rows < FEWEST or not scores.guess:
+        return None
+    by_chance = 2 * math.sqrt(scores.majority * (1 - scores.majority) / scores.rows)
+    overconfident = scores.confidence > scores.accuracy and scores.accuracy > scores.majority + by_chance
+    gap = scores.accuracy - scores.confidence
+    if gap >= GAP and gap > 2 * math.sqrt(scores.accuracy * (1 - scores.accuracy) / scores.rows):
+        return "underconfident"
+    if overconfident or scores.nll < (1 - NEAR) * scores.guess:
+        return None
+    return "wrong" if -gap >= GAP else "guessing"
+
+
+def warning(
+    scores: HeldOut, steps: int | None = None, lr: float | None = None, *, given: bool = False
+) -> str:
+    """Return two sentences on a run that has not learnt, the figures and what to change; "" if it has.
+
+    Args:
+        scores: scores on held-out rows.
+        steps: number of training steps of the run; the message proposes twice as many.
+        lr: learning rate of the run; if it is too low, the message proposes three times as much, which helped
+            on SmolLM2 (docs/calibrated.md).
+        given: whether the run started from a given adapter, which longer training would not change.
+    """
+    longer = f"Train longer ({f'--steps {2 * steps}' if steps else '--epochs'}) or with"
+    higher = f"--lr {3 * lr:g}" if lr else "a higher --lr"
+    near = f"within {100 * NEAR:.0f} % of" if scores.nll <= (1 + NEAR) * scores.guess else "worse than"
+    guess = f"guessing by class frequency ({scores.guess:.3f})"
+    problem = finding(scores)
+    if given and problem in ("guessing", "wrong"):
+        return (
+            f"Warning: the adapter does not know these rows: its NLL is {scores.nll:.3f} nats, its accuracy "
+            f"{100 * scores.accuracy:.0f} %. Ask in its training format, and check the labels."
+        )
+    if given:
+        return ""
+    if problem == "underconfident":
+        return (
+            f"Warning: the run is underconfident: {100 * scores.accuracy:.0f} % of its answers are right, at "
+            f"a mean confidence of {100 * scores.confidence:.0f} %. {longer} {higher}, or --find-lr."
+        )
+    if problem is None:
+        return ""
+    rate = higher if problem == "guessing" else "another --lr"
+    return (
+        f"Warning: the run has not learnt: its held-out NLL of {scores.nll:.3f} nats is {near} {guess}. "
+        f"{longer} {rate} (or --find-lr), and check the label column."
+    )
+
+
+def warn_unlearnt(system: System, out: Path, report: Json) -> None:
+    """Print a warning if the predictions in a folder show that the run has not learnt.
+
+    The number of draws is the largest of those that were evaluated.
+    """
+    if "classes" not in report:  # replies have no classes to guess
+        return
+    samples = max(report["metrics"], key=int)
+    rows = [row for row in read_predictions(out) if row["label"] >= 0]
+    if rows:
+        scores = held_out(*log_probs_and_labels(rows, samples))
+        given = system.config.adapter.start is not None
+        train = system.config.train
+        if sentence := warning(scores, train.steps, stored_lr(out, system.config), given=given):
+            remark(sentence)
