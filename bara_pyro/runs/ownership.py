@@ -154,10 +154,10 @@ def check_replaceable(folder: Path, names: Collection[str]) -> None:
 
 
 @contextmanager
-def adding(folder: Path) -> Iterator[Path]:
+def adding(folder: Path, *, replacing: bool = False) -> Iterator[Path]:
     """Yield a temporary folder whose files are moved into `folder`, and listed there, on success.
 
-    On failure `folder` is unchanged.
+    On failure `folder` is unchanged. With `replacing`, other files that bara wrote in it are then removed.
 
     Raises:
         ConfigError: a file would replace one that bara did not write.
@@ -173,18 +173,18 @@ def adding(folder: Path) -> Iterator[Path]:
             place = stack.enter_context(part_folder(folder / MANIFEST))
         yield place
         with writing(folder):
-            _move(place, folder)
+            _move(place, folder, replacing)
 
 
-def _move(place: Path, folder: Path) -> None:
+def _move(place: Path, folder: Path, replacing: bool) -> None:
     """List files in a folder's manifest and move them there; if killed, files are missing but never wrong."""
     new = listed_as_now(place, os.listdir(place))
     check_replaceable(folder, new)
     before = read_manifest(folder) or {}
-    for name, digest in new.items():
-        if before.get(name) != digest:
-            (folder / name).unlink(missing_ok=True)
-    write_manifest(folder, {**before, **new})
+    gone = owned(folder) - {*new, MANIFEST} if replacing else set()
+    for name in (*gone, *(name for name, digest in new.items() if before.get(name) != digest)):
+        (folder / name).unlink(missing_ok=True)
+    write_manifest(folder, {**{name: before[name] for name in before.keys() - gone}, **new})
     for name in new:
         os.replace(place / name, folder / name)
 

@@ -10,6 +10,7 @@ import typer
 from app_cases import Bara, Place, assert_one_sentence, files_below, questions, write_rows
 
 from bara_pyro.cli.app import app
+from bara_pyro.errors import DataError
 from bara_pyro.runs.answers_file import (
     answers_in,
     comparison_page_in,
@@ -18,8 +19,8 @@ from bara_pyro.runs.answers_file import (
     reply_page_in,
     world_card_in,
 )
-from bara_pyro.runs.manifest import CONFIG, check_run, write_manifest
-from bara_pyro.runs.ownership import clear
+from bara_pyro.runs.manifest import CONFIG, check_run, read_manifest, write_manifest
+from bara_pyro.runs.ownership import adding, clear
 
 # What is given to each command that has --overwrite, with a folder or a file as its {target}.
 FOLDERS = {
@@ -172,6 +173,25 @@ def test_nothing_of_an_earlier_result_is_left(command: str, run: Path, tmp_path:
     found = bara(command, *words(FOLDERS[command], run=run, target=target), "--overwrite")
     assert found.code == 0, found.err
     assert "posterior.nc" not in files_below(target)
+
+
+def test_a_result_that_fails_leaves_the_earlier_one(tmp_path: Path) -> None:
+    (tmp_path / "posterior.nc").write_text("earlier")
+    write_manifest(tmp_path, {"posterior.nc": sha(b"earlier")})
+    before = files_below(tmp_path)
+
+    def fail() -> None:
+        with adding(tmp_path, replacing=True) as place:
+            (place / "index.html").write_text("half")
+            raise DataError("The split has no rows.")
+
+    with pytest.raises(DataError):
+        fail()
+    assert files_below(tmp_path) == before
+    with adding(tmp_path, replacing=True) as place:
+        (place / "index.html").write_text("new")
+    assert read_manifest(tmp_path) == {"index.html": sha(b"new")}
+    assert {path.name for path in tmp_path.iterdir()} == {"index.html", "manifest.json"}
 
 
 CONTENTS = (

@@ -67,7 +67,7 @@ def inspect(
     from bara_pyro.cli.typed import note_of_draws, refuse
     from bara_pyro.errors import ConfigError
     from bara_pyro.runs.manifest import check_not_uploaded, check_run, is_run
-    from bara_pyro.runs.ownership import adding, clear
+    from bara_pyro.runs.ownership import adding
 
     if not all(one.strip() for one in text or []):
         raise ConfigError("--text is empty: give a text, or leave it out.")
@@ -101,8 +101,8 @@ def inspect(
     if about is not None and about > LONG:
         remark(f"Note: this takes about {spoken(about)}, judged by the run's evaluation.")
     parts = len(part_names(looked)) + 1
-    clear(out)
-    with adding(out) as place, progress(f"inspect {run.name}", parts, even=False) as advance:
+    bar = progress(f"inspect {run.name}", parts, even=False)
+    with adding(out, replacing=True) as place, bar as advance:
         page, findings = inspect_run(run, system, looked, out=place, on_part=advance)
     page = out / page.name
     for sentence in findings:
