@@ -14,6 +14,11 @@ def parameters(model: AdaptedLM, guide: SiteGuide) -> list[Tensor]:
     return [p for module in (model, guide) for p in module.parameters() if p.requires_grad]
 
 
+def held_by(optim: Optimizer) -> list[Tensor]:
+    """Return the tensors that an optimiser holds."""
+    return [p for group in optim.param_groups for p in group["params"]]
+
+
 def check_holds_guide(guide: SiteGuide, optim: Optimizer) -> None:
     """Refuse an optimiser that holds none of the guide's parameters, so the posterior would not be fitted.
 
@@ -22,9 +27,8 @@ def check_holds_guide(guide: SiteGuide, optim: Optimizer) -> None:
     Raises:
         ConfigError: the guide has trainable parameters and the optimiser holds none of them.
     """
-    held = {id(p) for group in optim.param_groups for p in group["params"]}
-    trainable = [value for value in guide.parameters() if value.requires_grad]
-    if trainable and not any(id(value) in held for value in trainable):
+    trainable = {value for value in guide.parameters() if value.requires_grad}
+    if trainable and trainable.isdisjoint(held_by(optim)):
         raise ConfigError(
             f"The optimiser has no parameters of the {type(guide).__name__}: pass "
             "bara_pyro.core.optimizers.parameters(model, guide), or freeze the guide with "

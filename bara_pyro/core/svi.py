@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.handlers import PROGRAM
-from bara_pyro.core.optimizers import check_holds_guide, parameters
+from bara_pyro.core.optimizers import check_holds_guide, held_by, parameters
 from bara_pyro.core.posterior import check_guide
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.terms import ElboTerms, check_finite, per_example
@@ -103,8 +103,7 @@ class SVI(Generic[M, G]):
         self.scheduler = scheduler
         self.clip_norm = clip_norm
         self.autocast = autocast
-        held = [p for group in optim.param_groups for p in group["params"]]
-        self.parameters = [*dict.fromkeys([*parameters(model, guide), *held])]
+        self.parameters = [*dict.fromkeys([*parameters(model, guide), *held_by(optim)])]
         self.ranks: Ranks | None = None  # with several processes: those that average their gradients
         # A replacement of `gradients` with bitwise equal results: see `bara_pyro.fast.capture`.
         self.replayed: Callable[..., dict[str, float]] | None = None
