@@ -66,9 +66,8 @@ def gates_of_toy(args: Namespace) -> Iterator[tuple[str, float, float, float]]:
 def gates_of_run(args: Namespace) -> Iterator[tuple[str, float, float, float]]:
     """Yield the same for a run, in double precision; print the diagnostics of the chain."""
     run = bp.load_system(args.run)
-    split = bp.encode(run.task.train, run.backbone.tokenizer)
-    answers = bp.answer_token_ids(run.backbone.tokenizer, run.task.labels)
-    rows = split.batch(range(len(split)), answers)
+    split = run.split("train")
+    rows = split.batch(range(len(split)), run.answer_ids)
     exact = nuts(run.model, rows, samples=args.samples, warmup=args.samples // 2, seed=args.seed)
     found = compare_with_reference(run.model, run.guide, exact, rows)
     for gate in found.gates:
