@@ -5,9 +5,8 @@ import torch
 
 from bara_pyro.metrics.sparsity import over_modules, sparsity_by_module
 
-GATES = (
-    torch.rand(5, 4, 3, 6, generator=torch.Generator().manual_seed(0)) - 0.5
-)  # draws, rows, modules, units
+SEEDED = torch.Generator().manual_seed(0)
+GATES = torch.rand(5, 4, 3, 6, generator=SEEDED) - 0.5  # draws, rows, modules, units
 
 
 @pytest.mark.parametrize("ranks", [(), (6, 2, 4)], ids=["whole", "pruned"])
