@@ -62,7 +62,7 @@ def arms_table(study: Study) -> Table:
         found = compared(study.comparisons, reference)
         rows = [{**row, "difference": found.get(row["arm"])} for row in rows]
         columns.append(Column("difference", f"NLL minus {display(reference)}", "nats"))
-        caption += f". {kind_of(study.comparisons)}"
+        caption += f". {kind_of(study.comparisons)}{uncorrected(study.comparisons, reference)}"
     return Table([*ABOUT, *columns], rows, caption)
 
 
@@ -84,6 +84,12 @@ def compared(entries: Sequence[Entry], reference: str, metric: str = "nll") -> d
 def kind_of(entries: Sequence[Entry]) -> str:
     """Return what the intervals of differences mean."""
     return CORRECTED if "se_rows" in entries[0]["nll"] else UNCORRECTED
+
+
+def uncorrected(entries: Sequence[Entry], reference: str) -> str:
+    """Return which difference in NLL to a reference is the primary contrast; nothing if none is."""
+    named = [e["arm"] for e in entries if e["reference"] == reference and e["nll"].get("primary")]
+    return f"; the primary contrast ({display(named[0])}) is not corrected" if named else ""
 
 
 def task_table(study: Study, metric: str) -> Table:
