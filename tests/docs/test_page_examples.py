@@ -45,6 +45,16 @@ def test_readme(capsys: pytest.CaptureFixture[str]) -> None:
     assert {line.split()[0] for line in lines} <= {*classes}
 
 
+def test_from_adapter() -> None:
+    """The example writes three files of the microworld's rows, which the commands below it read."""
+    _, example = blocks("docs/from_adapter.md")
+    run(example, {})
+    for name, rows in (("own", 40), ("new", 40), ("test", 200)):
+        task = bara_pyro.load_task(f"{name}.csv")
+        assert len(task.train) + len(task.test) == rows
+        assert task.labels == ("A", "B", "C", "D")
+
+
 @pytest.mark.slow
 def test_generation(capsys: pytest.CaptureFixture[str]) -> None:
     code, _ = blocks("docs/generation.md")
