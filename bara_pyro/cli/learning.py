@@ -87,7 +87,12 @@ def finding(scores: HeldOut) -> Finding | None:
 
 
 def warning(
-    scores: HeldOut, steps: int | None = None, lr: float | None = None, *, given: bool = False
+    scores: HeldOut,
+    steps: int | None = None,
+    lr: float | None = None,
+    *,
+    given: bool = False,
+    searched: bool = False,
 ) -> str:
     """Return two sentences on a run that has not learnt, the figures and what to change; "" if it has.
 
@@ -97,12 +102,16 @@ def warning(
         lr: learning rate of the run; if it is too low, the message proposes three times as much, which helped
             on SmolLM2 (docs/calibrated.md).
         given: whether the run started from a given adapter, which longer training would not change.
+        searched: whether the run's learning rate was found by `--find-lr`; then no other is proposed.
     """
-    longer = f"Train longer ({f'--steps {2 * steps}' if steps else '--epochs'}) or with"
+    problem = finding(scores)
     higher = f"--lr {3 * lr:g}" if lr else "a higher --lr"
+    rate = "another --lr" if problem == "wrong" else higher
+    longer = f"Train longer ({f'--steps {2 * steps}' if steps else '--epochs'})"
+    if not searched:
+        longer += f" or with {rate}, or with --find-lr"
     near = f"within {100 * NEAR:.0f} % of" if scores.nll <= (1 + NEAR) * scores.guess else "worse than"
     guess = f"guessing by class frequency ({scores.guess:.3f})"
-    problem = finding(scores)
     if given and problem in ("guessing", "wrong"):
         return (
             f"Warning: the adapter does not know these rows: its NLL is {scores.nll:.3f} nats, its accuracy "
@@ -113,14 +122,13 @@ def warning(
     if problem == "underconfident":
         return (
             f"Warning: the run is underconfident: {100 * scores.accuracy:.0f} % of its answers are right, at "
-            f"a mean confidence of {100 * scores.confidence:.0f} %. {longer} {higher}, or --find-lr."
+            f"a mean confidence of {100 * scores.confidence:.0f} %. {longer}."
         )
     if problem is None:
         return ""
-    rate = higher if problem == "guessing" else "another --lr"
     return (
         f"Warning: the run has not learnt: its held-out NLL of {scores.nll:.3f} nats is {near} {guess}. "
-        f"{longer} {rate} (or --find-lr), and check the label column."
+        f"{longer}, and check the label column."
     )
 
 
@@ -137,5 +145,6 @@ def warn_unlearnt(system: System, out: Path, report: Json) -> None:
         scores = held_out(*log_probs_and_labels(rows, samples))
         given = system.config.adapter.start is not None
         train = system.config.train
-        if sentence := warning(scores, train.steps, stored_lr(out, system.config), given=given):
+        lr, searched = stored_lr(out, system.config), bool(train.find_lr)
+        if sentence := warning(scores, train.steps, lr, given=given, searched=searched):
             remark(sentence)

@@ -154,7 +154,7 @@ def run(
         )
     if config.train.find_lr:
         found, *tried = (f"{rate_of(system, i):.2g}" for i in (best_rate(system, out), *range(len(RATES))))
-        say(f"Note: trained at a learning rate of {found}, the best of {', '.join(tried)}.")
+        say(f"Note: trained at a learning rate of {found}, chosen from {', '.join(tried)} (--lr sets one).")
     report = evaluate_with_progress(system, out, label, wall_clock_train_s=train_seconds(out))
     check_kept(out)
     check_run(out)

@@ -187,7 +187,7 @@ class AdaLoRASVI(SVI[AdaLoRA, DeltaGuide]):
 
 def adalora_svi(model: AdaLoRA, guide: DeltaGuide, train: Training, config: AdaLoRAConfig) -> AdaLoRASVI:
     """Return the SVI that allocates ranks during training."""
-    optim = adamw(model, guide, train.lr, weight_decay=train.weight_decay)
+    optim = adamw(model, guide, train.peak_lr, weight_decay=train.weight_decay)
     modules = [Triplets(a.lora_A, a.lora_E, a.lora_B) for a in model.adapters.values()]
     budget = Budget(
         first=model.r * len(modules),

@@ -32,7 +32,7 @@ def blob_svi(model: GaussianLoRA, guide: NormalGuide, train: Training, config: B
     """Return the SVI of the chosen recipe."""
     if config.recipe == "elbo":
         return default_svi(model, guide, train, config)
-    optim = adamw(model, guide, train.lr, weight_decay=train.weight_decay)
+    optim = adamw(model, guide, train.peak_lr, weight_decay=train.weight_decay)
     # G follows SGD on the likelihood as well: the published optimiser was built before G existed.
     scales = {id(p) for p in guide.parameters()}
     for group in optim.param_groups:

@@ -44,7 +44,7 @@ def _svi(model: CLoRA, guide: ContextualGuide, train: Training, config: CLoRACon
     if config.recipe == "elbo":
         return default_svi(model, guide, train, config)
     # The optimiser holds A and B only: the published code creates it before the networks.
-    optim = AdamW(model.parameters(), lr=train.lr, weight_decay=train.weight_decay, eps=1e-6, fused=True)
+    optim = AdamW(model.parameters(), lr=train.peak_lr, weight_decay=train.weight_decay, eps=1e-6, fused=True)
     return TwoStepSVI(
         model,
         guide,

@@ -69,7 +69,7 @@ def ensemble_svi(
     model: Ensemble, guide: EnsembleGuide, train: Training, config: EnsembleConfig
 ) -> EnsembleSVI:
     """Return the SVI that trains all members at once."""
-    optim = adamw(model, guide, train.lr, weight_decay=train.weight_decay)
+    optim = adamw(model, guide, train.peak_lr, weight_decay=train.weight_decay)
     return EnsembleSVI(model, guide, optim, **common(optim, train))
 
 

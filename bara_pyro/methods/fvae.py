@@ -68,7 +68,7 @@ def _svi(model: FVAE, guide: FVAEGuide, train: Training, config: FVAEConfig) -> 
     optim = adamw(
         model,
         guide,
-        train.lr,
+        train.peak_lr,
         local_lr_scale=train.local_lr_scale,
         weight_decay=train.weight_decay,
         eps=PUBLISHED_EPS / CE_WEIGHT,

@@ -117,7 +117,7 @@ def ivon_svi(model: PosthocLoRA, guide: PosthocGuide, train: Training, config: I
         ) from error
     optim = IVON(
         parameters(model, guide),
-        lr=train.lr,
+        lr=train.peak_lr,
         ess=config.ess,
         hess_init=HESS_INIT,
         beta1=BETA1,

@@ -69,7 +69,7 @@ def retract(frames: Iterable[Tensor]) -> None:
 
 def polar_svi(model: PolarVBLL, guide: VBLLGuide, train: Training, config: VBLLConfig) -> PolarSVI:
     """Return the SVI that keeps frames orthonormal, on the published bound."""
-    optim = adamw(model, guide, train.lr, weight_decay=train.weight_decay)
+    optim = adamw(model, guide, train.peak_lr, weight_decay=train.weight_decay)
     return PolarSVI(model, guide, optim, **with_jensen(optim, train))
 
 

@@ -29,7 +29,7 @@ class Training(Protocol):
     @property
     def batch_size(self) -> int: ...  # noqa: D102
     @property
-    def lr(self) -> float: ...  # noqa: D102
+    def peak_lr(self) -> float: ...  # noqa: D102
     @property
     def local_lr_scale(self) -> float | None: ...  # noqa: D102
     @property
@@ -54,7 +54,7 @@ def default_svi(model: AdaptedLM, guide: SiteGuide, train: Training, config: obj
         config: settings of the method; they are not used here.
     """
     optim = adamw(
-        model, guide, train.lr, local_lr_scale=train.local_lr_scale, weight_decay=train.weight_decay
+        model, guide, train.peak_lr, local_lr_scale=train.local_lr_scale, weight_decay=train.weight_decay
     )
     return SVI(model, guide, optim, **common(optim, train))
 

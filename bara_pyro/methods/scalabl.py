@@ -43,7 +43,7 @@ def _build(
 def _svi(model: ScalaBL, guide: ScalaBLGuide, train: Training, config: ScalaBLConfig) -> SVI:
     if config.recipe == "elbo":
         return default_svi(model, guide, train, config)
-    optim = adamw(model, guide, train.lr, weight_decay=train.weight_decay)
+    optim = adamw(model, guide, train.peak_lr, weight_decay=train.weight_decay)
     return alternating(model, guide, optim, train, kl_lr=KL_LR)
 
 

@@ -103,7 +103,7 @@ def with_jensen(optim: Optimizer, train: Training) -> SVIOptions:
 
 def vbll_svi(model: VBLL, guide: VBLLGuide, train: Training, config: VBLLConfig) -> SVI:
     """Return an SVI with one AdamW on the published bound."""
-    optim = adamw(model, guide, train.lr, weight_decay=train.weight_decay)
+    optim = adamw(model, guide, train.peak_lr, weight_decay=train.weight_decay)
     return SVI(model, guide, optim, **with_jensen(optim, train))
 
 

@@ -5,6 +5,7 @@ from math import ceil
 from bara_pyro.errors import ConfigError
 from bara_pyro.methods import METHODS
 from bara_pyro.runs.config import RunConfig
+from bara_pyro.runs.sections import TrainConfig
 
 # Default length of training: passes over few rows and over MANY_ROWS or more; passes over replies; the fewest
 # and the most steps.
@@ -44,11 +45,20 @@ def for_rows(config: RunConfig, rows: int, held_out: int | None = None) -> RunCo
         steps = steps_of(c.epochs, rows, c.batch_size)
     elif c.steps is None:
         steps = default_steps(rows, c.batch_size, replies=config.task.likelihood == "completion")
-        if config.adapter.calibrated and c.may_double is None and not c.find_lr:
-            c = c.model_copy(update={"may_double": True})
+        if config.adapter.calibrated:
+            c = _searching(c)
     else:
         return config
     return config.model_copy(update={"train": c.model_copy(update={"steps": steps, "epochs": None})})
+
+
+def _searching(c: TrainConfig) -> TrainConfig:
+    """Return how split-half calibration looks for a better training, if nobody says so: rate, else length."""
+    if c.find_lr is None and c.lr is None and not c.may_double:
+        return c.model_copy(update={"find_lr": True})
+    if c.may_double is None and not c.find_lr:
+        return c.model_copy(update={"may_double": True})
+    return c
 
 
 def calibrated(config: RunConfig, value: bool | None) -> RunConfig:
@@ -67,7 +77,7 @@ def _rehearsed_by_default(config: RunConfig, rows: int) -> bool:
     return (
         config.adapter.calibrated is None
         and config.task.likelihood == "answer"
-        and (few or config.train.find_lr)
+        and (few or bool(config.train.find_lr))
         and rows >= REHEARSED_ROWS
     )
 
@@ -84,10 +94,12 @@ def rehearsal_note(config: RunConfig, rows: int, held_out: int) -> list[str]:
     learnt = "half" if rows - 2 * held_out in (0, 1) else str(rows - held_out)
     longer = "; if it is underconfident, training takes twice as many steps"
     fits = "three fits" if config.train.find_lr else "a fit"
-    what = "set the learning rate and the temperature" if config.train.find_lr else "sets the temperature"
+    what = (
+        "choose the learning rate and set the temperature" if config.train.find_lr else "sets the temperature"
+    )
     return [
         f"split-half calibration comes first: {fits} on {learnt} of the {rows} training rows "
-        f"{what}{longer if config.train.may_double else ''} (--set adapter.calibrated=false turns it off)"
+        f"{what}{longer if config.train.may_double else ''} (--no-calibrated turns it off)"
     ]
 
 

@@ -96,11 +96,12 @@ class RunConfig(RunSettings):
 
         Settings without effect on results are left out, and settings that only cost memory and time count as
         their defaults. Labels "auto" count as "words": if the words are single tokens, both give the same
-        run, and otherwise "words" is impossible.
+        run, and otherwise "words" is impossible. No learning rate counts as the default one.
         """
         data = _with_effect(with_retired(self.with_memory().dump()))
         if data["task"]["labels"] == "auto":
             data["task"]["labels"] = "words"
+        data["train"]["lr"] = self.train.peak_lr
         return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -182,6 +183,8 @@ def load_config(
     train = typed.get("train")
     if isinstance(train, dict) and any(train.get(key) is not None for key in LENGTH):
         data["train"] |= dict.fromkeys(LENGTH)  # the given length replaces the base's
+    if isinstance(train, dict) and train.get("lr") is not None:
+        data["train"].pop("find_lr", None)  # as the given rate replaces a search
     # Unused settings are accepted in a stored base, but refused if they are given.
     return parse_config(collect(file, overrides, assignments, data), stored="method" not in typed)
 

@@ -163,7 +163,7 @@ def stored_fitted(folder: Path) -> dict[str, float]:
 
 def stored_lr(folder: Path, config: RunConfig) -> float:
     """Return a run's peak learning rate: the one found by `find_lr`, or the configured one."""
-    return stored_fitted(folder).get("calibrated_lr", config.train.lr)
+    return stored_fitted(folder).get("calibrated_lr", config.train.peak_lr)
 
 
 def load_weights(system: System, folder: Path) -> None:

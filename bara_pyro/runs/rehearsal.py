@@ -3,11 +3,13 @@
 A second fit is trained on half of the training rows, with as many passes over them as the run makes over all
 rows. Its predictions of the other half set the temperature. The run itself is then trained on all rows.
 
-With `train.find_lr` one such fit is made for each of `RATES`. The one that predicts the other half best sets
-both the learning rate and the temperature.
+With `train.find_lr` one such fit is made for each of `RATES`. In this order a rate replaces the one taken so
+far if it predicts the other half better by more than one standard error. The last one taken sets both the
+learning rate and the temperature.
 """
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -18,6 +20,7 @@ from bara_pyro.data import EncodedSplit
 from bara_pyro.data.clusters import places_by_group, rehearsed_halves, together
 from bara_pyro.errors import DataError
 from bara_pyro.metrics import nll, posterior_predictive
+from bara_pyro.metrics.scores import nll_per_example
 from bara_pyro.posthoc.corrections import require_temperature
 from bara_pyro.posthoc.temperature import best_common_log_temperature, nll_at, too_unsure
 from bara_pyro.runs.by_rows import ASKED_ROWS, REHEARSED_ROWS, calibrated
@@ -29,7 +32,11 @@ from bara_pyro.untrusted.files import read_json
 from bara_pyro.untrusted.schemas import RehearsedFile
 
 DRAWS, SPREAD = 10, 0.5  # draws per prediction; prior standard deviation of ln T
-RATES = (0.5, 1.6, 5.0)  # learning rates that `find_lr` tries, as multiples of lr
+RATES = (
+    1.0,
+    3.0,
+    5.0,
+)  # learning rates that `find_lr` tries, as multiples of lr; docs/calibrated.md says why
 
 
 def rehearsal_steps(steps: int, learnt: int, rows: int) -> int:
@@ -71,7 +78,7 @@ def rehearsal_of(system: System, steps: int, rate: int = 0) -> tuple[System, Enc
     """
     split, c = system.split("train"), system.config
     learnt, held_out = halves_of(system)
-    steps_of_half, lr = rehearsal_steps(steps, len(learnt), len(split)), c.train.lr
+    steps_of_half, lr = rehearsal_steps(steps, len(learnt), len(split)), c.train.peak_lr
     if c.train.find_lr:
         # Under Adam a weight moves by at most about its rate per step. With fewer steps the fit would prefer
         # rates that are too high for the run; so its own are higher by the ratio of the steps.
@@ -118,22 +125,27 @@ def losses_of_rates(system: System, out: Path) -> list[float]:
 
     The loss of a rate at which training diverged is infinite.
     """
+    return [math.inf if tried["loss"] is None else tried["loss"] for tried in _tried(system, out)]
+
+
+def _tried(system: System, out: Path) -> list[Json]:
+    """Return what a stored calibration says of the rates that it tried; nothing if they were other rates."""
     if not system.config.train.find_lr or not rehearsed_steps(system, out):
         return []
-    losses = [tried["loss"] for tried in read_json(out / REHEARSED, RehearsedFile).get("tried", [])]
-    return [math.inf if loss is None else loss for loss in losses]
+    tried = read_json(out / REHEARSED, RehearsedFile).get("tried", [])
+    same = all(math.isclose(one["lr"], rate_of(system, rate)) for rate, one in enumerate(tried))
+    return tried if same else []
 
 
 def rate_of(system: System, rate: int) -> float:
     """Return the learning rate with an index in `RATES`; without `find_lr` the configured one."""
     c = system.config.train
-    return c.lr * RATES[rate] if c.find_lr else c.lr
+    return c.peak_lr * RATES[rate] if c.find_lr else c.peak_lr
 
 
 def best_rate(system: System, out: Path) -> int:
-    """Return the index in `RATES` of the lowest loss in a stored calibration; 0 without `find_lr`."""
-    losses = losses_of_rates(system, out)
-    return losses.index(min(losses)) if losses else 0
+    """Return the index in `RATES` of the rate that a stored calibration took last; 0 without `find_lr`."""
+    return max((rate for rate, tried in enumerate(_tried(system, out)) if tried["taken"]), default=0)
 
 
 def next_fit(system: System, out: Path) -> tuple[int, int] | None:
@@ -175,7 +187,7 @@ def write_rehearsed(
     *,
     diverged: bool = False,
 ) -> None:
-    """Write the second fit's predictions of the held-out half, unless another rate predicted it better.
+    """Write the second fit's predictions of the held-out half, unless it is of a rate that is not taken.
 
     Args:
         system: the run's own system.
@@ -195,13 +207,40 @@ def write_rehearsed(
     ]
     stored: Json = {"steps": steps, "seconds": there.get("seconds", 0.0) + seconds, "rows": rows}
     if system.config.train.find_lr:
-        answers = _answers(stored)
-        loss = None if diverged else nll_at(*answers, best_temperature(*answers))
-        if rate and (loss is None or min(losses_of_rates(system, out)) <= loss):
+        losses = _losses(stored)
+        taken = rate == 0 or (not diverged and _replaces(losses, system, there))
+        if not taken:
             stored["rows"] = there["rows"]
+        loss = None if diverged else float(losses.mean())
         tried = there["tried"] if rate else []
-        stored["tried"] = [*tried, {"lr": rate_of(system, rate), "loss": loss}]
+        stored["tried"] = [*tried, {"lr": rate_of(system, rate), "loss": loss, "taken": taken}]
     write_json(out / REHEARSED, stored)
+
+
+def _losses(stored: Json) -> Tensor:
+    """Return the losses (nats, `n`) of stored predictions at the temperature that suits them best."""
+    draws, labels = _answers(stored)
+    draws = (draws / math.exp(best_temperature(draws, labels))).log_softmax(-1)
+    return nll_per_example(posterior_predictive(draws), labels)
+
+
+def _replaces(losses: Tensor, system: System, there: Json) -> bool:
+    """Whether a rate with these losses (nats, `n`) replaces the one whose predictions are stored."""
+    kept = [tried for tried in there["tried"] if tried["taken"]][-1]
+    return kept["loss"] is None or clearly_lower(losses, _losses(there), _groups(system, there))
+
+
+def clearly_lower(losses: Tensor, others: Tensor, groups: Sequence[Sequence[int]]) -> bool:
+    """Return whether losses are on average more than one standard error below others of the same rows.
+
+    Args:
+        losses: `n`.
+        others: `n`.
+        groups: row indices of each group of dependent rows, whose deviations are summed.
+    """
+    gains = others - losses
+    deviations = torch.stack([(gains[list(group)] - gains.mean()).sum() for group in groups])
+    return float(gains.sum()) > float(deviations.square().sum().sqrt())
 
 
 def best_temperature(draws: Tensor, labels: Tensor) -> float:

@@ -32,6 +32,7 @@ Rank = Annotated[int, Field(ge=1, le=16_384)]
 Rows = Annotated[int, Field(ge=1, le=MOST_ROWS)]
 Draws = Annotated[int, Field(ge=0, le=MOST_DRAWS)]
 MOST_STEPS = 10**9
+DEFAULT_LR = 1e-3
 Steps = Annotated[int, Field(ge=1, le=MOST_STEPS)]
 
 
@@ -233,17 +234,21 @@ class TrainConfig(SettingsSection):
     may_double: bool | None = later(
         None,
         "with split-half calibration: train twice as long if the model is underconfident (best temperature "
-        "more than 1.645 standard errors below 1); null: on if none of steps, epochs and find_lr is given",
+        "more than 1.645 standard errors below 1); null: on if lr is given and neither steps nor epochs is",
     )
-    find_lr: bool = later(
-        False,
-        "find the learning rate by split-half calibration: train on half of the rows at 0.5, 1.6 and 5 times "
-        "lr, and take the rate with the lowest loss on the other half; 150 % more training, any method",
+    find_lr: bool | None = later(
+        None,
+        "find the learning rate by split-half calibration: train on half of the rows at 1, 3 and 5 times lr, "
+        "and take a higher rate if it predicts the other half clearly better; 150 % more training, any "
+        "method; null: on with split-half calibration if none of lr, steps, epochs and may_double is given",
     )
     epochs: PositiveFloat | None = later(None, "passes over the training rows, instead of steps")
     batch_size: Rows = Field(4, description="rows per optimiser step")
     accumulate: Rows = Field(1, description="micro-batches per step, to save memory")
-    lr: PositiveFloat = Field(1e-3, description="peak learning rate")
+    lr: PositiveFloat | None = Field(
+        None,
+        description="peak learning rate; null: 1e-3, from which split-half calibration may look for another",
+    )
     local_lr_scale: PositiveFloat | None = Field(
         None, description="learning rate of an amortised guide as a share of lr; null: 0.1 for gates, else 1"
     )
@@ -279,6 +284,11 @@ class TrainConfig(SettingsSection):
         if self.steps is None:
             raise ConfigError("The number of steps depends on the training rows: build the system first.")
         return self.steps
+
+    @property
+    def peak_lr(self) -> float:
+        """The peak learning rate that is set, or the default."""
+        return DEFAULT_LR if self.lr is None else self.lr
 
     @model_validator(mode="after")
     def _divides(self) -> "TrainConfig":

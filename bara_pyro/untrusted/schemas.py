@@ -205,10 +205,11 @@ class TriedRate(Stored):
 
     lr: FiniteFloat
     loss: FiniteFloat | None
+    taken: bool = False  # whether it replaced the rate before
 
 
 class RehearsedFile(Stored):
-    """Predictions of the held-out half in split-half calibration; of the best rate, if it tried several."""
+    """Predictions of the held-out half in split-half calibration; of the rate taken, if it tried several."""
 
     most_bytes: ClassVar[int] = 2**30  # there may be many classes
 

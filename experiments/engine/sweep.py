@@ -71,7 +71,9 @@ class Run:
     def label(self) -> str:
         """What it is called while the sweep is watched."""
         c = self.config
-        return f"{c.method.name} on {Path(c.task.name).name}, lr {c.train.lr:g}, seed {c.seed} [{c.hash}]"
+        return (
+            f"{c.method.name} on {Path(c.task.name).name}, lr {c.train.peak_lr:g}, seed {c.seed} [{c.hash}]"
+        )
 
     @property
     def gpus(self) -> int:

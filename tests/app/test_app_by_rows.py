@@ -38,25 +38,31 @@ def test_rows_say_how_long(given: dict[str, float], steps: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "steps", "may_double"),
+    ("settings", "steps", "find_lr", "may_double"),
     [
-        ({}, 400, True),
-        ({"adapter.calibrated": True}, 400, True),
-        ({"adapter.calibrated": False}, 400, None),
-        ({"method": "lora"}, 400, None),
-        ({"train.steps": 800}, 800, None),
-        ({"train.epochs": 3}, 120, None),
-        ({"train.may_double": False}, 400, False),
-        ({"train.steps": 50, "train.may_double": True}, 50, True),
+        ({}, 400, True, None),
+        ({"adapter.calibrated": True}, 400, True, None),
+        ({"adapter.calibrated": True, "method": "lora"}, 400, True, None),
+        ({"adapter.calibrated": False}, 400, None, None),
+        ({"method": "lora"}, 400, None, None),
+        ({"train.steps": 800}, 800, None, None),
+        ({"train.epochs": 3}, 120, None, None),
+        ({"train.steps": 800, "train.find_lr": True}, 800, True, None),
+        ({"train.find_lr": False}, 400, False, True),
+        ({"train.lr": 0.002}, 400, None, True),
+        ({"train.lr": 0.002, "train.find_lr": True}, 400, True, None),
+        ({"train.lr": 0.002, "train.may_double": False}, 400, None, False),
+        ({"train.may_double": False}, 400, True, False),
+        ({"train.may_double": True}, 400, None, True),
+        ({"train.steps": 50, "train.may_double": True}, 50, None, True),
     ],
 )
-def test_a_rehearsal_may_ask_for_more_where_nobody_says_how_long(
-    settings: dict[str, object], steps: int, may_double: bool | None
+def test_a_rehearsal_sets_the_rate_or_the_length_where_nobody_says(
+    settings: dict[str, object], steps: int, find_lr: bool | None, may_double: bool | None
 ) -> None:
     config = load_config(overrides={"method": "bara-gate", "task.name": "micro-wgs", **settings})
     found = for_rows(config, 160).train
-    assert found.steps == steps
-    assert found.may_double is may_double
+    assert (found.steps, found.find_lr, found.may_double) == (steps, find_lr, may_double)
 
 
 def test_a_system_has_the_settings_of_its_rows() -> None:

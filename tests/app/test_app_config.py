@@ -91,8 +91,16 @@ def test_null_is_a_value(tmp_path: Path) -> None:
     based = load_config(path)
     assert based.adapter.target_modules == "all-linear"
     assert load_config(overrides=given, base=based) == config
-    with pytest.raises(ConfigError, match=r"train\.lr = None"):
-        load_config(overrides={"train.lr": None})
+    with pytest.raises(ConfigError, match=r"train\.batch_size = None"):
+        load_config(overrides={"train.batch_size": None})
+
+
+def test_a_given_rate_replaces_the_search_of_a_stored_configuration() -> None:
+    base = load_config(overrides={"train.find_lr": True, "train.steps": 50})
+    assert load_config(overrides={"seed": 1}, base=base).train.find_lr
+    assert not load_config(overrides={"train.lr": 0.002}, base=base).train.find_lr
+    both = {"train.lr": 0.002, "train.find_lr": True}
+    assert load_config(overrides=both, base=base).train.find_lr
 
 
 @pytest.mark.parametrize(

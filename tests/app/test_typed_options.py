@@ -136,7 +136,7 @@ def test_contradictions_are_refused(words: tuple[str, ...], named: str, typed: T
         ({"backbone.name": "other"}, "model"),
         ({"task.name": "other"}, "task"),
         ({"method.name": "lora"}, "method"),
-        ({"lr": None}, "train.lr"),
+        ({"batch_size": None}, "train.batch_size"),
         ({"model": "BACKBONE", "device": "cuda"}, "device"),
         ({"model": "BACKBONE", "dtype": "bfloat16"}, "dtype"),
     ],

@@ -9,6 +9,7 @@ import torch
 from app_cases import questions, write_rows
 from fit_cases import Interrupted, answers, tiny_run
 from safetensors.torch import load_file
+from scipy.stats import sem
 
 import bara_pyro.runs.train as training
 from bara_pyro.cli import running
@@ -25,7 +26,7 @@ from bara_pyro.runs.train import train
 from bara_pyro.untrusted.files import read_json
 
 STEPS, HALF, LR = 6, 3, 0.01
-TRIED = [0.005, 0.016, 0.05]  # 0.5, 1.6 and 5 times LR
+TRIED = [0.01, 0.03, 0.05]  # 1, 3 and 5 times LR
 
 
 def config(folder: Path, **settings: object) -> RunConfig:
@@ -50,6 +51,29 @@ def right(monkeypatch: pytest.MonkeyPatch) -> tuple[list[float], list[float]]:
 
     monkeypatch.setattr(rehearsal, "draw", draw)
     return probabilities, rates
+
+
+def test_clearly_lower_is_a_paired_comparison_with_its_standard_error() -> None:
+    """SciPy's standard error has n - 1 where ours, for groups of one row, has n."""
+    torch.manual_seed(0)
+    losses, rows = torch.rand(30, dtype=torch.float64), [[row] for row in range(30)]
+    noise = torch.randn(30, dtype=torch.float64)
+    error = float(sem(noise.numpy(), ddof=0))
+    for errors, lower in ((0.9, False), (1.1, True), (-1.1, False)):
+        gains = noise - noise.mean() + errors * error
+        assert rehearsal.clearly_lower(losses, losses + gains, rows) is lower
+
+
+def test_rows_of_one_group_count_as_one() -> None:
+    """Three copies of each row say no more than the row alone."""
+    gains = torch.tensor([1.0, -0.4, 0.9, -0.2, 0.6], dtype=torch.float64)  # 1.4 standard errors above 0
+    alone, copied = [[row] for row in range(5)], [[row, row + 5, row + 10] for row in range(5)]
+    for shift, lower in ((0.0, True), (-0.2, False)):
+        one, three = gains + shift, (gains + shift).repeat(3)
+        assert rehearsal.clearly_lower(-one, torch.zeros(5), alone) is lower
+        assert rehearsal.clearly_lower(-three, torch.zeros(15), copied) is lower
+    # As independent rows the copies would be clear.
+    assert rehearsal.clearly_lower(-three, torch.zeros(15), [[row] for row in range(15)])
 
 
 @pytest.mark.parametrize("best", range(3))
@@ -117,6 +141,43 @@ def test_a_kill_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     assert both[0]["tried"] == both[1]["tried"]
     assert both[0]["rows"] == both[1]["rows"]
     assert not (tmp_path / "cut" / ".rehearsal").exists()
+
+
+@pytest.mark.parametrize(("right_rows", "taken"), [(0.6, False), (0.8, True)])
+def test_a_higher_rate_must_be_clearly_better(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, right_rows: float, taken: bool
+) -> None:
+    """The second fit is right on a share of the rows and wrong on the others."""
+    fits = 0
+
+    def draw(system: System, rows: EncodedSplit, samples: int) -> torch.Tensor:
+        nonlocal fits
+        fits += 1
+        labels = torch.tensor(rows.labels)
+        hit = torch.arange(len(rows)) < round(right_rows * len(rows))
+        chosen = labels.where(hit, 1 - labels) if fits == 2 else labels
+        sure = 0.6 if fits == 2 else 0.5
+        probs = torch.full((len(rows), 2), 1 - sure, dtype=torch.float64)
+        return probs.scatter(1, chosen[:, None], sure).log().expand(samples, -1, -1)
+
+    monkeypatch.setattr(rehearsal, "draw", draw)
+    train(build_system(config(tmp_path)), tmp_path / "run")
+    stored = read_json(tmp_path / "run" / "rehearsal.json")["tried"]
+    assert stored[1]["loss"] < stored[0]["loss"]
+    assert [tried["taken"] for tried in stored] == [True, taken, False]
+    fitted = read_json(tmp_path / "run" / "fitted.json")
+    assert fitted["calibrated_lr"] == pytest.approx(TRIED[int(taken)])
+
+
+def test_rates_of_another_version_are_tried_anew(
+    tmp_path: Path, right: tuple[list[float], list[float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right[0][:] = [0.9, 0.6, 0.6]
+    system = build_system(config(tmp_path))
+    train(system, tmp_path / "run")
+    assert rehearsal.next_fit(system, tmp_path / "run") is None
+    monkeypatch.setattr(rehearsal, "RATES", (0.5, 1.6, 5.0))
+    assert rehearsal.next_fit(system, tmp_path / "run") == (STEPS, 0)
 
 
 @pytest.mark.parametrize("diverging", [0, 2])
