@@ -16,7 +16,7 @@ from experiments.page.template import Renderer
 TEXT = Path(__file__).with_suffix(".md")
 # fmt: off
 ORDER = (
-    "verdict", "real_contrast", "real", "in_distribution", "untuned", "regret", "learning_curves",
+    "verdict", "real_contrast", "real", "in_distribution", "untuned", "regret", "panel", "learning_curves",
     "backbones", "parameter_budget", "out_of_distribution", "distance", "uncertainty", "decide", "one_pass",
     "leave_one_out", "active", "reference_posterior", "sbc", "pac_bayes", "hierarchy", "prior_sensitivity",
     "guides_and_gates", "remedies", "lr_sweep", "reproductions", "sparsity", "pruning", "efficiency",

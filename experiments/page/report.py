@@ -39,7 +39,7 @@ NOTHING: Mapping[str, str] = MappingProxyType({})
 # Of templates; settings stand in code spans, and links, arXiv ids and names of models are no results.
 TAG = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.DOTALL)
 ALLOWED = re.compile(r"`[^`]*`|\]\([^)]*\)|\barXiv \d{4}\.\d{4,5}|\b[A-Z]\w*[0-9.]+-\d+(\.\d+)?[BM]\b")
-RETIRED = re.compile(r"`git show [0-9a-f]{8,}:experiments/studies/\w+")
+BY_HAND = re.compile(r"`git show [0-9a-f]{8,}:experiments/studies/\w+|`python -m experiments\.\w+")
 FIGURE = re.compile(r"\(\.\./figures/([\w.-]+\.svg)\)|\(figures/(overview\.svg)\)")
 NUMERAL = re.compile(r"[+\-−±]?\d[\d,]*\.\d+|\d[\d,]* ?(%|percent\b|points\b|nats\b)")
 
@@ -48,27 +48,27 @@ def pages(
     render: Renderer,
     studies: Path = STUDIES,
     figures: Path | None = None,
-    retired: Mapping[str, str] = NOTHING,
+    by_hand: Mapping[str, str] = NOTHING,
 ) -> dict[str, str]:
     """Return the text of each page: its name (`index` or that of a study) -> Markdown.
 
-    A study has a page if it has an answer, a `retired` one the page that is given. Figures are drawn into a
+    A study has a page if it has an answer; pages written by hand are given. Figures are drawn into a
     folder, if one is named.
 
     Raises:
         DataError: a file holds something else, a record is missing, or a template names what is not there.
     """
-    found = dict(retired)
+    found = dict(by_hand)
     for name, spec in render.studies.items():
         if (path := studies / name / "answer.md").exists():
             found[name] = page(name, spec, render.load(name), render.text(path), figures)
     return {"index": overview(render, found, figures), **found}
 
 
-def retired_pages(folder: Path) -> dict[str, str]:
-    """Return the pages that nothing writes any more: each says at which commit the code of its study is."""
+def pages_by_hand(folder: Path) -> dict[str, str]:
+    """Return the pages that nothing writes: they name the commit of a retired study or a script."""
     texts = {path.stem: path.read_text() for path in sorted(folder.glob("*.md"))}
-    return {name: text for name, text in texts.items() if RETIRED.search(text)}
+    return {name: text for name, text in texts.items() if BY_HAND.search(text)}
 
 
 def page(study: str, spec: StudySpec, stored: Any, answer: str, figures: Path | None) -> str:
@@ -165,7 +165,7 @@ def documents(results: Path = RESULTS, root: Path = ROOT, *, draw: bool) -> dict
     """Return every file that the report writes, with its text; figures are drawn at once where `draw` is."""
     render = Renderer(results)
     docs = root / "docs"
-    found = pages(render, STUDIES, docs / "figures" if draw else None, retired_pages(docs / "results"))
+    found = pages(render, STUDIES, docs / "figures" if draw else None, pages_by_hand(docs / "results"))
     texts = {
         docs / ("results.md" if name == "index" else f"results/{name}.md"): text
         for name, text in found.items()

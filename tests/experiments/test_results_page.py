@@ -53,7 +53,7 @@ def test_a_retired_page_is_listed_and_stays_as_it_is(results: Path, tmp_path: Pa
     page = "# Is it?\n\n**No: it is 1.2.** More.\n\n`git show 0123abcd:experiments/studies/gone/study.py`\n"
     (tmp_path / "gone.md").write_text(page)
     (tmp_path / "other.md").write_text("# Written\n\nBy the report.\n")
-    retired = report.retired_pages(tmp_path)
+    retired = report.pages_by_hand(tmp_path)
     texts = pages(Renderer(results), tmp_path, None, retired)
     assert (retired, texts["gone"]) == ({"gone": page}, page)
     assert "| [Is it?](results/gone.md) | No: it is 1.2. |" in texts["index"]
