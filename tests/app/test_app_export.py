@@ -300,7 +300,7 @@ LONG = "is the fox red no yes the cow is grey no yes the pig is blue no yes the 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["text", "context", "options", "texts"])
+@pytest.mark.parametrize("kind", ["text", "context", "options", "texts", "mean of texts"])
 def test_rows_that_begin_alike_are_exported_with_what_to_send(
     kind: str, place: Place, tmp_path: Path
 ) -> None:
@@ -316,7 +316,10 @@ def test_rows_that_begin_alike_are_exported_with_what_to_send(
         for thing in THINGS
         for colour in COLOURS
     ]
-    how = {"task__labels": "letters" if kind == "text" else "texts" if kind == "texts" else "auto"}
+    whole = kind in ("texts", "mean of texts")
+    how = {"task__labels": "letters" if kind == "text" else "texts" if whole else "auto"}
+    if kind == "mean of texts":
+        how["task__text_score"] = "mean"
     own = Place(place.backbone, write_rows(tmp_path / "rows.jsonl", rows))
     system = fitted(own, tmp_path / "run", "bara-gate", task__max_length=60, **how)
     ask = export(system, tmp_path / "lora")["ask"]
@@ -332,7 +335,8 @@ def test_rows_that_begin_alike_are_exported_with_what_to_send(
         sent = ask["front_tokens"] + tokenizer(prompt, add_special_tokens=False)["input_ids"]
         assert sent == list(tokens)
         assert len(sent) <= ask["max_length"]
-    answers = [None, None] if kind == "texts" else system.answer_ids.tolist()
+    assert ask.get("text_score") == {"texts": "sum", "mean of texts": "mean"}.get(kind)
+    answers = [None, None] if whole else system.answer_ids.tolist()
     assert [answer["token"] for answer in ask["answers"]] == answers
     assert [answer["class"] for answer in ask["answers"]] == (
         ["A", "B"] if kind == "options" else ["no", "yes"]

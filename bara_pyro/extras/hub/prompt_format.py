@@ -26,6 +26,8 @@ def prompt_format(system: System) -> Json:
         - `front_tokens`: ids that the tokenizer puts in front of the prompt; none follow it.
         - `answers`: in class order, the `answer` that follows the prompt, its `token` id (None if whole texts
           are scored), and its `class`.
+        - `text_score`: only if whole texts are scored, `sum` or `mean`: what makes the score of a text from the
+          log-probabilities of its tokens.
         - `max_length`: the most tokens of a prompt.
 
     Raises:
@@ -49,8 +51,10 @@ def prompt_format(system: System) -> Json:
             "front_tokens": [],
             "messages": [*before, *said_by_user(text)],
         }
+    scored = {"text_score": system.config.task.text_score} if whole_texts else {}
     return {
         **prompt,
+        **scored,
         "answers": [
             {"answer": answer, "token": token, "class": name}
             for answer, token, name in zip(task.labels, tokens, classes, strict=True)
