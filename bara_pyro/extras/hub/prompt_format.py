@@ -26,7 +26,7 @@ def prompt_format(system: System) -> Json:
         - `front_tokens`: ids that the tokenizer puts in front of the prompt; none follow it.
         - `answers`: in class order, the `answer` that follows the prompt, its `token` id (None if whole texts
           are scored), and its `class`.
-        - `text_score`: only if whole texts are scored, `sum` or `mean`: what makes the score of a text from the
+        - `text_score`: only if whole texts are scored. A text's score is the `sum` or the `mean` of the
           log-probabilities of its tokens.
         - `max_length`: the most tokens of a prompt.
 
