@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import oracles
@@ -9,6 +10,7 @@ from pyro.infer import TraceMeanField_ELBO
 from torch.distributions import kl_divergence
 
 from bara_pyro.core.distributions import MeanWeibull
+from bara_pyro.core.distributions.kl import unexpanded
 
 KAPPAS = [0.01, 0.02, 0.1, 0.5, math.log(2), 1.0, 1.7, 3.0, 5.0]
 PRIORS = [(1.0, 1.0), (0.1, 1.0), (0.5, 2.0), (2.0, 0.5), (7.0, 30.0)]
@@ -121,3 +123,18 @@ def test_the_guard_above_sees_a_missing_divergence():
     model, guide = pair(dist.HalfCauchy(torch.tensor(1.0)))
     elbo = TraceMeanField_ELBO()
     assert elbo.loss(model, guide) != elbo.loss(model, guide)
+
+
+@pytest.mark.parametrize("varies", [(4, 3), (4, 1), (1, 3), (1, 1)])
+def test_numbers_expanded_along_some_axes_give_the_divergence_of_all(varies: tuple[int, int]) -> None:
+    """An axis along which the prior's numbers are expanded is read once, and the others in full."""
+    torch.manual_seed(0)
+    a, b = (0.5 + torch.rand(varies, dtype=torch.float64) for _ in range(2))
+    q = MeanWeibull(*(0.5 + torch.rand(2, 4, 3, dtype=torch.float64)))
+    got = kl_divergence(q, dist.Gamma(a.expand(4, 3), b.expand(4, 3)))
+    for i, j in itertools.product(range(4), range(3)):
+        numbers = (values.expand(4, 3)[i, j].item() for values in (q.kappa, q.mean, a, b))
+        assert got[i, j].item() == pytest.approx(oracles.weibull_gamma(*numbers), rel=1e-6)
+    kept = unexpanded(a.expand(4, 3))
+    assert kept.shape == varies
+    assert torch.equal(kept.expand(4, 3), a.expand(4, 3))
