@@ -213,8 +213,8 @@ class AdapterConfig(SettingsSection):
     calibrated: bool | None = later(
         None,
         "split-half calibration: fit a temperature with a second training on half of the training rows, "
-        "scored on the other half; 50 % more training, no validation rows; null: on for bara and bara-gate "
-        "with 20 to 639 training rows",
+        "scored on the other half; 50 % more training, 150 % with find_lr, no validation rows; null: on for "
+        "bara and bara-gate with 20 to 639 training rows",
     )
     start: str | None = later(
         None,
@@ -234,7 +234,8 @@ class TrainConfig(SettingsSection):
     may_double: bool | None = later(
         None,
         "with split-half calibration: train twice as long if the model is underconfident (best temperature "
-        "more than 1.645 standard errors below 1); null: on if lr is given and neither steps nor epochs is",
+        "more than 1.645 standard errors below 1); null: on without find_lr if neither steps nor epochs is "
+        "given",
     )
     find_lr: bool | None = later(
         None,
