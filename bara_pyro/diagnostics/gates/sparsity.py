@@ -8,7 +8,7 @@ The paper does not say which draw z is. The draws passed in decide between three
     mean gate      `gate_draws(..., samples=0)`   E[Phi] E[theta]: sparse only if the posterior is certain
     expectation    `gate_draws(..., samples=S)`   mean over draws of the share of entries that are off
 
-LoRA has no gates. Its activations `A x` take the place of theta and Psi, and Phi counts as 0 by convention.
+LoRA has no gates. Its activations `A x` take the place of theta and Psi, and none of Phi counts as off.
 """
 
 from dataclasses import dataclass

@@ -88,7 +88,7 @@ def _words(use: RankUse) -> str:
     if not use.gates:
         return (
             f"LoRA has no gates. Its activations A x take their place and count as off below {use.tau:g}; "
-            "Φ counts as 0."
+            "none of Φ counts as off."
         )
     return (
         f"A gate counts as off below {use.tau:g}. Percentages are averages over {use.draws} draws at the "
