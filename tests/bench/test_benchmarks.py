@@ -11,7 +11,11 @@ import bara_pyro as bp
 ROOT = Path(__file__).parents[2]
 RUN = "RUN"  # stands for the folder of a run
 HELPERS = {"systems", "capture", "trained"}
-STARTED_ELSEWHERE = {"mutants", "serving"}  # by tests/test_mutants.py and tests/extras/serve/test_load.py
+STARTED_ELSEWHERE = {
+    "mutants",
+    "mutate",
+    "serving",
+}  # by tests/test_mutants.py and tests/extras/serve/test_load.py
 BENCHMARKS: dict[str, tuple[str, ...]] = {
     "generation": ("--rounds", "1", "--rows", "2", "--prompt", "4", "--new", "2"),
     "speed": ("--steps", "1", "--parts", "step"),
