@@ -1,0 +1,83 @@
+"""The comparison of defaults with tuned grids: its rows, its runs and its table."""
+
+import json
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments import panel
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Rows, runs and scores in a folder of the test."""
+    for name in ("ROWS", "RUN", "SCORES"):
+        monkeypatch.setattr(panel, name, tmp_path / name.lower())
+    return tmp_path
+
+
+def test_sections_have_equally_many_rows_and_none_is_trained_and_tested(place: Path) -> None:
+    entries = [
+        f"Package: p{i}\nSection: {section}\nDescription: {section} program {i}\n and more"
+        for section in " ".join(panel.SECTIONS.values()).split()
+        for i in range(30 if section == "mail" else 40)
+    ]
+    (place / "packages").write_text("\n\n".join(entries))
+    endings = [f"ending {i}" for i in range(4)]
+    lines = [json.dumps({"ctx": f"begin {i}", "endings": endings, "label": str(i % 4)}) for i in range(20)]
+    (place / "hellaswag").write_text("\n".join(lines))
+    panel.write_rows(Namespace(packages=place / "packages", hellaswag=place / "hellaswag"))
+    for name, sections in panel.SECTIONS.items():
+        parts = [
+            [json.loads(line) for line in (place / "rows" / f"{name}{part}.jsonl").read_text().splitlines()]
+            for part in ("", "-test")
+        ]
+        texts = [row["text"] for part in parts for row in part]
+        assert len(set(texts)) == len(texts)
+        labels = [row["label"] for part in parts for row in part]
+        if len(labels) < 500:  # else the test rows were cut
+            least = 30 if "mail" in sections else 40
+            assert {labels.count(section) for section in sections.split()} == {least}
+        assert all(row["text"].startswith(row["label"]) for part in parts for row in part)
+    assert len((place / "rows" / "hellaswag-test.jsonl").read_text().splitlines()) == 8
+
+
+def test_the_setting_of_the_lowest_validation_loss_is_the_tuned_one(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(panel, "RATES", (0.1, 0.2))
+    monkeypatch.setattr(panel, "LENGTHS", (1,))
+    arms: dict[str, dict[str, Any]] = {
+        "default": {"nll": 0.55, "validation_nll": 0.1},
+        "at 1e-3": {"nll": 0.7, "validation_nll": 0.1},
+        "PEFT's": {"nll": 0.4, "validation_nll": 0.1},
+        "0.1, 1": {"nll": 0.5, "validation_nll": 0.3},
+        "0.2, 1": {"nll": 0.45, "validation_nll": 0.4},
+    }
+    rows = [{"pair": "p", "method": "lora", "arm": arm, **scores} for arm, scores in arms.items()]
+    rows.append({"pair": "begun", "method": "lora", "arm": "default", "nll": 9.0, "validation_nll": 9.0})
+    panel.SCORES.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    panel.table(Namespace())
+    printed = capsys.readouterr().out
+    assert "| p | lora | 0.500 | 0.450 | +0.050 | +0.200 | -0.100 |" in printed
+    assert "lora, default: median +0.050, 9 of 10 below +0.050, worst +0.050" in printed
+    assert "begun" not in printed
+
+
+@pytest.mark.slow
+def test_every_arm_is_run_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny = (20, {"backbone.name": "microworld", "task.name": "micro-wgs"})
+    monkeypatch.setattr(panel, "PAIRS", {"tiny": tiny})
+    monkeypatch.setattr(panel, "METHODS", ("lora",))
+    for name, value in {"RATES": (0.001,), "LENGTHS": (0.1,), "VALIDATION": 20, "TEST": 20}.items():
+        monkeypatch.setattr(panel, name, value)
+    args = Namespace(pairs=["tiny"], llama=None)
+    panel.run(args)
+    stored = panel.stored()
+    assert [row["arm"] for row in stored] == [*panel.ARMS, "0.001, 0.1"]
+    assert all(0 < row["nll"] < 5 and row["seconds"] > 0 for row in stored)
+    assert [row["temperature"] == 1 for row in stored] == [True, True, True, False]
+    panel.run(args)
+    assert panel.stored() == stored
