@@ -116,7 +116,7 @@ def card(
 
     c = load_config().train
     recipe = (
-        f"It trains for {CARD_STEPS:,} steps of {c.batch_size} rows at a learning rate of {c.lr:g} "
+        f"It trains for {CARD_STEPS:,} steps of {c.batch_size} rows at a learning rate of {c.peak_lr:g} "
         "with r = 8; only the number of steps differs from its defaults."
     )
     write_card(out, measure(backbone, lora, seeds, world), recipe)
