@@ -42,6 +42,11 @@ def main() -> None:
     own = {mutant: tests.get(mutant.rpartition("__mutmut_")[0], []) for _, mutant in open_}
     files = sorted({test.partition("::")[0] for some in own.values() for test in some})
     pytest.main(["--collect-only", "-qq", "-p", "no:cacheprovider", *files])
+    every = sorted({test for some in own.values() for test in some})
+    if every and tried("", every, 600 + 10 * sum(seconds.get(test, 0.0) for test in every)):
+        sys.exit(
+            "The tests fail without a mutant, so they cannot judge any: run `make mutants` in a new clone."
+        )
     for path, mutant in open_:
         ordered = sorted(own[mutant], key=lambda test: seconds.get(test, 0.0))
         limit = 30 + 10 * sum(seconds.get(test, 0.0) for test in ordered)
@@ -66,7 +71,7 @@ def tried(mutant: str, tests: list[str], limit: float) -> int:
         quiet = os.open(os.devnull, os.O_WRONLY)
         os.dup2(quiet, 1)
         os.dup2(quiet, 2)
-        code = 3
+        code = 2  # no result
         try:
             code = int(pytest.main([*QUIET, f"@{names}"]))
         finally:

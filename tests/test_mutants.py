@@ -57,10 +57,14 @@ def test_half():
 """
 
 
-def test_each_mutant_is_tried_in_a_fork(tmp_path: Path) -> None:
-    """One is caught, one survives, one has a result already, and one belongs to a function without tests."""
+@pytest.mark.parametrize("sound", [True, False])
+def test_each_mutant_is_tried_in_a_fork(tmp_path: Path, sound: bool) -> None:
+    """One is caught, one survives, one has a result already, and one belongs to a function without tests.
+
+    Tests that fail without a mutant judge none.
+    """
     (tmp_path / "a.py").write_text(CODE)
-    (tmp_path / "test_a.py").write_text(TESTS)
+    (tmp_path / "test_a.py").write_text(TESTS if sound else TESTS.replace("1.5", "2.5"))
     codes = {f"a.x_half__mutmut_{number}": code for number, code in ((1, None), (2, None), (3, 1))}
     codes["a.x_f__mutmut_1"] = None
     write_json(tmp_path / "a.py.meta", {"exit_code_by_key": codes, "hash_by_function_name": {}})
@@ -69,7 +73,12 @@ def test_each_mutant_is_tried_in_a_fork(tmp_path: Path) -> None:
     write_json(tmp_path / "mutmut-stats.json", stats)
     command = [sys.executable, str(Path(__file__).parents[1] / "benchmarks" / "mutate.py")]
     env = os.environ | {"PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     found = json.loads((tmp_path / "a.py.meta").read_text())["exit_code_by_key"]
-    assert list(found.values()) == [1, 0, 1, 33]
-    assert done.stdout.count("a.x_half") == 2
+    if sound:
+        assert list(found.values()) == [1, 0, 1, 33]
+        assert done.stdout.count("a.x_half") == 2
+    else:
+        assert list(found.values()) == list(codes.values())
+        assert "fail without a mutant" in done.stderr
+    assert (done.returncode == 0) is sound
