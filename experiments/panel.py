@@ -3,7 +3,7 @@
     bara microworld build --world 301 --seed 301 --out runs/worlds/301
     bara backbone get smollm2 --out runs/smollm2
     python -m experiments.panel rows --packages Packages --hellaswag validation.jsonl
-    python -m experiments.panel run --llama FOLDER     # four core-hours; goes on where it was stopped
+    python -m experiments.panel run --llama FOLDER     # hours; goes on where it was stopped
     python -m experiments.panel table
 
 `Packages` is Debian's index of packages (bookworm, main, amd64): the task is to name a package's section from
@@ -12,7 +12,6 @@ its description. The plan, docs/results/panel.md, was fixed before the first run
 
 import json
 import random
-import shutil
 import time
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections import defaultdict
@@ -25,10 +24,12 @@ from numpy import quantile
 from torch import tensor
 
 import bara_pyro as bp
+from bara_pyro.atomic import write_jsonl
 from bara_pyro.errors import TrainingError
-from bara_pyro.posthoc.temperature import best_common_log_temperature, nll_at
+from bara_pyro.posthoc.temperature import best_common_log_temperature, nll_at, predictive_at
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw
+from bara_pyro.runs.ownership import discard
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train
 
@@ -110,7 +111,7 @@ def write(name: str, rows: list[dict[str, Any]]) -> None:
     random.Random(1).shuffle(rows)
     cut = min(500, len(rows) * 3 // 5)
     for part, some in (("", rows[:cut]), ("-test", rows[cut : cut + TEST])):
-        (ROWS / f"{name}{part}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in some))
+        write_jsonl(ROWS / f"{name}{part}.jsonl", some)
 
 
 def settings(pair: str, args: Namespace) -> dict[str, Any]:
@@ -154,7 +155,7 @@ def run(args: Namespace) -> None:
 
 def score(system: System, *, tuned: bool) -> dict[str, float]:
     """Train and return scores on the test rows (nats, percent); a grid's temperature fits validation rows."""
-    shutil.rmtree(RUN, ignore_errors=True)
+    discard(RUN)
     began = time.process_time()
     try:
         train(system, RUN)
@@ -165,8 +166,7 @@ def score(system: System, *, tuned: bool) -> dict[str, float]:
     test = test.take(range(min(TEST, len(test))))
     drawn, labels = draw(system, known, DRAWS), tensor(known.labels)
     ln_t = best_common_log_temperature(drawn, labels) if tuned else 0.0
-    found = bp.metrics.posterior_predictive((draw(system, test, DRAWS) / exp(ln_t)).log_softmax(-1))
-    scores = bp.metrics.evaluate(found, tensor(test.labels))
+    scores = bp.metrics.evaluate(predictive_at(draw(system, test, DRAWS), ln_t), tensor(test.labels))
     kept = {name: scores[name] for name in ("nll", "acc", "ece")}
     return {
         **kept,
@@ -182,7 +182,7 @@ def stored() -> list[dict[str, Any]]:
 
 
 def table(args: Namespace) -> None:
-    """Print each arm's NLL minus that of the tuned grid and of the grid's best, in nats."""
+    """Print the NLL of the tuned and of the best setting, and each arm's minus the tuned one's, in nats."""
     scores: defaultdict[tuple[str, str], dict[str, dict[str, Any]]] = defaultdict(dict)
     for row in stored():
         scores[row["pair"], row["method"]][row["arm"]] = row

@@ -111,6 +111,16 @@ def score_of_log_temperature(draws: Tensor, labels: Tensor) -> tuple[Tensor, Ten
     return slope.gather(1, labels[:, None]).squeeze(1), (p * slope.square()).sum(-1)
 
 
+def predictive_at(draws: Tensor, log_temperature: float) -> Tensor:
+    """Return the log-probabilities, `n x C`, of the average over draws of `softmax(draws / T)`.
+
+    Args:
+        draws: log-probabilities at T = 1, `S x n x C`.
+        log_temperature: ln T.
+    """
+    return posterior_predictive((draws / math.exp(log_temperature)).log_softmax(-1))
+
+
 def nll_at(draws: Tensor, labels: Tensor, log_temperature: float) -> float:
     """Return the NLL of the average over draws of `softmax(draws / T)`, in nats.
 
@@ -119,7 +129,7 @@ def nll_at(draws: Tensor, labels: Tensor, log_temperature: float) -> float:
         labels: `n`, long.
         log_temperature: ln T.
     """
-    return nll(posterior_predictive((draws / math.exp(log_temperature)).log_softmax(-1)), labels)
+    return nll(predictive_at(draws, log_temperature), labels)
 
 
 def best_common_log_temperature(draws: Tensor, labels: Tensor, *, spread: float = math.inf) -> float:

@@ -22,7 +22,7 @@ from bara_pyro.errors import DataError
 from bara_pyro.metrics import nll, posterior_predictive
 from bara_pyro.metrics.scores import nll_per_example
 from bara_pyro.posthoc.corrections import require_temperature
-from bara_pyro.posthoc.temperature import best_common_log_temperature, nll_at, too_unsure
+from bara_pyro.posthoc.temperature import best_common_log_temperature, nll_at, predictive_at, too_unsure
 from bara_pyro.runs.by_rows import ASKED_ROWS, REHEARSED_ROWS, calibrated
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.manifest import REHEARSED
@@ -220,8 +220,7 @@ def write_rehearsed(
 def _losses(stored: Json) -> Tensor:
     """Return the losses (nats, `n`) of stored predictions at the temperature that suits them best."""
     draws, labels = _answers(stored)
-    draws = (draws / math.exp(best_temperature(draws, labels))).log_softmax(-1)
-    return nll_per_example(posterior_predictive(draws), labels)
+    return nll_per_example(predictive_at(draws, best_temperature(draws, labels)), labels)
 
 
 def _replaces(losses: Tensor, system: System, there: Json) -> bool:
