@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from chat_cases import ROWS, prompts_that_begin_conversations
 from data_cases import byte_level, sentence_piece
 
 from bara_pyro.data import Example, Task, answer_token_ids, chat_frame, encode, encode_labels
-from bara_pyro.data.tokens import text_tokens
 from bara_pyro.errors import DataError
 
 ALTERNATE = (
@@ -135,16 +135,6 @@ CASES = {
 }
 GOOD = (("g", "o"), ("o", "d"), ("go", "od"))
 SPECIAL = ("<|im_start|>", "<|im_end|>", "<|eot_id|>", "<start_of_turn>", "<end_of_turn>", "<｜Assistant｜>")
-ROWS = (
-    Example("a", "Is it warm?\nAnswer:", 0),
-    Example("b", "Answer:", 1, context="The parcel is late. It was sent in May."),
-    Example("c", "Will it come?\nAnswer:", 1, context="The parcel is late. It was sent in May."),
-)
-ASKED = (
-    "Is it warm?",
-    "The parcel is late. It was sent in May.",
-    "The parcel is late. It was sent in May.\nWill it come?",
-)
 
 
 def tokenizer_of(name: str):
@@ -154,12 +144,6 @@ def tokenizer_of(name: str):
     tokenizer.chat_template = case.text
     tokenizer.name_or_path = "some/model"
     return tokenizer
-
-
-def conversation(tokenizer, said: str, answer: str, system: str | None = None) -> list[int]:
-    opening = [] if system is None else [{"role": "system", "content": system}]
-    turns = [{"role": "user", "content": said}, {"role": "assistant", "content": answer}]
-    return tokenizer.apply_chat_template([*opening, *turns], return_dict=False)
 
 
 @pytest.mark.parametrize("system", [None, "Sort the mail."])
@@ -172,17 +156,8 @@ def test_the_conversation_begins_with_prompt_and_answer(name: str, system: str |
         return
     frame = chat_frame(tokenizer, system)
     assert frame.after.endswith(case.ends)
-    split = encode(ROWS, tokenizer, chat=frame)
-    letters = answer_token_ids(tokenizer, ["A", "B"], frame).tolist()
-    texts = [text_tokens(tokenizer, text, frame) for text in ("not bad", "good")]
-    assert len(texts[0]) > 1
-    for prompt, said in zip(split.token_ids, ASKED, strict=True):
+    for prompt in prompts_that_begin_conversations(tokenizer, frame, system):
         assert prompt.count(tokenizer.bos_token_id) == case.text.count("bos_token")
-        for answer, tokens in zip(
-            ("A", "B", "not bad", "good"), ([letters[0]], [letters[1]], *texts), strict=True
-        ):
-            whole = conversation(tokenizer, said, answer, system)
-            assert whole[: len(prompt) + len(tokens)] == [*prompt, *tokens]
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Self
 
 import pytest
+from chat_cases import prompts_that_begin_conversations
 from data_cases import byte_level
 from transformers.utils import chat_template_utils
 
-from bara_pyro.data import Example, answer_token_ids, chat_frame, encode
-from bara_pyro.data.tokens import text_tokens
+from bara_pyro.data import chat_frame
 from bara_pyro.errors import DataError
 
 TRL = find_spec("trl")
@@ -36,11 +36,6 @@ PUBLISHED = {
     "qwen3": True,
     "qwen3_instruct_2507": True,
 }
-ROWS = (
-    Example("a", "Is it warm?\nAnswer:", 0),
-    Example("b", "Will it come?\nAnswer:", 1, context="The parcel is late. It was sent in May."),
-)
-ASKED = ("Is it warm?", "The parcel is late. It was sent in May.\nWill it come?")
 
 
 class OneDay(datetime):
@@ -65,13 +60,5 @@ def test_the_conversation_begins_with_prompt_and_answer(
             chat_frame(tokenizer, system)
         return
     frame = chat_frame(tokenizer, system)
-    letters = answer_token_ids(tokenizer, ["A", "B"], frame).tolist()
-    answers = {"A": [letters[0]], "B": [letters[1]]}
-    answers |= {text: text_tokens(tokenizer, text, frame) for text in ("not bad", "good")}
-    opening = [] if system is None else [{"role": "system", "content": system}]
     # A byte is a token here, so that prompts are longer than with the model's own tokenizer.
-    for prompt, said in zip(encode(ROWS, tokenizer, 1000, chat=frame).token_ids, ASKED, strict=True):
-        for answer, tokens in answers.items():
-            turns = [{"role": "user", "content": said}, {"role": "assistant", "content": answer}]
-            whole = tokenizer.apply_chat_template([*opening, *turns], return_dict=False)
-            assert whole[: len(prompt) + len(tokens)] == [*prompt, *tokens]
+    prompts_that_begin_conversations(tokenizer, frame, system, most=1000)
