@@ -17,7 +17,7 @@ from bara_pyro.diagnostics.page.page import NUMBERS, sections
 from bara_pyro.diagnostics.page.render_tokens import token_figure
 from bara_pyro.untrusted.files import read_json
 from experiments.engine.arguments import command_line, start
-from experiments.page.figures import save
+from experiments.engine.figures import save
 
 DOCS = Path(__file__).parents[2] / "docs"
 SHOWN = re.compile(r"!\[(?P<alt>[^\]]+)\]\((?P<file>inspect/(?P<name>\w+)\.svg)\)")

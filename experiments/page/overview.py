@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from bara_pyro.errors import DataError
 from bara_pyro.report.style import INK, new_figure
-from experiments.page.figures import PAGE, draw_difference, name_rows, save
+from experiments.engine.figures import PAGE, draw_difference, name_rows, save
 from experiments.page.template import Renderer
 
 TEXT = Path(__file__).with_suffix(".md")

@@ -7,10 +7,10 @@ from functools import partial
 from matplotlib.figure import Figure
 
 from bara_pyro.report import Table
+from experiments.engine.figures import difference_figure
 from experiments.engine.results import Study
-from experiments.page.figures import difference_figure
-from experiments.page.tables import arms_table, reference_of, task_table
-from experiments.page.values import display
+from experiments.engine.tables import arms_table, reference_of, task_table
+from experiments.engine.values import display
 
 
 @dataclass(frozen=True)

@@ -20,14 +20,14 @@ from bara_pyro.atomic import write_text
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.report import Table, markdown
 from experiments.engine.arguments import command_line
+from experiments.engine.figures import save
 from experiments.engine.provenance import in_words
 from experiments.engine.results import RESULTS, STUDIES, Results, Study, load_results, study_names
-from experiments.page.figures import save
+from experiments.engine.values import gaps
 from experiments.page.overview import overview
 from experiments.page.parts import Folded, Part, Picture
 from experiments.page.spec import StudySpec, find_study, stored_studies
 from experiments.page.template import Renderer
-from experiments.page.values import gaps
 
 ROOT = Path(__file__).parents[2]
 CLAIMS = Path(__file__).with_name("claims")

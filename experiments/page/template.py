@@ -27,8 +27,8 @@ from bara_pyro.errors import BaraError, DataError
 from experiments.engine.differences import AVERAGE
 from experiments.engine.methods import load_choices
 from experiments.engine.results import Results, Study, having, load_results, stored_names
+from experiments.engine.values import display, fixed, largest_draws, over_tasks, score
 from experiments.page.spec import stored_studies
-from experiments.page.values import display, fixed, largest_draws, over_tasks, score
 
 
 def spread(value: tuple[float, float], digits: int = 1) -> str:

@@ -8,9 +8,9 @@ from statistics import mean
 from typing import Any
 
 from bara_pyro.report import Column, Table
+from experiments.engine import values
 from experiments.engine.record import Record, number
-from experiments.page import values
-from experiments.page.values import Read, Value
+from experiments.engine.values import Read, Value
 from experiments.paper import alignment
 from experiments.paper.protocol import ARMS, DATASETS, SHIFTED, SHIFTED_FROM, TRAINED_ON, PaperRun, Settings
 

@@ -10,11 +10,11 @@ from study_cases import lines_of
 
 from bara_pyro.errors import DataError
 from experiments.engine.results import RESULTS, Results, Study, load_results
+from experiments.engine.values import display
 from experiments.page.parts import Picture
 from experiments.page.report import main as report
 from experiments.page.report import own_pages, page
 from experiments.page.spec import find_study, stored_studies
-from experiments.page.values import display
 
 WHOLE = ("demo",)  # written whole by one command
 

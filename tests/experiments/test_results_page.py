@@ -16,10 +16,10 @@ from experiments.engine.record import IDENTITY
 from experiments.engine.results import changing, load_study, read_results, results_path, write_study
 from experiments.engine.rows import collect, rows_path, write_rows
 from experiments.engine.sweep import Run, sweep
+from experiments.engine.tables import CORRECTED, UNCORRECTED, arms_table
 from experiments.page import overview, report
 from experiments.page.report import claims, page, pages, problems
 from experiments.page.spec import find_study
-from experiments.page.tables import CORRECTED, UNCORRECTED, arms_table
 from experiments.page.template import Renderer
 
 

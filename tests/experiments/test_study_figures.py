@@ -8,8 +8,8 @@ from study_cases import invent, rows_of
 from bara_pyro.errors import DataError
 from bara_pyro.report.style import INK
 from experiments.engine.differences import AVERAGE, compare
+from experiments.engine.figures import difference_figure
 from experiments.engine.results import Study, load_study
-from experiments.page.figures import difference_figure
 
 TASKS = {"micro-wgs": 120, "micro-arce": 90}
 

@@ -9,8 +9,8 @@ from study_cases import invent, records_of
 from bara_pyro.report import Table, markdown
 from experiments.engine.differences import METRICS
 from experiments.engine.results import Study, load_study
-from experiments.page.tables import arms_table, compared, task_table
-from experiments.page.values import gaps, largest_draws
+from experiments.engine.tables import arms_table, compared, task_table
+from experiments.engine.values import gaps, largest_draws
 
 DIGITS = {"acc": 1, "ece": 1, "nll": 3, "brier": 3}
 

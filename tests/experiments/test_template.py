@@ -8,8 +8,9 @@ import pytest
 from study_cases import invent
 
 from bara_pyro.errors import DataError
+from experiments.engine import tables, values
 from experiments.engine.results import Results, load_study
-from experiments.page import overview, report, tables, template, values
+from experiments.page import overview, report, template
 from experiments.page.report import typed_numerals
 from experiments.page.template import Arms, Renderer
 

@@ -25,7 +25,7 @@ from bara_pyro.report.style import (
 from bara_pyro.report.svg import svg_file
 from experiments.engine.differences import AVERAGE
 from experiments.engine.methods import in_order
-from experiments.page.values import display
+from experiments.engine.values import display
 
 PAGE = 5.0
 """Inches: of a figure whose letters can be read on a phone, where it is as wide as the screen."""

@@ -8,7 +8,7 @@ from bara_pyro.report import Column, Table
 from experiments.engine.differences import AVERAGE, METRICS
 from experiments.engine.methods import in_order
 from experiments.engine.results import Entry, Seeds, Study
-from experiments.page.values import (
+from experiments.engine.values import (
     Value,
     display,
     finished,
