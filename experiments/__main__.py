@@ -3,7 +3,6 @@
 python -m experiments in_distribution --seeds 3     # a study: a folder of experiments/studies
 python -m experiments paper --model M --out DIR     # the tables of the paper, with its own protocol
 python -m experiments intervals                     # every interval again, from the stored rows
-python -m experiments report                        # docs/results.md from the stored results
 """
 
 import sys
@@ -12,12 +11,10 @@ from importlib import import_module
 from bara_pyro.errors import ConfigError, unknown
 from experiments.engine.arguments import start
 from experiments.engine.results import study_names
-from experiments.page.spec import find_study
 
 COMMANDS = {
     "paper": "experiments.paper.command",
     "intervals": "experiments.engine.differences",
-    "report": "experiments.page.report",
 }
 
 
@@ -32,8 +29,7 @@ def main() -> None:
     if name not in known:
         raise ConfigError(unknown("study or command", name, known))
     sys.argv[:2] = [f"python -m experiments {name}"]
-    run = import_module(COMMANDS[name]).main if name in COMMANDS else find_study(name).main
-    run()
+    import_module(COMMANDS.get(name, f"experiments.studies.{name}.study")).main()
 
 
 if __name__ == "__main__":

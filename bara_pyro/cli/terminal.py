@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.measure import Measurement
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -172,7 +173,11 @@ def show(table: "Table", *, marked: bool = False) -> None:
     for line in (table.caption, legend if marked else ""):
         if line:
             console.print(line, markup=False, highlight=False, soft_wrap=True)
-    console.print(rich_table(replace(table, columns=columns, caption="")))
+    drawn = rich_table(replace(table, columns=columns, caption=""))
+    # A terminal breaks lines that are too long; rich would leave out whole columns.
+    least = Measurement.get(console, console.options.update(max_width=10_000), drawn).minimum
+    drawn.width = least if least > console.width else None
+    console.print(drawn, crop=False)
 
 
 def arrow(best: str | None) -> str:

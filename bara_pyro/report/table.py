@@ -144,6 +144,10 @@ def numeric_columns(table: Table, shown: Sequence[Sequence[Cell]]) -> list[bool]
     return [cell.numeric for cell in shown[0]] if shown else [False] * len(table.columns)
 
 
+LONGEST = 24
+"""Letters: a longer word is broken where a table is too wide for the terminal."""
+
+
 def rich_table(table: Table) -> RichTable:
     """Return the table for a rich console, with all text taken literally, not as markup."""
     shown = cells(table)
@@ -154,9 +158,17 @@ def rich_table(table: Table) -> RichTable:
         pad_edge=False,
         collapse_padding=True,
     )
-    for column, number in zip(table.columns, numeric_columns(table, shown), strict=True):
+    numeric = numeric_columns(table, shown)
+    for place, (column, number) in enumerate(zip(table.columns, numeric, strict=True)):
         # In narrow terminals words wrap, but numbers do not.
-        result.add_column(Text(column.title), justify="right" if number else "left", no_wrap=number)
+        found = [row[place].text for row in shown]
+        least = max(map(len, found if number else " ".join(found).split()), default=1)
+        result.add_column(
+            Text(column.title),
+            justify="right" if number else "left",
+            no_wrap=number,
+            min_width=min(least, LONGEST),
+        )
     for row in shown:
         result.add_row(*(Text(cell.text, style=_style(cell)) for cell in row))
     return result

@@ -24,7 +24,6 @@ from typing import Any
 
 from bara_pyro.atomic import atomic_write, jsonl_line
 from bara_pyro.errors import DataError
-from experiments.engine.provenance import code_state
 from experiments.engine.record import Record, checked, committed
 
 RESULTS = Path(__file__).parents[1] / "results"  # the committed ones
@@ -62,12 +61,6 @@ class Results:
     def path(self) -> Path:
         """The file that holds them."""
         return results_path(self.name, self.folder)
-
-    def add(self, key: str, entry: Mapping[str, Any]) -> Entry:
-        """Keep an entry, with the code that made it, and write the file; returns it."""
-        self.entries[key] = {**entry, "code": code_state()}
-        self.write()
-        return self.entries[key]
 
     def write(self) -> None:
         """Write them to their file, whole or not at all; what else it holds stays."""
@@ -156,11 +149,6 @@ def locked(folder: Path) -> Iterator[None]:
     with (folder / LOCK).open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def having(entries: Iterable[Mapping[str, Any]], **fields: Any) -> list[Any]:
-    """Return the entries that have these values."""
-    return [e for e in entries if all(e.get(name) == value for name, value in fields.items())]
 
 
 def find_results(name: str, folder: Path = RESULTS) -> Results | None:
@@ -260,10 +248,3 @@ def load_study(name: str, folder: Path = RESULTS) -> Study:
         record = checked(records[run["hash"]], f"the results of {name}")
         arms.setdefault(run["arm"], {}).setdefault(run["task"], {})[run["seed"]] = record
     return Study(name, arms, found.comparisons)
-
-
-def load_results(name: str, folder: Path = RESULTS) -> Results | Study:
-    """Return a set of results, as a study of arms if its entries are runs."""
-    found = read_results(name, folder)
-    runs = all(set(entry) == set(RUN) for entry in found.entries.values())
-    return load_study(name, folder) if runs else found

@@ -6,15 +6,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bara_pyro.cli.terminal import say
+from bara_pyro.atomic import write_text
+from bara_pyro.cli.terminal import say, show
 from bara_pyro.errors import ConfigError, TrainingError
+from bara_pyro.report import markdown
 from bara_pyro.runs.assignments import assigned
 from experiments.engine.arguments import run_settings
 from experiments.engine.differences import COMPARISONS, Comparisons, write_comparisons
+from experiments.engine.figures import difference_figure, save
 from experiments.engine.record import recorded
-from experiments.engine.results import find_results, write_study
+from experiments.engine.results import Study, find_results, load_study, write_study
 from experiments.engine.rows import collect
 from experiments.engine.sweep import Run, sweep
+from experiments.engine.tables import arms_table, reference_of, task_table
+from experiments.engine.values import display, gaps
 
 Arms = Mapping[str, Mapping[str, Any]]
 """Name -> dotted settings."""
@@ -63,7 +68,29 @@ def run_study(name: str, arms: Arms, args: Namespace, comparisons: Comparisons =
     collect(name, args.runs, results)
     if {*arms_done} & {*comparisons.references, comparisons.primary.reference}:
         write_comparisons(name, comparisons, results)
-    say(f"{len(arms_done)} of {len(made)} runs are in {path}: python -m experiments report --out {results}")
+    say(f"{len(arms_done)} of {len(made)} runs are in {path}.")
+    show_study(load_study(name, results), results)
+
+
+def show_study(study: Study, folder: Path) -> None:
+    """Print the tables of a study, and write them and the figure of its differences into a folder."""
+    tables = [arms_table(study)]
+    if len(study.tasks) > 1:
+        tables += [task_table(study, metric) for metric in ("acc", "ece", "nll")]
+    parts = [*(f"Incomplete: {gap}." for gap in gaps(study)), *map(markdown, tables)]
+    if study.comparisons:
+        reference = reference_of(study.comparisons)
+        caption = (
+            f"NLL of each method minus that of {display(reference)}, with its 95 % interval; left is better."
+        )
+        figure = folder / f"{study.name}-differences.svg"
+        save(difference_figure(study.comparisons, reference), figure, caption)
+        parts.append(f"![{caption}]({figure.name})\n")
+    for table in tables:
+        show(table)
+    path = folder / f"{study.name}.md"
+    write_text(path, "\n".join(parts))
+    say(f"Tables{' and figure' if study.comparisons else ''}: {path}")
 
 
 def _settings(arm: Mapping[str, Any], seed: int) -> dict[str, Any]:

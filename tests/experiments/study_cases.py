@@ -13,10 +13,8 @@ from torch import Tensor
 from bara_pyro.atomic import write_jsonl
 from bara_pyro.metrics import evaluate
 from experiments.engine.record import KIND, Record, read_record
-from experiments.engine.results import Results, results_path, write_study
+from experiments.engine.results import results_path, write_study
 from experiments.engine.rows import RunRows
-from experiments.page.report import page
-from experiments.page.spec import find_study
 
 SAMPLES = (0, 10)
 # How an invented method answers: how sure it is, how far a run strays, whether draws change its answers.
@@ -170,18 +168,3 @@ def records_of(name: str, results: Path) -> dict[str, Record]:
     return {
         line["record"]["config_hash"]: line["record"] for line in lines_of(name, results) if "record" in line
     }
-
-
-def results_of(name: str, stored: Mapping[str, Any]) -> Results:
-    """Return results of a study: `about`, and `entries` or `programs` (program -> arm -> what was found)."""
-    entries = stored.get("entries") or {
-        f"{program} {arm}": {"program": program, "arm": arm, **found}
-        for program, arms in stored["programs"].items()
-        for arm, found in arms.items()
-    }
-    return Results(name, Path(), stored["about"], entries)
-
-
-def page_of(name: str, stored: Mapping[str, Any], figures: Path, answer: str = "") -> str:
-    """Return the page of a study of entries, and draw its figures."""
-    return page(name, find_study(name), results_of(name, stored), answer, figures)

@@ -15,16 +15,13 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from test_typed_settings import BY_OPTIONS, CHOSEN, STUDIES, parser_of
+from test_typed_settings import CHOSEN, parser_of
 
 from bara_pyro.errors import BaraError
 from experiments.engine import run, sweep
-from experiments.page import spec
-from experiments.page.spec import find_study
+from experiments.engine.results import study_names
 
-# What trains or measures in the studies whose entries are no runs of a sweep.
-WORK = {"demo": ("read_json", "bins_of")}
-EVERYWHERE = ("sweep", "find_results", "Results")
+WORK = ("sweep", "find_results")  # what would train, or read what was trained
 OTHERS = {"methods": "lora", "tasks": "micro-obqa", "assignments": "train.accumulate=2", "device": "cuda:1"}
 
 
@@ -112,14 +109,14 @@ def observed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., s
         instead = {"find_results": nothing}
         module = import_module(f"experiments.studies.{study}.study")
         with monkeypatch.context() as patched:
-            for place in (module, spec, run, sweep):
+            for place in (module, run, sweep):
                 patched.setattr(place, "chosen", lambda *_, **__: dict(CHOSEN), raising=False)
-                for name in (*WORK.get(study, ()), *EVERYWHERE):
-                    if hasattr(place, name) and (place is module or name in EVERYWHERE):
+                for name in WORK:
+                    if hasattr(place, name):
                         patched.setattr(place, name, instead.get(name, work))
             patched.setattr(sys, "argv", [study, *words])
             try:
-                find_study(study).main()
+                module.main()
             except BaraError as error:
                 seen.append(str(error))
             except (TypeError, ValueError, KeyError, ZeroDivisionError):  # of results that are none
@@ -145,7 +142,7 @@ def words_of(option: Action) -> tuple[str, ...]:
     return (word, "0.3" if option.type is float else "7")
 
 
-@pytest.mark.parametrize("study", [*STUDIES, *sorted(BY_OPTIONS)])
+@pytest.mark.parametrize("study", study_names())
 def test_every_option_matters_or_is_refused(
     study: str, observed: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,7 +150,7 @@ def test_every_option_matters_or_is_refused(
     assert before, "nothing is asked for"
     # What is only read when runs are looked at, which there are none of here.
     module = import_module(f"experiments.studies.{study}.study")
-    read = read_in(module) if study in BY_OPTIONS else set().union(*map(read_in, (module, run, sweep)))
+    read = set().union(*map(read_in, (module, run, sweep)))
     options = [option for option in parser_of(study, monkeypatch)._actions if option.dest != "help"]
     for option in options:
         typed = words_of(option)

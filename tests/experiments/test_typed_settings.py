@@ -20,14 +20,8 @@ from experiments.engine.arguments import ARGUMENTS, Typed, experiment_parser
 from experiments.engine.record import identity
 from experiments.engine.results import study_names
 from experiments.engine.sweep import Run
-from experiments.page import spec
-from experiments.page.spec import find_study
 
-# Studies whose every setting but for a few options is their own: they have no --set.
-BY_OPTIONS = {"demo"}
-STUDIES = [name for name in study_names() if name not in BY_OPTIONS]
-# One of each way to name arms.
-PLANNERS = ("in_distribution", "untuned")
+STUDIES = study_names()
 CHOSEN = {"train.lr": 1.2e-3, "train.steps": 77, "train.clip_norm": 0.5}
 
 
@@ -40,7 +34,7 @@ Plan = Callable[..., list[Run]]
 
 @pytest.fixture
 def planned(monkeypatch: pytest.MonkeyPatch) -> Plan:
-    """Return what gives the jobs of a study that somebody typed: `planned("untuned", "--seeds", "1")`."""
+    """Return what gives the jobs of a study that somebody typed: `planned(name, "--seeds", "1")`."""
 
     def of(name: str, *typed: str) -> list[Run]:
         seen: list[Run] = []
@@ -52,11 +46,10 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> Plan:
         module = import_module(f"experiments.studies.{name}.study")
         for place in (sweep, run):
             monkeypatch.setattr(place, "sweep", stop)
-        for place in (module, spec):
-            monkeypatch.setattr(place, "chosen", lambda *_, **__: dict(CHOSEN), raising=False)
+        monkeypatch.setattr(module, "chosen", lambda *_, **__: dict(CHOSEN), raising=False)
         monkeypatch.setattr(sys, "argv", [name, "--seeds", "1", *typed])
         with pytest.raises(Reached):
-            find_study(name).main()
+            module.main()
         return seen
 
     return of
@@ -93,18 +86,14 @@ def kept_or_refused(planned: Plan, study: str, key: str, value: Any, small: tupl
 WITHOUT_EFFECT = ("backbone.states_folder", "task.streaming")
 
 
-def shared_out(planned: Plan, study: str, values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of settings that a study itself gives, and its share of the others."""
-    own, turn = planned(study)[-1].settings, PLANNERS.index(study)
-    some = {key: value for i, (key, value) in enumerate(values.items()) if i % len(PLANNERS) == turn}
-    return {key: value for key, value in values.items() if key in own} | some
-
-
-@pytest.mark.parametrize("study", PLANNERS)
+@pytest.mark.parametrize("study", STUDIES)
 def test_every_setting_is_kept_or_refused_by_its_name(study: str, planned: Plan) -> None:
     method, small = smallest(planned, study)
-    values = shared_out(planned, study, other_settings(method))
-    kept = [key for key, value in values.items() if kept_or_refused(planned, study, key, value, small)]
+    kept = [
+        key
+        for key, value in other_settings(method).items()
+        if kept_or_refused(planned, study, key, value, small)
+    ]
     assert len(kept) > 3, kept
     assert not {*kept} & {*ARGUMENTS}  # --set gives way to the argument, which says more
 
@@ -116,7 +105,7 @@ def test_every_study_hands_on_what_is_typed(study: str, planned: Plan) -> None:
     assert {config.train.batch_size for config in configs} == {3}
 
 
-@pytest.mark.parametrize("study", PLANNERS)
+@pytest.mark.parametrize("study", STUDIES)
 def test_null_and_the_default_are_values_that_somebody_types(study: str, planned: Plan) -> None:
     """Both take the place of what the study presets."""
     typed = {}
@@ -126,7 +115,7 @@ def test_null_and_the_default_are_values_that_somebody_types(study: str, planned
             typed[key] = default
     assert "adapter.target_modules" in typed
     small = smallest(planned, study)[1]
-    for key, value in shared_out(planned, study, typed).items():
+    for key, value in typed.items():
         if key not in ARGUMENTS:
             configs = configs_or_refusal(planned, study, *small, "--set", f"{key}={json.dumps(value)}")
             if isinstance(configs, str):
@@ -144,7 +133,6 @@ def test_null_and_the_default_are_values_that_somebody_types(study: str, planned
         ("in_distribution", ("--steps", "default"), "train.steps", None),
         ("in_distribution", (), "train.steps", 77),  # chosen, as nobody types another
         ("in_distribution", (), "train.lr", 1.2e-3),
-        ("untuned", ("--set", "train.lr=1e-4"), "train.lr", 1e-4),
         ("in_distribution", ("--set", "train={lr: 1e-4}"), "train.lr", 1e-4),
     ],
 )
@@ -175,8 +163,8 @@ def test_what_a_study_varies_is_refused(
 
 
 def test_the_same_as_the_study_is_no_contradiction(planned: Plan) -> None:
-    jobs = planned("untuned", "--set", "train.lr=1e-3")
-    assert all(job.settings["train.lr"] == 1e-3 for job in jobs)
+    jobs = planned("in_distribution", "--set", f"train.lr={CHOSEN['train.lr']}")
+    assert all(job.settings["train.lr"] == CHOSEN["train.lr"] for job in jobs)
 
 
 class Parsed(Exception):
@@ -190,7 +178,7 @@ def parser_of(name: str, monkeypatch: pytest.MonkeyPatch) -> ArgumentParser:
         raise Parsed(parser)
 
     monkeypatch.setattr("sys.argv", [name])
-    main = import_module(COMMANDS[name]).main if name in COMMANDS else find_study(name).main
+    main = import_module(COMMANDS.get(name, f"experiments.studies.{name}.study")).main
     with monkeypatch.context() as patched:
         patched.setattr(ArgumentParser, "parse_args", stop)
         with pytest.raises(Parsed) as parsed:

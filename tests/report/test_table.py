@@ -6,6 +6,7 @@ import math
 import pytest
 from rich.console import Console
 
+from bara_pyro.cli import terminal
 from bara_pyro.errors import ConfigError
 from bara_pyro.report import Column, Table, markdown, rich_table
 from bara_pyro.report.table import cells
@@ -53,6 +54,18 @@ def test_rich_shows_the_same_cells_and_takes_names_literally():
         if "bold" in str(cell.style)
     ]
     assert bold == ["57.0", "0.930"]
+
+
+def test_a_terminal_that_is_too_narrow_loses_no_column(monkeypatch):
+    columns = [Column("method", "method"), *(Column(f"task{i}", f"task{i}", "", ".3f") for i in range(6))]
+    rows = [{"method": "BaRA gate", **{f"task{i}": (0.123 + i, 0.01) for i in range(6)}}]
+    console = Console(file=io.StringIO(), width=60, color_system=None)
+    monkeypatch.setattr(terminal, "console", console)
+    terminal.show(Table(columns, rows))
+    text = console.file.getvalue()
+    assert "BaRA" in text
+    assert "gate" in text
+    assert all(f"{0.123 + i:.3f} ± 0.010" in text for i in range(6))
 
 
 def marks(values: list, column: Column) -> str:
