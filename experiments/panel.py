@@ -15,13 +15,14 @@ import random
 import time
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections import defaultdict
+from dataclasses import dataclass
 from math import exp, inf, isfinite
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from numpy import quantile
-from torch import tensor
+from torch import Tensor, tensor
 
 import bara_pyro as bp
 from bara_pyro.atomic import write_jsonl
@@ -155,25 +156,43 @@ def run(args: Namespace) -> None:
 
 def score(system: System, *, tuned: bool) -> dict[str, float]:
     """Train and return scores on the test rows (nats, percent); a grid's temperature fits validation rows."""
-    discard(RUN)
-    began = time.process_time()
     try:
-        train(system, RUN)
+        drawn = draws(system)
     except TrainingError:
         return {"nll": inf}
+    return drawn.scores(best_common_log_temperature(*drawn.validation) if tuned else 0.0)
+
+
+@dataclass(frozen=True)
+class RunDraws:
+    """Draws of a trained run on two splits, each with its labels, and the CPU seconds of its training."""
+
+    validation: tuple[Tensor, Tensor]
+    test: tuple[Tensor, Tensor]
+    seconds: float
+
+    def scores(self, ln_t: float) -> dict[str, float]:
+        """Return the scores of the average over draws at a log-temperature."""
+        drawn, labels = self.test
+        found = bp.metrics.evaluate(predictive_at(drawn, ln_t), labels)
+        return {
+            **{name: found[name] for name in ("nll", "acc", "ece")},
+            "validation_nll": nll_at(*self.validation, ln_t),
+            "temperature": exp(ln_t),
+            "seconds": self.seconds,
+        }
+
+
+def draws(system: System) -> RunDraws:
+    """Train and draw; a `TrainingError` if the training diverges."""
+    discard(RUN)
+    began = time.process_time()
+    train(system, RUN)
     seconds = time.process_time() - began
     known, test = system.split("validation"), system.split("test")
     test = test.take(range(min(TEST, len(test))))
-    drawn, labels = draw(system, known, DRAWS), tensor(known.labels)
-    ln_t = best_common_log_temperature(drawn, labels) if tuned else 0.0
-    scores = bp.metrics.evaluate(predictive_at(draw(system, test, DRAWS), ln_t), tensor(test.labels))
-    kept = {name: scores[name] for name in ("nll", "acc", "ece")}
-    return {
-        **kept,
-        "validation_nll": nll_at(drawn, labels, ln_t),
-        "temperature": exp(ln_t),
-        "seconds": seconds,
-    }
+    known_drawn, test_drawn = (draw(system, one, DRAWS) for one in (known, test))
+    return RunDraws((known_drawn, tensor(known.labels)), (test_drawn, tensor(test.labels)), seconds)
 
 
 def stored() -> list[dict[str, Any]]:

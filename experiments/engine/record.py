@@ -94,7 +94,8 @@ def on_task(system: System, name: str, rows: Task | None = None) -> System:
     """Return a fitted system with the rows of another task, by default read as its settings say."""
     data = system.config.dump()
     # What names the rows of the run's own task does not carry over.
-    data["task"] |= {"name": name, "test_file": None, "classes": None, "revision": None, "validation_rows": 0}
+    own = ("test_file", "classes", "revision", "train_rows", "train_rows_seed")
+    data["task"] |= {"name": name, "validation_rows": 0, **dict.fromkeys(own)}
     config = parse_config(data)
     task = encode_labels(rows or load_data(config), system.backbone.tokenizer, config.task.labels)
     ids = answer_token_ids(system.backbone.tokenizer, task.labels)

@@ -1,0 +1,261 @@
+"""Is BaRA's default as good as a tuned LoRA? A confirmatory benchmark on new worlds and new rows.
+
+    for world in 401 402 403 404 405 406; do
+        bara microworld build --world $world --seed $world --out runs/worlds/$world; done
+    bara backbone get smollm2 --out runs/smollm2
+    python -m experiments.benchmark rows --packages Packages --arc-easy train.jsonl
+    python -m experiments.benchmark run      # hours; goes on where it was stopped
+    python -m experiments.benchmark table
+
+`Packages` is Debian's index of packages (bookworm, main, amd64), `train.jsonl` the training split of
+ARC-Easy. The plan, experiments/studies/benchmark/plan.md, was fixed before the first run.
+"""
+
+import json
+import random
+import re
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import product
+from math import inf, isfinite, sqrt
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import torch
+from scipy.stats import t as student
+from torch import Tensor, tensor
+
+from bara_pyro.atomic import write_jsonl
+from bara_pyro.metrics import aurc, decompose, ood_auroc, prediction_sets
+from bara_pyro.posthoc.temperature import best_common_log_temperature, predictive_at
+from bara_pyro.runs.config import load_config
+from bara_pyro.runs.evaluate import draw
+from bara_pyro.runs.system import System, build_system
+from experiments.engine.record import on_task
+from experiments.panel import DRAWS, HELP, LENGTHS, RATES, TEXTS, UPPER, RunDraws, draws, score
+
+SCORES = Path(__file__).parent / "results" / "benchmark.jsonl"
+ROWS = Path("runs/benchmark/rows")
+VALIDATION, TEST = 400, 300
+TAGS = {
+    "use": ("gameplaying", "converting", "checking", "editing", "viewing", "monitor"),
+    "interface": ("graphical", "commandline", "daemon", "text-mode"),
+}
+# Task -> number of training rows, with more settings for a real task.
+MICRO = {"micro-wgs": 80, "micro-arcc": 160, "micro-obqa": 320}
+REAL: dict[str, tuple[int, dict[str, Any]]] = {
+    "use": (80, {}),
+    "interface": (160, {}),
+    "arc_easy": (320, TEXTS),
+}
+WORLDS, ROWS_SEEDS = (401, 402, 403, 404, 405, 406), (1, 2, 3)
+GATE, HELPED, TUNED, ENSEMBLE = "gate form, default", "LoRA, same help", "LoRA, tuned", "three LoRAs, tuned"
+ARMS = (GATE, HELPED, TUNED, ENSEMBLE)
+DEFAULTS = {GATE: {"method": "bara-gate", **HELP}, HELPED: {"method": "lora", **HELP}}
+MEMBERS = (1, 2, 3)
+SHIFTED, SHIFTS = "micro-obqa", ("micro-near", "micro-far")
+MEASURES = ("nll", "acc", "ece", "aurc", "set size")
+ALPHA, HALVES = 0.1, 50
+
+
+def pair_settings() -> dict[str, dict[str, Any]]:
+    """Return the name of each pair of a language model and a task -> its settings."""
+    found: dict[str, dict[str, Any]] = {}
+    for world, (task, rows) in product(WORLDS, MICRO.items()):
+        model = {"backbone.name": f"runs/worlds/{world}", "task.world": world, "task.seed": world}
+        found[f"{world}, {task}"] = {**model, "task.name": task, **drawn_rows(rows, 1)}
+    for seed, (task, (rows, own)) in product(ROWS_SEEDS, REAL.items()):
+        file = ROWS / f"{task}.jsonl"
+        files = {"task.name": str(file), "task.test_file": file.with_name(f"{task}-test.jsonl")}
+        found[f"rows {seed}, {task}"] = {**UPPER, **own, **files, **drawn_rows(rows, seed)}
+    return found
+
+
+def drawn_rows(rows: int, seed: int) -> dict[str, Any]:
+    """Return the settings of so many training rows and those for validation."""
+    count = {"task.train_rows": rows + VALIDATION, "task.validation_rows": VALIDATION}
+    return {**count, "task.train_rows_seed": seed}
+
+
+def write_rows(args: Namespace) -> None:
+    """Write the rows of the real tasks: 300 for the test, the others to draw from."""
+    described: defaultdict[str, set[str]] = defaultdict(set)
+    for entry in args.packages.read_text().split("\n\n"):
+        text = re.search(r"^Description: (.*)", entry, re.MULTILINE)
+        described[text[1] if text else ""] |= {*re.findall(r"\b(?:use|interface)::[\w-]+", entry)}
+    for task, tags in TAGS.items():
+        own = {text: [tag for tag in tags if f"{task}::{tag}" in known] for text, known in described.items()}
+        rows = [
+            {"text": text, "label": one[0]} for text, one in sorted(own.items()) if text and len(one) == 1
+        ]
+        random.Random(0).shuffle(rows)
+        of_tag = {tag: [row for row in rows if row["label"] == tag] for tag in tags}
+        least = min(map(len, of_tag.values()))
+        write(task, [row for some in of_tag.values() for row in some[:least]])
+    lines = [json.loads(line) for line in args.arc_easy.read_text().splitlines()]
+    write("arc_easy", [line for line in lines if line["choices"]["label"] == [*"ABCD"]])
+
+
+def write(name: str, rows: list[dict[str, Any]]) -> None:
+    """Write shuffled rows in two files."""
+    random.Random(1).shuffle(rows)
+    for part, some in (("", rows[:-TEST]), ("-test", rows[-TEST:])):
+        write_jsonl(ROWS / f"{name}{part}.jsonl", some)
+
+
+def run(args: Namespace) -> None:
+    """Train every arm of the pairs that has no stored score."""
+    for pair in args.pairs:
+        run_pair(pair)
+
+
+def run_pair(pair: str) -> None:
+    """Train the arms of a pair that have no stored score: defaults, the grid, what is best of it."""
+    done = {row["arm"]: row for row in stored() if row["pair"] == pair}
+    base = {**pair_settings()[pair], "seed": 1}
+    first = build_system(load_config(overrides=base))
+    steps = first.config.train.total_steps
+
+    def system(settings: dict[str, Any]) -> System:
+        return build_system(load_config(overrides={**base, **settings}), first.backbone, first.task)
+
+    def keep(arm: str, scores: dict[str, Any]) -> None:
+        done[arm] = {"pair": pair, "arm": arm, **scores}
+        with SCORES.open("a") as file:
+            file.write(json.dumps(done[arm]) + "\n")
+        print(f"{pair} | {arm}: {scores['nll']:.3f}", flush=True)
+
+    for arm, settings in DEFAULTS.items():
+        if arm not in done:
+            keep(arm, of_test(draws(system(settings)), 0.0))
+    grid = {f"{lr:g}, {length:g}": plain_lora(lr, steps * length) for length in LENGTHS for lr in RATES}
+    for arm, settings in grid.items():
+        if arm not in done:
+            keep(arm, score(system(settings), tuned=True))
+    tuned = grid[min((arm for arm in grid if isfinite(done[arm]["nll"])), key=lambda arm: loss(done[arm]))]
+    if ENSEMBLE not in done:
+        members = [draws(system({**tuned, "seed": seed})) for seed in MEMBERS]
+        for arm, some in ((TUNED, members[:1]), (ENSEMBLE, members)):
+            together = pooled(some)
+            keep(arm, of_test(together, best_common_log_temperature(*together.validation)))
+    if pair.endswith(SHIFTED):
+        for name, settings in {GATE: DEFAULTS[GATE], TUNED: tuned}.items():
+            if (arm := f"{name}, distance-aware") not in done:
+                own = system({**settings, "adapter.distance_aware": True})
+                drawn = draws(own)
+                keep(arm, {**drawn.scores(0.0), **detected(own, drawn.test[0])})
+
+
+def loss(row: dict[str, Any]) -> float:
+    """Return the NLL on validation rows."""
+    return float(row["validation_nll"])
+
+
+def plain_lora(lr: float, steps: float) -> dict[str, Any]:
+    """Return the settings of a LoRA without help."""
+    return {"method": "lora", "adapter.calibrated": False, "train.lr": lr, "train.steps": round(steps)}
+
+
+def pooled(members: Sequence[RunDraws]) -> RunDraws:
+    """Return the draws of all members as those of one run."""
+    known, test = members[0].validation[1], members[0].test[1]
+    return RunDraws(
+        (torch.cat([one.validation[0] for one in members]), known),
+        (torch.cat([one.test[0] for one in members]), test),
+        sum(one.seconds for one in members),
+    )
+
+
+def of_test(drawn: RunDraws, ln_t: float) -> dict[str, Any]:
+    """Return scores, and the log-probabilities and labels of the test rows."""
+    log_probs = [[round(value, 5) for value in row] for row in predictive_at(drawn.test[0], ln_t).tolist()]
+    return {**drawn.scores(ln_t), "log_probs": log_probs, "labels": drawn.test[1].tolist()}
+
+
+def detected(system: System, known: Tensor) -> dict[str, float]:
+    """Return how well mutual information detects shifted rows: AUROC in percent."""
+    usual, found = decompose(known).epistemic, {}
+    for name in SHIFTS:
+        rows = on_task(system, name).split("test").take(range(TEST))
+        found[name] = ood_auroc(usual, decompose(draw(system, rows, DRAWS)).epistemic)
+    return found
+
+
+def stored() -> list[dict[str, Any]]:
+    """Return the stored scores."""
+    return [json.loads(line) for line in SCORES.read_text().splitlines()] if SCORES.exists() else []
+
+
+def table(args: Namespace) -> None:
+    """Print the mean scores of the arms and the gate form's differences, on worlds and on real tasks."""
+    scores: defaultdict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
+    for row in stored():
+        scores[row["pair"]][row["arm"]] = row if "log_probs" not in row else {**row, **derived(row)}
+    for title, groups in (("Worlds", WORLDS), ("Real tasks", ROWS_SEEDS)):
+        pairs = [pair for pair in args.pairs if group(pair) in groups and ENSEMBLE in scores[pair]]
+        if pairs:
+            print(f"\n{title}: {len(pairs)} pairs\n\n| arm | {' | '.join(MEASURES)} |")
+            print(f"|---|{'---:|' * len(MEASURES)}")
+            print_means({pair: scores[pair] for pair in pairs})
+    for arm, shift in product((GATE, TUNED), SHIFTS):
+        found = [arms[name][shift] for arms in scores.values() if (name := f"{arm}, distance-aware") in arms]
+        if found:
+            print(f"{arm}, distance-aware, {shift}: AUROC {mean(found):.1f} % in {len(found)} worlds")
+
+
+def print_means(scores: Mapping[str, Mapping[str, Mapping[str, float]]]) -> None:
+    """Print rows of the arms' means over pairs, and the gate form's differences with 95 % intervals."""
+    for arm in ARMS:
+        cells = [f"{mean(arms[arm][name] for arms in scores.values()):.3f}" for name in MEASURES]
+        print(f"| {arm} | {' | '.join(cells)} |")
+    for reference, name in product(ARMS[1:], MEASURES):
+        by_group: defaultdict[int, list[float]] = defaultdict(list)
+        for pair, arms in scores.items():
+            by_group[group(pair)].append(arms[GATE][name] - arms[reference][name])
+        middle, half = student_interval([mean(some) for some in by_group.values()])
+        interval = f"{middle:+.3f} [{middle - half:+.3f}, {middle + half:+.3f}]"
+        print(f"{GATE} minus {reference}, {name}: {interval}")
+
+
+def group(pair: str) -> int:
+    """Return the world of a pair, or its draw of rows."""
+    return int(re.findall(r"\d+", pair)[0])
+
+
+def derived(row: dict[str, Any]) -> dict[str, float]:
+    """Return the area under the risk-coverage curve (percent), and the mean size of sets that promise 90 %.
+
+    Sets are calibrated on one half of the test rows and counted on the other, for random halves.
+    """
+    log_probs, labels = tensor(row["log_probs"], dtype=torch.float64), tensor(row["labels"])
+    sizes, noise = [], torch.Generator().manual_seed(0)
+    for _ in range(HALVES):
+        known, new = torch.randperm(len(labels), generator=noise).chunk(2)
+        rule = prediction_sets(log_probs[known], labels[known], alpha=ALPHA)
+        sizes.append(float(rule(log_probs[new]).sum(dim=1).double().mean()))
+    return {"aurc": aurc(log_probs, labels), "set size": mean(sizes)}
+
+
+def student_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the mean and half the width of its 95 % interval; infinite for one value."""
+    if len(values) < 2:
+        return mean(values), inf
+    return mean(values), float(student.ppf(0.975, len(values) - 1)) * stdev(values) / sqrt(len(values))
+
+
+def main() -> None:
+    """Write rows, run or print the table."""
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["rows", "run", "table"])
+    parser.add_argument("--packages", type=Path, help="Debian's index of packages, unpacked")
+    parser.add_argument("--arc-easy", type=Path, help="rows of ARC-Easy's training split, JSON Lines")
+    parser.add_argument("--pairs", nargs="+", metavar="PAIR", choices=[*pair_settings()],
+        default=[*pair_settings()], help="'401, micro-wgs', 'rows 1, use' ..; default: all")  # fmt: skip
+    args = parser.parse_args()
+    {"rows": write_rows, "run": run, "table": table}[args.what](args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""The confirmatory benchmark: its rows, its runs and the intervals of its table."""
+
+import json
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+from scipy.stats import ttest_1samp
+
+from experiments import benchmark, panel
+from experiments.benchmark import ARMS, ENSEMBLE, GATE, MEASURES, TUNED, derived, student_interval
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Rows, runs and scores in a folder of the test."""
+    monkeypatch.setattr(panel, "RUN", tmp_path / "run")
+    for name in ("ROWS", "SCORES"):
+        monkeypatch.setattr(benchmark, name, tmp_path / name.lower())
+    return tmp_path
+
+
+def test_rows_have_one_tag_and_none_is_trained_and_tested(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(benchmark, "TEST", 6)
+    tags = [f"{task}::{tag}" for task, some in benchmark.TAGS.items() for tag in some]
+    texts = [f"{tag} {i}" for tag in tags for i in range(5)]
+    entries = [f"Package: p\nDescription: {text}\nTag: a::b, {text.split()[0]}\n more" for text in texts]
+    entries.append(f"Package: q\nDescription: both\nTag: {tags[0]}, {tags[1]}")
+    (place / "packages").write_text("\n\n".join(entries))
+    choices = {"text": [*"wxyz"], "label": [*"ABCD"]}
+    lines = [{"question": f"{i}", "choices": choices, "answerKey": "A"} for i in range(9)]
+    (place / "arc").write_text("\n".join(map(json.dumps, lines)))
+    benchmark.write_rows(Namespace(packages=place / "packages", arc_easy=place / "arc"))
+    for task in benchmark.TAGS:
+        parts = [
+            [json.loads(line) for line in (place / "rows" / f"{task}{part}.jsonl").read_text().splitlines()]
+            for part in ("", "-test")
+        ]
+        rows = [row for part in parts for row in part]
+        assert len(parts[1]) == 6
+        assert sorted(row["text"] for row in rows) == sorted(t for t in texts if t.startswith(task))
+        assert all(row["text"].startswith(f"{task}::{row['label']} ") for row in rows)
+    assert len((place / "rows" / "arc_easy.jsonl").read_text().splitlines()) == 3
+
+
+def test_an_interval_is_students() -> None:
+    values = [0.01, -0.02, 0.03, 0.005, -0.01, 0.0]
+    middle, half = student_interval(values)
+    low, high = ttest_1samp(values, 0.0).confidence_interval(0.95)
+    assert (middle - half, middle + half) == pytest.approx((low, high))
+
+
+def test_differences_are_averaged_by_world(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """World 401 has two pairs and 402 one: their means count alike."""
+    nll = {"401, micro-wgs": 0.1, "401, micro-arcc": 0.3, "402, micro-wgs": 0.0}
+    rows = [
+        {"pair": pair, "arm": arm, **dict.fromkeys(MEASURES, 0.5 + (gap if arm == GATE else 0.0))}
+        for pair, gap in nll.items()
+        for arm in ARMS
+    ]
+    rows.append({"pair": "403, micro-wgs", "arm": GATE, "nll": 9.0})  # begun
+    benchmark.SCORES.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    benchmark.table(Namespace(pairs=[*benchmark.pair_settings()]))
+    middle, half = student_interval([0.2, 0.0])
+    printed = capsys.readouterr().out
+    assert "Worlds: 3 pairs" in printed
+    assert f"minus {TUNED}, nll: +0.100 [{middle - half:+.3f}, {middle + half:+.3f}]" in printed
+
+
+def test_sets_and_risk() -> None:
+    """A model that is always right with 0.9 needs sets of one answer; a uniform one, of all."""
+    sure = {"log_probs": [[-0.105, -2.303]] * 40, "labels": [0] * 40}
+    assert derived(sure) == {"aurc": 0.0, "set size": 1.0}
+    unsure = {"log_probs": [[-0.693, -0.693]] * 40, "labels": [0, 1] * 20}
+    assert derived(unsure) == {"aurc": pytest.approx(50.0), "set size": 2.0}
+
+
+@pytest.mark.slow
+def test_every_arm_is_run_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "RATES": (0.001, 0.003),
+        "LENGTHS": (0.1,),
+        "VALIDATION": 20,
+        "MEMBERS": (1, 2),
+    }.items():
+        monkeypatch.setattr(benchmark, name, value)
+    monkeypatch.setattr(panel, "TEST", 20)
+    monkeypatch.setattr(benchmark, "TEST", 20)
+    rows = benchmark.drawn_rows(20, 1)
+    tiny = {"401, micro-obqa": {"backbone.name": "microworld", "task.name": "micro-obqa", **rows}}
+    monkeypatch.setattr(benchmark, "pair_settings", lambda: tiny)
+    args = Namespace(pairs=[*tiny])
+    benchmark.run(args)
+    stored = {row["arm"]: row for row in benchmark.stored()}
+    assert [*stored] == [
+        *benchmark.DEFAULTS,
+        *("0.001, 0.1", "0.003, 0.1"),
+        *(TUNED, ENSEMBLE),
+        *(f"{arm}, distance-aware" for arm in (GATE, TUNED)),
+    ]
+    best = min(("0.001, 0.1", "0.003, 0.1"), key=lambda arm: stored[arm]["validation_nll"])
+    assert stored[TUNED]["nll"] == stored[best]["nll"]  # the same run again
+    assert stored[ENSEMBLE]["seconds"] > stored[TUNED]["seconds"]
+    assert all(0 <= stored[f"{GATE}, distance-aware"][shift] <= 100 for shift in benchmark.SHIFTS)
+    benchmark.run(args)
+    assert {row["arm"]: row for row in benchmark.stored()} == stored
