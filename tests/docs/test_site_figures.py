@@ -11,7 +11,7 @@ from browser_cases import NEEDED, browse
 from bara_pyro.errors import DataError
 from bara_pyro.report.style import DAY, NIGHT
 from docs.tools import site
-from experiments.engine.results import having, read_results
+from experiments.engine.results import read_results
 
 DOCS = Path(__file__).parents[2] / "docs"
 PICTURE = '<p><img alt="what it shows" src="../figures/decide-coverage.svg" /></p>'
@@ -26,7 +26,11 @@ def test_a_figure_becomes_part_of_its_page() -> None:
     assert "<img" not in text
     assert "<style" not in text  # it would hold for the whole page
     assert text.startswith('<p><span class="figure"><svg style="min-width: 355px" class="drawn"')
-    (run,) = having(read_results("decide").entries.values(), method="bara-gate", task="micro-arcc")
+    (run,) = (
+        run
+        for run in read_results("decide").entries.values()
+        if (run["method"], run["task"]) == ("bara-gate", "micro-arcc")
+    )
     covered = run["sets"]["lac"]["0.1"]["own"]["expected_coverage"]
     assert f"<title>BaRA gate\nCoverage promised (%): 90\nCoverage (%): {covered:.4g}</title>" in text
     twice = re.findall(r' id="([^"]+)"', shown(PICTURE + PICTURE.replace("decide-coverage", "pac_bayes")))
