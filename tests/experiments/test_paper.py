@@ -272,6 +272,17 @@ def test_every_table(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     assert float(cells(pages["out_of_distribution"], "BLoB")[0][-1]) == pytest.approx(mean, abs=0.006)
 
 
+@pytest.mark.slow
+def test_every_method_has_its_scores(run: Command) -> None:
+    """As its record has them."""
+    folder = run("every", "--table", "in_distribution", "--methods", *ARMS, "--tasks", "winogrande_s")
+    page = (folder / "in_distribution.md").read_text()
+    for name, arm in ARMS.items():
+        scores = records(folder)[f"{name}-winogrande_s-seed0"]["metrics"]
+        accuracy = scores[max(scores, key=int)]["acc"]
+        assert f"{accuracy:.2f}" in cells(page, arm.name)[0], name
+
+
 def test_contradictions_are_refused(run: Command) -> None:
     asked = ("--methods", "lora", "--tasks", "winogrande_s")
     run("out", *asked)
