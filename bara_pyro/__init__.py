@@ -14,6 +14,7 @@ _HOME = {
     "predict": "runs.predict",
     "generate": "extras.replies.api",
     "load_system": "runs.folder",
+    "to_inference_data": "diagnostics.arviz.inference_data",
     "attached": "core.attached",
     "BaRATrainer": "extras.hub.trainer",
     # Building blocks: language model, rows, model and guide, inference.

@@ -23,7 +23,6 @@ from torch import Tensor
 import bara_pyro as bp
 from bara_pyro.core.priors import PRIORS
 from bara_pyro.data import EncodedSplit
-from bara_pyro.diagnostics.arviz.inference_data import to_inference_data
 from bara_pyro.guides.families import FAMILIES
 
 
@@ -58,7 +57,7 @@ def main() -> None:
     probs = predicted(predictive, test, answers)
     print_reliability(probs, torch.tensor(test.labels))
     shown = test.batch(range(min(64, len(test))), answers)
-    write_draws(to_inference_data((model, guide), rows=shown, samples=100), args.out)
+    write_draws(bp.to_inference_data((model, guide), rows=shown, samples=100), args.out)
 
 
 def predicted(predictive: Predictive, rows: EncodedSplit, answers: Tensor) -> Tensor:
@@ -80,14 +79,12 @@ def print_reliability(probs: Tensor, labels: Tensor, bins: int = 10) -> None:
     print(", ".join(f"{name} {scores[name]:.3f}" for name in ("acc", "ece", "nll")))
 
 
-def write_draws(data: az.InferenceData, out: Path, tau: float = 0.1) -> None:
-    """Write the draws, the sparsity of gates by layer (share below tau), and a predictive check."""
+def write_draws(data: az.InferenceData, out: Path) -> None:
+    """Write the draws, the sparsity of gates by layer, and a predictive check."""
     out.mkdir(parents=True, exist_ok=True)
     data.to_netcdf(str(out / "draws.nc"))
-    gates = data.posterior["gate"]
-    sparsity = (abs(gates) < tau).mean(["obs", "rank"]).to_dataset(name="sparsity")
-    [axes] = az.plot_forest(sparsity, combined=True, hdi_prob=0.95)
-    axes.set_title(f"share of gates below {tau:g}, by layer (95 % of draws)")
+    [axes] = az.plot_forest(data.sample_stats[["sparsity"]], combined=True, hdi_prob=0.95)
+    axes.set_title(f"percent of gates below {data.attrs['tau']:g}, by layer (95 % of draws)")
     check = az.plot_ppc(data, num_pp_samples=50)
     check.set_title("shares of the answers, observed and drawn")
     for name, shown in (("gates", axes), ("answers", check)):

@@ -21,7 +21,9 @@ from bara_pyro.diagnostics.arviz import inference_data
 from bara_pyro.diagnostics.arviz.compat import arviz, inference_groups, renewed
 from bara_pyro.diagnostics.arviz.inference_data import estimate_bytes, to_inference_data
 from bara_pyro.diagnostics.full_draws import answers, wanted_rows
+from bara_pyro.diagnostics.gates.prune import prune
 from bara_pyro.diagnostics.gates.rank import effective_rank
+from bara_pyro.diagnostics.gates.sparsity import gate_sparsity
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.guides.prior import PriorGuide
 from bara_pyro.metrics import evaluate, posterior_predictive
@@ -105,6 +107,39 @@ def test_draws_are_those_of_the_library(bara, data) -> None:
     np.testing.assert_allclose(rank, effective_rank(draws).mean(dim=1), rtol=0, atol=1e-12)
     prior = predict(bara.model, PriorGuide(bara.model), whole[0], samples=S, seed=3)
     np.testing.assert_allclose(np.log(data.prior_predictive["probs"][0]), prior, **close)
+
+
+@pytest.mark.parametrize("latent", ["both", "phi", "theta", "pruned"])
+def test_sparsity_counts_the_gates_below_the_threshold(bara, latent: str) -> None:
+    tau = 0.6  # exceeded by about half of the gates
+    if latent == "pruned":
+        system = prune(bara, wanted_rows(bara, "train", 4), 0.5).system
+        assert system.model.rank_pattern
+    else:
+        system = bara if latent == "both" else tiny_system(latent=latent)
+    found = to_inference_data(system, rows=N, samples=S, prior=False, tau=tau)
+    sparsity = found.sample_stats["sparsity"]
+    gates = found.posterior["gate" if "gate" in found.posterior else latent]
+    assert sparsity.dims == ("chain", "draw", "module")
+    assert list(sparsity["layer"].values) == [0, 0, 1, 1, -1]
+    assert list(sparsity["projection"].values) == ["q_proj", "v_proj", "q_proj", "v_proj", "lm_head"]
+    rows = [{"obs": row} for row in range(N)] if "obs" in gates.dims else [{}]
+    for path in sparsity["module"].values:
+        units = system.model.rank_pattern.get(path, R)
+        for s in range(S):
+            below = 0
+            for row in rows:
+                for unit in range(units):
+                    gate = gates.sel(module=path).isel(chain=0, draw=s, rank=unit, **row)
+                    below += abs(float(gate)) < tau
+            expected = 100 * below / (len(rows) * units)
+            assert float(sparsity.sel(module=path)[0, s]) == pytest.approx(expected)
+    assert 10 < float(sparsity.mean()) < 90
+    # The definition of `gate_sparsity`, whose percentages are those of all draws.
+    batch = wanted_rows(system, "test", N).batch(range(N), system.answer_ids)
+    draws = gate_draws(system.model, system.guide, [batch], samples=S, seed=system.config.predict.seed)
+    by_module = gate_sparsity(draws, tau).by_module["psi"]
+    np.testing.assert_allclose(sparsity.mean(("chain", "draw")), by_module, rtol=1e-12)
 
 
 def test_chosen_rows_and_modules(bara, data) -> None:
@@ -207,7 +242,7 @@ def test_a_prior_without_a_mean() -> None:
     system = with_rows(tiny_system(theta_prior="halfcauchy"), "test", question=LONG)
     found = to_inference_data(system, rows=3, samples=4)
     np.testing.assert_allclose(found.prior_predictive["probs"].sum("answer"), 1, atol=1e-6)
-    assert set(found.sample_stats) == {"kl_phi", "effective_rank"}  # no closed form, no bound
+    assert set(found.sample_stats) == {"kl_phi", "effective_rank", "sparsity"}  # no closed form, no bound
 
 
 def test_elbo_is_that_of_the_library() -> None:
@@ -250,7 +285,7 @@ def test_what_is_known_of_the_rows(bara) -> None:
 def test_rows_without_labels(bara) -> None:
     found = to_inference_data(with_rows(bara, "test", label=-1), rows=3, samples=2)
     assert not {"log_likelihood", "observed_data"} & set(inference_groups(found))
-    assert set(found.sample_stats) == {"kl_phi", "kl_theta", "effective_rank"}
+    assert set(found.sample_stats) == {"kl_phi", "kl_theta", "effective_rank", "sparsity"}
     assert "pareto_k" not in found.constant_data
     assert stored_bytes(found) == estimate_bytes(with_rows(bara, "test", label=-1), rows=3, samples=2)
 

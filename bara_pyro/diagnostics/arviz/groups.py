@@ -67,6 +67,9 @@ GROUPS: dict[str, dict[str, Variable]] = {
         "effective_rank": Variable(
             _ROW, FLOAT, "units whose gate exceeds tau, mean over modules", "units", ("gates",)
         ),
+        "sparsity": Variable(
+            (*SAMPLE, "module"), FLOAT, "gates of all rows with |gate| < tau", "percent", ("gates",)
+        ),
     },
     "observed_data": {"y": Variable(("obs",), INTEGER, "label, an index into the answers", "", ("labels",))},
     "constant_data": {

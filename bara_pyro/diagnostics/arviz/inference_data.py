@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bara_pyro.core.gate_draws import chosen_modules
+from bara_pyro.core.gate_draws import chosen_modules, ranks_of
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data import EncodedSplit
@@ -37,6 +37,7 @@ from bara_pyro.diagnostics.full_draws import FullDraws, Rows, answers, full_draw
 from bara_pyro.diagnostics.gates.sparsity import TAU, check_tau
 from bara_pyro.errors import ConfigError, unknown
 from bara_pyro.guides.prior import PriorGuide
+from bara_pyro.metrics import sparsity_by_module
 from bara_pyro.runs.evaluate import environment, true_probabilities
 from bara_pyro.runs.system import System
 from bara_pyro.types import Json
@@ -74,7 +75,7 @@ def to_inference_data(
         tokens: "all" also keeps theta at every token as `theta_tokens`; the coordinate `token` is 0 for the
             last token and negative before it.
         prior: also draw from the prior, which doubles the work.
-        tau: threshold of `effective_rank`.
+        tau: threshold of `effective_rank` and `sparsity`.
         seed: seed of the draws; the configured seed if None.
         max_bytes: largest size of all arrays in bytes.
         drawn: the posterior draws, if they have been drawn with these arguments before.
@@ -86,16 +87,17 @@ def to_inference_data(
 
     Examples:
         >>> import bara_pyro as bp
-        >>> from bara_pyro.diagnostics.arviz.inference_data import to_inference_data
         >>> run = bp.train(task="micro-wgs", method="bara-gate", steps=2, limit=8, out="runs/first")
-        >>> data = to_inference_data(run, rows=3, samples=4, prior=False)
+        >>> data = bp.to_inference_data(run, rows=3, samples=4, prior=False)
         >>> dict(data["posterior"]["phi"].sizes)
         {'chain': 1, 'draw': 4, 'module': 9, 'rank': 8}
+        >>> dict(data["sample_stats"]["sparsity"].sizes)
+        {'chain': 1, 'draw': 4, 'module': 9}
 
         For your own program and guide:
 
         >>> batch = run.split("test").batch(range(3), run.answer_ids)
-        >>> data = to_inference_data((run.model, run.guide), rows=batch, samples=4, prior=False)
+        >>> data = bp.to_inference_data((run.model, run.guide), rows=batch, samples=4, prior=False)
         >>> data["posterior_predictive"]["probs"].shape  # chains x draws x rows x answers
         (1, 4, 3, 2)
     """
@@ -113,7 +115,7 @@ def to_inference_data(
         "posterior": drawn.gates(),
         "posterior_predictive": _predictive(drawn, part, seed, "y"),
         "constant_data": _constants(system, part, split),
-        "sample_stats": _gate_stats(drawn, tau) if "gates" in features else {},
+        "sample_stats": _gate_stats(drawn, tau, ranks_of(system.model, paths)) if "gates" in features else {},
     }
     if {"gates", "prior"} <= features:
         # One row in a batch: padding is filled with the mean, which a prior may lack.
@@ -213,10 +215,12 @@ def _predictive(drawn: FullDraws, part: EncodedSplit, seed: int, key: str) -> di
     return {"y": answers(drawn.log_probs, part.ids, seed, key), "probs": drawn.log_probs.exp()}
 
 
-def _gate_stats(drawn: FullDraws, tau: float) -> dict[str, Tensor]:
+def _gate_stats(drawn: FullDraws, tau: float, ranks: Sequence[int]) -> dict[str, Tensor]:
     stats = {"kl_phi": drawn.kl_phi, "kl_theta": drawn.kl_theta}
-    units = (drawn.psi.abs() > tau).sum(dim=-1).double().mean(dim=-1)
+    gates = drawn.psi
+    units = (gates.abs() > tau).sum(dim=-1).double().mean(dim=-1)
     stats["effective_rank"] = units.expand(drawn.log_probs.shape[:2])
+    stats["sparsity"] = torch.stack([sparsity_by_module(of_draw[None], tau, ranks) for of_draw in gates])
     return {name: value for name, value in stats.items() if value is not None}
 
 

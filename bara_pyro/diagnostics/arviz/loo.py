@@ -60,10 +60,9 @@ def loo(data: Idata) -> Loo:
 
     Examples:
         >>> import bara_pyro as bp
-        >>> from bara_pyro.diagnostics.arviz.inference_data import to_inference_data
         >>> from bara_pyro.diagnostics.arviz.loo import loo
         >>> run = bp.train(task="micro-wgs", method="bara-gate", steps=2, limit=4, out="runs/first")
-        >>> data = to_inference_data(run, split="train", rows=4, samples=30, prior=False)
+        >>> data = bp.to_inference_data(run, split="train", rows=4, samples=30, prior=False)
         >>> found = loo(data)
         >>> found.pareto_k.shape
         torch.Size([4])
@@ -118,12 +117,11 @@ def compare(methods: Mapping[str, Idata]) -> tuple[Ranked, ...]:
 
     Examples:
         >>> import bara_pyro as bp
-        >>> from bara_pyro.diagnostics.arviz.inference_data import to_inference_data
         >>> from bara_pyro.diagnostics.arviz.loo import compare
         >>> data = {}
         >>> for method in ("bara-gate", "bara"):
         ...     run = bp.train(task="micro-wgs", method=method, steps=2, limit=4, out=f"runs/{method}")
-        ...     data[method] = to_inference_data(run, split="train", rows=4, samples=30, prior=False)
+        ...     data[method] = bp.to_inference_data(run, split="train", rows=4, samples=30, prior=False)
         >>> ranked = compare(data)
         >>> sorted(one.method for one in ranked), ranked[0].difference  # 0 for the best
         (['bara', 'bara-gate'], 0.0)

@@ -25,10 +25,9 @@ def write_netcdf(data: Idata, path: str | Path) -> Path:
 
     Examples:
         >>> import bara_pyro as bp
-        >>> from bara_pyro.diagnostics.arviz.inference_data import to_inference_data
         >>> from bara_pyro.diagnostics.arviz.netcdf import write_netcdf
         >>> run = bp.train(task="micro-wgs", method="bara-gate", steps=2, limit=8, out="runs/first")
-        >>> write_netcdf(to_inference_data(run, rows=3, samples=4, prior=False), "posterior.nc")
+        >>> write_netcdf(bp.to_inference_data(run, rows=3, samples=4, prior=False), "posterior.nc")
         PosixPath('posterior.nc')
     """
     _engine()
@@ -46,10 +45,9 @@ def read_netcdf(path: str | Path) -> Idata:
 
     Examples:
         >>> import bara_pyro as bp
-        >>> from bara_pyro.diagnostics.arviz.inference_data import to_inference_data
         >>> from bara_pyro.diagnostics.arviz.netcdf import read_netcdf, write_netcdf
         >>> run = bp.train(task="micro-wgs", method="bara-gate", steps=2, limit=8, out="runs/first")
-        >>> data = to_inference_data(run, rows=3, samples=4, prior=False)
+        >>> data = bp.to_inference_data(run, rows=3, samples=4, prior=False)
         >>> again = read_netcdf(write_netcdf(data, "posterior.nc"))
         >>> bool((again["posterior"]["phi"] == data["posterior"]["phi"]).all())
         True
