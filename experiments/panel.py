@@ -15,12 +15,15 @@ import random
 import time
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import exp, inf, isfinite
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from numpy import quantile
 from torch import Tensor, tensor
 
@@ -28,11 +31,14 @@ import bara_pyro as bp
 from bara_pyro.atomic import write_jsonl
 from bara_pyro.errors import TrainingError
 from bara_pyro.posthoc.temperature import best_common_log_temperature, nll_at, predictive_at
+from bara_pyro.report.style import INK, PALETTE, legend_of, new_figure
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.ownership import discard
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train
+from experiments.engine.figures import PAGE, name_rows, save
+from experiments.engine.methods import display
 
 SCORES = Path(__file__).parent / "results" / "panel.jsonl"
 ROWS, RUN = Path("runs/panel/rows"), Path("runs/panel/run")
@@ -74,6 +80,8 @@ ARMS: dict[str, dict[str, Any]] = {
     "PEFT's": {"adapter.calibrated": False, "train.lr": 2e-4, "train.epochs": 3},
 }
 
+MARKS = {"microworld": ("o", PALETTE[0]), "Llama": ("s", PALETTE[1]), "SmolLM2": ("^", PALETTE[2])}
+
 
 def main() -> None:
     """Write rows, run or print the table."""
@@ -82,6 +90,7 @@ def main() -> None:
     parser.add_argument("--packages", type=Path, help="Debian's index of packages, unpacked")
     parser.add_argument("--hellaswag", type=Path, help="rows of HellaSwag's validation split, JSON Lines")
     parser.add_argument("--llama", type=Path, help="folder of tinystories-llama-260k")
+    parser.add_argument("--figure", type=Path, help="file for a figure of the table, .svg")
     parser.add_argument("--pairs", nargs="+", choices=PAIRS, default=list(PAIRS))
     args = parser.parse_args()
     {"rows": write_rows, "run": run, "table": table}[args.what](args)
@@ -205,7 +214,7 @@ def table(args: Namespace) -> None:
     scores: defaultdict[tuple[str, str], dict[str, dict[str, Any]]] = defaultdict(dict)
     for row in stored():
         scores[row["pair"], row["method"]][row["arm"]] = row
-    gaps: defaultdict[str, list[float]] = defaultdict(list)
+    regrets: defaultdict[str, dict[str, float]] = defaultdict(dict)
     print(f"| pair | method | tuned | best | {' | '.join(ARMS)} |\n|---|---|---:|---:|---:|---:|---:|")
     for (pair, method), arms in scores.items():
         if len(arms) < len(ARMS) + len(RATES) * len(LENGTHS):
@@ -214,15 +223,38 @@ def table(args: Namespace) -> None:
         tuned = min(grid, key=lambda row: float(row["validation_nll"]))["nll"]
         cells = [f"{tuned:.3f}", f"{min(row['nll'] for row in grid):.3f}"]
         for arm in ARMS:
-            gap = arms[arm]["nll"] - tuned
-            gaps[f"{method}, {arm}"].append(gap)
-            cells.append(f"{gap:+.3f}")
+            regrets[f"{display(method)}, {arm}"][pair] = arms[arm]["nll"] - tuned
+            cells.append(f"{arms[arm]['nll'] - tuned:+.3f}")
         print(f"| {pair} | {method} | {' | '.join(cells)} |")
-    for name, some in gaps.items():
+    for name, of_pair in regrets.items():
+        some = [*of_pair.values()]
         print(
             f"{name}: median {median(some):+.3f}, 9 of 10 below {quantile(some, 0.9):+.3f}, "
             f"worst {max(some):+.3f}"
         )
+    if args.figure:
+        caption = "NLL of untuned runs minus that of the tuned one, a mark for each pair; left is better."
+        save(regret_figure(regrets), args.figure, caption)
+
+
+def regret_figure(regrets: Mapping[str, Mapping[str, float]]) -> Figure:
+    """Draw the regrets of each arm: a mark for each pair by its language model, a line at the median."""
+    figure = new_figure(PAGE, 0.4 * len(regrets) + 1.2)
+    axes = figure.add_subplot()
+    for place, of_pair in enumerate(regrets.values()):
+        axes.plot([median(of_pair.values())] * 2, [place - 0.3, place + 0.3], color=INK, linewidth=2)
+        for pair, value in of_pair.items():
+            marker, colour = MARKS[pair.split(",")[0]]
+            axes.plot(
+                value, place, marker, color=colour, markerfacecolor="none", label=f"{pair}: {value:+.3f}"
+            )
+    axes.axvline(0, color=INK, linewidth=0.9, linestyle="--")
+    axes.set_xscale("symlog", linthresh=0.1)
+    name_rows(axes, regrets, "NLL minus that of the tuned run (nats)")
+    shown = [Line2D([], [], marker=m, color=c, markerfacecolor="none", linestyle="none", label=name)
+             for name, (m, c) in MARKS.items()]  # fmt: skip
+    legend_of(figure, handles=shown, loc="outside upper center", ncols=3)
+    return figure
 
 
 if __name__ == "__main__":

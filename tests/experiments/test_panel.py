@@ -59,11 +59,14 @@ def test_the_setting_of_the_lowest_validation_loss_is_the_tuned_one(
     rows = [{"pair": "p", "method": "lora", "arm": arm, **scores} for arm, scores in arms.items()]
     rows.append({"pair": "begun", "method": "lora", "arm": "default", "nll": 9.0, "validation_nll": 9.0})
     panel.SCORES.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    panel.table(Namespace())
+    monkeypatch.setattr(panel, "MARKS", {"p": ("o", "black")})
+    panel.table(Namespace(figure=place / "regrets.svg"))
     printed = capsys.readouterr().out
     assert "| p | lora | 0.500 | 0.450 | +0.050 | +0.200 | -0.100 |" in printed
-    assert "lora, default: median +0.050, 9 of 10 below +0.050, worst +0.050" in printed
+    assert "MLE (LoRA), default: median +0.050, 9 of 10 below +0.050, worst +0.050" in printed
     assert "begun" not in printed
+    drawn = (place / "regrets.svg").read_text()
+    assert "p: +0.200" in drawn
 
 
 @pytest.mark.slow
