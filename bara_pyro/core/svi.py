@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Generic, TypedDict, TypeVar
 
 import torch
+from pyro.infer import Trace_ELBO
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -16,7 +17,7 @@ from bara_pyro.core.handlers import PROGRAM
 from bara_pyro.core.optimizers import check_holds_guide, held_by, parameters
 from bara_pyro.core.posterior import check_guide
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.core.terms import ElboTerms, check_finite, per_example
+from bara_pyro.core.terms import ElboTerms, check_finite, loss_alone, per_example
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, TrainingError
 from bara_pyro.moved import old_names
@@ -29,7 +30,7 @@ G = TypeVar("G", bound=SiteGuide)
 class SVIOptions(TypedDict, total=False):
     """Options of every inference class besides model, guide and optimiser; see `SVI`."""
 
-    loss: MeanFieldELBO | None
+    loss: Trace_ELBO | None
     scheduler: LRScheduler | None
     clip_norm: float | None
     autocast: torch.dtype | None
@@ -38,20 +39,21 @@ class SVIOptions(TypedDict, total=False):
 class SVI(Generic[M, G]):
     """SVI for adapters, like `pyro.infer.SVI`: `step` and `evaluate_loss`, with one forward pass per step.
 
-    Pyro's class works on the same model and guide, but keeps one optimiser per parameter. It therefore cannot
-    clip the joint gradient norm, accumulate gradients or follow one schedule, as this class does.
+    Pyro's class works on the same model and guide, with one optimiser per parameter. Only this class clips
+    the joint gradient norm, accumulates gradients and follows one schedule.
 
     Args:
         model, guide: the program and its guide.
         optim: a torch optimiser over `parameters(model, guide)`, see `adamw`; it may hold more tensors.
-        loss: the ELBO; a `MeanFieldELBO()` by default.
+        loss: the ELBO, `MeanFieldELBO()` by default. With Pyro's `TraceMeanField_ELBO` or `Trace_ELBO`,
+            `last` has no KL terms, and its `nll` is NaN.
         scheduler: stepped after each optimiser step.
         clip_norm: joint gradient norm to clip to, or None.
         autocast: dtype of the backbone's matrix products under `torch.autocast`, or None.
 
     Raises:
         ConfigError: the guide belongs to another model, the optimiser is not a torch optimiser or has no
-            parameters of the guide, the loss is not a `MeanFieldELBO`, or `clip_norm` is not above 0.
+            parameters of the guide, the loss is not such an ELBO, or `clip_norm` is not above 0.
 
     Examples:
         >>> import bara_pyro as bp
@@ -78,7 +80,7 @@ class SVI(Generic[M, G]):
         model: M,
         guide: G,
         optim: Optimizer,
-        loss: MeanFieldELBO | None = None,
+        loss: Trace_ELBO | None = None,
         *,
         scheduler: LRScheduler | None = None,
         clip_norm: float | None = None,
@@ -88,10 +90,10 @@ class SVI(Generic[M, G]):
         if not isinstance(optim, Optimizer):
             raise ConfigError(
                 f"The optimiser is a {type(optim).__name__}: pass a torch optimiser, such as bp.adamw(model, "
-                "guide, lr=1e-3). Pyro's optimisers need pyro.infer.SVI."
+                "guide, lr=1e-3), or use pyro.infer.SVI (docs/swap.md)."
             )
-        if loss is not None and not isinstance(loss, MeanFieldELBO):
-            raise ConfigError(f"The loss is a {type(loss).__name__}: pass a bp.MeanFieldELBO.")
+        if loss is not None and not isinstance(loss, Trace_ELBO):
+            raise ConfigError(f"The loss is a {type(loss).__name__}: see docs/swap.md for what fits bp.SVI.")
         if clip_norm is not None and not clip_norm > 0:
             raise ConfigError(f"clip_norm={clip_norm} must be above 0, or None.")
         if not self.spares:
@@ -191,7 +193,9 @@ class SVI(Generic[M, G]):
     def terms(self, batch: Batch) -> ElboTerms:
         """Return the ELBO terms of a batch, computed under `autocast` if set."""
         with self._autocast(batch.input_ids.device):
-            return self.elbo.terms(self.model, self.guide, batch)
+            if isinstance(self.elbo, MeanFieldELBO):
+                return self.elbo.terms(self.model, self.guide, batch)
+            return loss_alone(self.elbo, self.model, self.guide, batch)
 
     def backward(self, terms: ElboTerms, share: float) -> None:
         """Add the gradients of one micro-batch with the share `share` of the step's rows.

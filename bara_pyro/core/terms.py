@@ -6,11 +6,15 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
+from pyro.infer import Trace_ELBO
+from pyro.poutine import trace
 from torch import Tensor
 
+from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.latents import Site
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.errors import TrainingError
+from bara_pyro.data.types import Batch
+from bara_pyro.errors import ConfigError, TrainingError
 
 FLOAT64_SUM = 1_000_000  # more values than this are summed in float64: float32 would lose needed digits
 
@@ -45,6 +49,30 @@ def mean_terms(terms: list[ElboTerms]) -> ElboTerms:
         nll=torch.stack([t.nll for t in terms]).mean(),
         kl={site: torch.stack([t.kl[site] for t in terms]).mean() for site in terms[0].kl},
         extra={site: torch.stack([t.extra[site] for t in terms]).mean() for site in terms[0].extra},
+    )
+
+
+def loss_alone(elbo: Trace_ELBO, model: AdaptedLM, guide: SiteGuide, batch: Batch) -> ElboTerms:
+    """Return the loss of one of Pyro's ELBOs without its parts: `nll` is NaN, and `kl` is empty.
+
+    Raises:
+        ConfigError: the guide belongs to another model, or a parameter lies in Pyro's store.
+    """
+    guide.check(model)
+    with trace(param_only=True) as seen:
+        loss = elbo.differentiable_loss(model, guide, batch)
+    own = {id(value) for module in (model, guide) for value in module.parameters()}
+    for name, node in seen.trace.nodes.items():
+        if node["type"] == "param" and id(node["value"]) not in own:
+            raise stored(name, guide)
+    return ElboTerms(loss, torch.full_like(loss, torch.nan), {})
+
+
+def stored(name: str, guide: SiteGuide) -> ConfigError:
+    """Return the error for a parameter of model or guide that lies in Pyro's store."""
+    return ConfigError(
+        f"{type(guide).__name__} or its model uses pyro.param({name!r}), which this SVI cannot train: make "
+        "it an nn.Parameter, or fit with pyro.infer.SVI."
     )
 
 

@@ -1,5 +1,6 @@
 """Pyro's own SVI on the same model and guide: the same training, through the parameter store."""
 
+import math
 from collections.abc import Callable
 
 import pyro
@@ -7,12 +8,13 @@ import pytest
 import torch
 from core_cases import backbone, bara_pair, make_batch, randomise
 from pyro.infer import SVI as STOCK
-from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
+from pyro.infer import RenyiELBO, Trace_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO
 from torch.testing import assert_close
 
 from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.optimizers import parameters
 from bara_pyro.core.svi import SVI
+from bara_pyro.errors import ConfigError
 from bara_pyro.guides.contextual import ContextualGuide
 from bara_pyro.guides.fvae import FVAEGuide
 from bara_pyro.guides.normal import NormalGuide
@@ -71,6 +73,73 @@ def test_same_draws_same_path(form: str) -> None:
         moved = (value - start[name]).abs()
         rows = moved[batch.answer_ids] if name == "model.adapters.lm_head.lora_B" else moved
         assert (rows > 0).all(), name  # all of it was trained
+
+
+@pytest.mark.parametrize("elbo", [TraceMeanField_ELBO, MeanFieldELBO])
+@pytest.mark.parametrize("form", ["additive", "gate"])
+def test_an_elbo_as_a_loss_module_with_a_torch_optimiser(form: str, elbo: type) -> None:
+    """`TraceMeanField_ELBO()(model, guide)` has the loss and the parameters of this package's bound."""
+    batch, pair = make_batch(), fresh(form)
+    module = elbo()(*pair)
+    assert {*module.parameters()} == {*parameters(*pair)}
+    optim = torch.optim.Adam(module.parameters(), lr=0.02)
+    losses = []
+    for step in range(60):
+        pyro.set_rng_seed(step)
+        loss = module(batch)
+        pyro.set_rng_seed(step)
+        with torch.no_grad():
+            assert_close(loss, MeanFieldELBO().terms(*pair, batch).loss, rtol=1e-5, atol=0)
+        optim.zero_grad()
+        loss.backward()
+        optim.step()
+        losses.append(loss.item())
+    assert sum(losses[-10:]) < sum(losses[:10])
+
+
+@pytest.mark.parametrize("form", ["additive", "gate"])
+def test_an_elbo_of_pyros_in_our_svi_takes_the_same_steps(form: str) -> None:
+    parts = [make_batch(choose=rows) for rows in ([0], [1, 2, 3])]
+    paths, ends = [], []
+    for elbo in (MeanFieldELBO(), TraceMeanField_ELBO()):
+        pair = fresh(form)
+        svi = SVI(*pair, torch.optim.SGD(parameters(*pair), lr=0.1), elbo, clip_norm=0.5)
+        pyro.set_rng_seed(1)
+        paths.append([svi.step(*parts) for _ in range(10)])
+        ends.append(named(pair))
+    assert paths[0] == pytest.approx(paths[1], rel=1e-5)
+    for name, value in ends[0].items():
+        assert_close(value, ends[1][name], rtol=0, atol=1e-5, msg=name)
+    assert svi.last.keys() == {"loss", "nll", "grad_norm"}
+    assert math.isnan(svi.last["nll"])
+    assert svi.last["loss"] * N == pytest.approx(paths[1][-1])
+
+
+def test_the_one_draw_elbo_of_pyro_in_our_svi_estimates_the_same_bound() -> None:
+    batch, pair = make_batch(), fresh("gate")
+    optim = torch.optim.Adam(parameters(*pair), lr=0.02)
+    drawn = []
+    for elbo in (MeanFieldELBO(), Trace_ELBO()):
+        svi = SVI(*pair, optim, elbo)
+        pyro.set_rng_seed(2)
+        drawn.append(torch.tensor([svi.evaluate_loss(batch) for _ in range(200)]))
+    errors = [values.std() / len(values) ** 0.5 for values in drawn]
+    assert (drawn[0].mean() - drawn[1].mean()).abs() < 4 * (errors[0] ** 2 + errors[1] ** 2) ** 0.5
+    assert drawn[1].std() > 2 * drawn[0].std()  # its KL is estimated from the draw
+    before = drawn[1].mean()
+    for _ in range(60):
+        svi.step(batch)
+    assert sum(svi.evaluate_loss(batch) for _ in range(50)) / 50 < before
+
+
+@pytest.mark.parametrize("elbo", [RenyiELBO, TraceGraph_ELBO])
+def test_other_elbos_of_pyros_work_in_its_svi_only(elbo: type) -> None:
+    pair = fresh("gate")
+    assert math.isfinite(STOCK(*pair, pyro.optim.Adam({"lr": 0.01}), elbo()).step(make_batch()))
+    with pytest.raises(ConfigError, match=f"The loss is a {elbo.__name__}"):
+        SVI(*pair, torch.optim.Adam(parameters(*pair)), elbo())
+    with pytest.raises(AttributeError, match="differentiable_loss"):
+        elbo()(*pair)(make_batch())
 
 
 @pytest.mark.slow

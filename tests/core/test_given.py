@@ -10,7 +10,7 @@ import torch
 from core_cases import ANSWERS, CONFIGS, backbone, bara_pair, lora_pair, make_batch, make_lm
 from pyro import distributions as dist
 from pyro.distributions import TorchDistribution
-from pyro.infer import Predictive, Trace_ELBO, TraceMeanField_ELBO
+from pyro.infer import Predictive, RenyiELBO, Trace_ELBO, TraceMeanField_ELBO
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
@@ -137,6 +137,11 @@ def test_distributions_of_a_guide_that_would_train_another_bound(kind: type[Weib
     model = BaRA(backbone(), num_data=4, latent="phi")
     with pytest.raises(ConfigError, match=said):
         MeanFieldELBO().terms(model, kind(model), make_batch())
+    guide = kind(model)
+    for elbo in (TraceMeanField_ELBO(), Trace_ELBO()):
+        pyro.clear_param_store()
+        with pytest.raises(ConfigError, match=said):
+            SVI(model, guide, adamw(model, guide, lr=1e-3), elbo).step(make_batch())
     pyro.clear_param_store()
 
 
@@ -174,8 +179,8 @@ def test_inference_is_told_what_it_can_use() -> None:
     for optim, how, said in (
         (pyro.optim.Adam({"lr": 1e-3}), {}, "pass a torch optimiser"),
         (half, {}, "has no parameters of the WeibullGuide"),
-        (whole, {"loss": TraceMeanField_ELBO()}, r"pass a bp\.MeanFieldELBO"),
-        (whole, {"loss": Trace_ELBO()}, r"pass a bp\.MeanFieldELBO"),
+        (whole, {"loss": RenyiELBO()}, r"The loss is a RenyiELBO: see docs/swap\.md"),
+        (whole, {"loss": "elbo"}, r"The loss is a str: see docs/swap\.md"),
         (whole, {"clip_norm": -1.0}, "clip_norm=-1.0 must be above 0"),
         (whole, {"clip_norm": float("nan")}, "clip_norm=nan must be above 0"),
     ):
