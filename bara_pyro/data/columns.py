@@ -45,7 +45,11 @@ def find_columns(
     for kind in KINDS:
         # A second text is read as context only of a question; beside a text to classify it may be anything.
         applies = kind != "context" or is_question(chosen.get("text", ""))
-        if applies and kind not in chosen and (name := _usual(kind, there, tuple(chosen.values()), place)):
+        if not applies or kind in chosen:
+            continue
+        # With another text the predictions look wrong; with another answer they look right.
+        only = answers and kind == "label"
+        if name := _usual(kind, there, tuple(chosen.values()), place, only=only):
             chosen[kind] = name
     for kind in ("text", "choices", "context"):
         if "label" in chosen and chosen.get(kind) == chosen["label"]:
@@ -92,10 +96,14 @@ def columns_note(columns: Columns) -> str:
     return "columns read: " + ", ".join(named)
 
 
-def _usual(kind: str, there: Sequence[str], taken: Sequence[str], place: str = "") -> str | None:
-    """Return the column with the first usual name; refuse two spellings of the same name."""
-    for usual in KINDS[kind].usual:
-        matches = [name for name in there if name not in taken and _bare(name) == _bare(usual)]
+def _usual(
+    kind: str, there: Sequence[str], taken: Sequence[str], place: str = "", *, only: bool = False
+) -> str | None:
+    """Return the column with the first usual name; refuse two spellings of it, or if `only` any two."""
+    names = KINDS[kind].usual
+    for usual in (names,) if only else ((name,) for name in names):
+        known = {_bare(name) for name in usual}
+        matches = [name for name in there if name not in taken and _bare(name) in known]
         if len(matches) > 1:
             raise DataError(
                 f"{place} has two columns that may hold {KINDS[kind].holds}, {matches[0]!r} and "

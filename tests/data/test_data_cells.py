@@ -204,6 +204,19 @@ def test_columns_that_could_both_be_meant_are_refused_until_one_is_named(twin: s
     assert all(text.startswith("b") for text in texts)
 
 
+@pytest.mark.parametrize("names", [("label", "answer"), ("category", "Label"), ("topic", "sentiment")])
+def test_two_columns_of_answers_are_refused_until_one_is_named(names: tuple[str, str]) -> None:
+    """Their order says nothing of which is meant."""
+    first, second = names
+    rows = [{"text": a, first: label, second: f"not {label}"} for a, _, label in TEXTS]
+    with pytest.raises(DataError, match=rf"two columns .*'{first}' and '{second}': .*--label-column"):
+        task_from_rows(rows)
+    task = task_from_rows(rows, label_column=first)
+    assert task.names == tuple(sorted({label for *_, label in TEXTS}))
+    asked = [{"text": "a", "gold": "bad", "target": "good"}]  # new rows need no answer
+    assert [row.context for row in load_questions(asked, task)] == ["a"]
+
+
 def test_two_columns_of_ids_are_refused() -> None:
     with pytest.raises(DataError, match="'id' and in 'ID'"):
         task_from_rows([row | {"id": i, "ID": -i} for i, row in enumerate(ROWS)])
