@@ -21,6 +21,7 @@ from typing import Unpack
 import pyro
 import torch
 from pyro import poutine
+from pyro.distributions import validation_enabled
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -104,7 +105,8 @@ class AdaLoRA(AdaptedLM):
     def global_latents(self, batch: Batch) -> Sequence[None]:
         """Add the orthogonality factor of all adapters."""
         if self.orth_weight:
-            with poutine.scale(scale=self.num_data * self.orth_weight):
+            # Validation would read the value from the device, which a captured step cannot.
+            with poutine.scale(scale=self.num_data * self.orth_weight), validation_enabled(False):
                 pyro.factor(ORTHOGONALITY, -self.orthogonality())
         return super().global_latents(batch)
 

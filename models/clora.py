@@ -90,6 +90,6 @@ class CLoRA(AdaptedLM):
 
     def global_latents(self, batch: Batch) -> Sequence[Prior]:
         """Return the prior that all layers share; nothing is sampled here."""
-        scale = torch.tensor(self.prior_scale, device=self.backbone.device)
+        scale = torch.full((), self.prior_scale, device=self.backbone.device)
         prior = Prior(Normal(torch.zeros_like(scale), scale, validate_args=False), self.beta)
         return [prior] * len(self.targets)

@@ -14,7 +14,6 @@ from functools import cached_property, partial
 from typing import NamedTuple, Unpack
 
 import pyro
-import torch
 from pyro.distributions import Bernoulli, Normal
 from torch import Tensor
 from torch.nn import functional as F
@@ -146,7 +145,7 @@ class GaussianLoRA(AdaptedLM):
         if weight not in self.weights:
             return None
         mean = getattr(adapter, weight)
-        scale = torch.as_tensor(self.prior_scale, dtype=mean.dtype, device=mean.device)
+        scale = mean.new_full((), self.prior_scale)  # filled on the device, which a captured step needs
         prior = Normal(-mean, scale, validate_args=False).to_event(2)
         site = adapter.target.site(weight)
         return by_draw(site, pyro.sample(site, prior), prior)

@@ -92,7 +92,8 @@ class VBLL(AdaptedLM):
         self.prior_scale = prior_scale
         self.beta = beta
         self.width = backbone.lm.get_output_embeddings().weight.shape[1]
-        self.tokens = frozen(torch.full((answers,), NONE, device=backbone.device))
+        # On the CPU even if the weights are not: every step reads it, and a GPU would have to synchronise.
+        self.tokens = frozen(torch.full((answers,), NONE))
 
     @cached_property
     def latents(self) -> Latents:
@@ -106,7 +107,7 @@ class VBLL(AdaptedLM):
         """
         places = self.places(batch.answer_ids)
         counted = torch.zeros(self.answers, dtype=torch.bool, device=places.device)
-        counted[places] = True
+        counted.index_fill_(0, places, True)
         zero = torch.zeros((), device=places.device)
         prior = Normal(zero, zero + self.prior_scale, validate_args=False)
         with (
@@ -127,13 +128,14 @@ class VBLL(AdaptedLM):
             ConfigError: there are more answers than rows, or no unused row is left for a new answer.
         """
         known = read(self, "tokens")
-        if not bool((known != NONE).any()):
+        if max(known.tolist()) == NONE:
             if len(answer_ids) > self.answers:
                 raise ConfigError(
                     f"The task has {len(answer_ids)} answers, but the last layer has rows for only "
                     f"{self.answers}: set method.answers={len(answer_ids)}."
                 )
-            return torch.arange(len(answer_ids), device=known.device)
+            return torch.arange(len(answer_ids), device=answer_ids.device)
+        known = known.to(answer_ids.device)
         same = known == answer_ids.unsqueeze(-1)
         matched, places = same.any(-1), same.int().argmax(-1)
         spare = (known == NONE).nonzero()[:, 0]

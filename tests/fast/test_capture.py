@@ -2,15 +2,20 @@
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
+from pathlib import Path
 
 import pytest
 import torch
-from core_cases import bara_pair, lora_pair, make_batch, trainer
+from app_cases import save_backbone
+from core_cases import backbone as tiny
+from core_cases import bara_pair, lora_pair, make_batch, randomise, trainer
 from pyro import poutine
-from torch import Tensor
+from torch import Tensor, distributed
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -34,8 +39,16 @@ from bara_pyro.fast.capture import (
     replaying,
     widened,
 )
+from bara_pyro.fast.prefix import Prefix
+from bara_pyro.lm.loading import load_backbone
+from bara_pyro.methods import METHODS, build, method_config
+from bara_pyro.processes import Ranks
+from bara_pyro.runs.sections import TrainConfig
 
 STEPS = 12
+EAGER = ("ensemble", "ensemble_temperature", "ivon")  # several members or draws a step
+TWO_STEPS = ("blob", "clora", "scalabl")  # as published, with a second step on the KL
+ONE_TOKEN = ("laplace", "vbll", "polar_vbll")
 # What would wait for a GPU: no CUDA graph can hold that.
 WAITS = {"_local_scalar_dense", "item", "nonzero", "masked_select", "equal", "randperm"}
 
@@ -135,19 +148,45 @@ def same(first: list[list[Tensor]], second: list[list[Tensor]]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(chain(*first), chain(*second), strict=True))
 
 
+def of_method(name: str, likelihood: type = bp.AnswerLikelihood, **settings: object) -> SVI:
+    """The inference of a registered method with its preset settings, its B away from 0."""
+    if name == "ivon":
+        pytest.importorskip("ivon", reason="needs an extra of this package")
+    torch.manual_seed(5)
+    config = method_config({"name": name, **settings})
+    model, guide = build(config, tiny(), 4, {"r": 3, "likelihood": likelihood()})
+    return METHODS[name].svi(randomise(model), guide, TrainConfig(steps=STEPS, batch_size=4), config)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("likelihood", [bp.AnswerLikelihood, bp.CompletionLikelihood])
-@pytest.mark.parametrize("name", ["lora", "additive", "gate"])
+@pytest.mark.parametrize("name", [name for name in METHODS if name not in EAGER])
 def test_replays_have_the_bits_of_eager_steps(name: str, likelihood: type) -> None:
+    if likelihood is bp.CompletionLikelihood and name in ONE_TOKEN:
+        pytest.skip(f"{name} needs answers of one token")
     batches = questions if likelihood is bp.AnswerLikelihood else replies
-    plain = trained(eager(make(name, likelihood=likelihood())), batches)
+    plain = trained(eager(of_method(name, likelihood)), batches)
     record = Traced()
-    svi = captured(make(name, likelihood=likelihood()), record)
+    svi = captured(of_method(name, likelihood), record)
     assert same(plain, trained(svi, batches))
     assert not same(plain[:1], plain[1:2])
     assert len(svi.replayed.recordings) == 1
     assert not svi.replayed.eager
     assert not record.waits
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [*((name, {}) for name in EAGER), *((name, {"recipe": "reproduction"}) for name in TWO_STEPS)],
+)
+def test_methods_with_a_training_scheme_of_their_own_run_eagerly(name: str, settings: dict) -> None:
+    plain, svi = eager(of_method(name, **settings)), captured(of_method(name, **settings), Again())
+    reason = f"{type(svi).__name__} computes gradients differently"
+    assert svi.replayed.misfit(questions(0)) == reason
+    with pytest.warns(UserWarning, match=reason) as said:
+        assert same(trained(plain, questions, 2), trained(svi, questions, 2))
+    assert len(said) == 1
+    assert not svi.replayed.recordings
 
 
 class Again:
@@ -306,6 +345,67 @@ def test_micro_batches_run_eagerly() -> None:
     svi = captured(make("lora"), Again())
     with pytest.warns(UserWarning, match="micro-batches share a step"):
         svi.step(questions(0), questions(1))
+
+
+@contextmanager
+def process_group(folder: Path) -> Iterator[None]:
+    """A group of this process alone."""
+    distributed.init_process_group("gloo", init_method=f"file://{folder / 'group'}", rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        distributed.destroy_process_group()
+
+
+def test_several_processes_share_an_eager_step(tmp_path: Path) -> None:
+    svi, plain = captured(make("gate"), Again()), eager(make("gate"))
+    svi.ranks = plain.ranks = Ranks()
+    with process_group(tmp_path), pytest.warns(UserWarning, match="several processes"):
+        assert same(trained(plain, questions, 2), trained(svi, questions, 2))
+    assert not svi.replayed.recordings
+
+
+def test_a_model_on_several_devices_runs_eagerly() -> None:
+    """As `device_map` spreads it: a weight claims to be on a GPU."""
+    svi = captured(make("lora"), Again())
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        svi.parameters.append(torch.empty(2, device="cuda:0"))
+    assert svi.replayed.misfit(questions(0)) == "the model is spread over several devices"
+
+
+def test_cached_states_of_the_lowest_layers_run_eagerly() -> None:
+    upper = {"target_modules": r".*\.1\..*q_proj|lm_head"}
+    svi, plain = captured(make("gate", **upper), Again()), eager(make("gate", **upper))
+    with pytest.warns(UserWarning, match="lowest layers, which have no adapter, are cached") as said:
+        assert same(trained(plain, questions, 2), trained(svi, questions, 2))
+    assert len(said) == 1
+
+
+def test_rows_that_continue_a_prefix_run_eagerly() -> None:
+    svi, batch = captured(make("lora"), Again()), questions(0)
+    lm = svi.model.backbone.lm
+    with torch.no_grad():
+        read = lm.model(input_ids=batch.input_ids[:1, :2], use_cache=True).past_key_values
+    layers = tuple((layer.keys, layer.values) for layer in read.layers)
+    continued = replace(batch, past=Prefix(layers, torch.ones(1, 2, dtype=torch.bool)))
+    assert svi.replayed.misfit(continued) == "the rows continue a common prefix"
+    assert svi.replayed.misfit(batch) is None
+
+
+def test_a_quantised_model_runs_eagerly(tmp_path: Path) -> None:
+    pytest.importorskip("torchao", reason="quantises the weights")
+    save_backbone(tmp_path)
+    pairs = []
+    for _ in range(2):
+        torch.manual_seed(5)
+        model = bp.models.LoRA(load_backbone(str(tmp_path), dtype="int8"), 4, r=3)
+        pairs.append(trainer((model, bp.guides.DeltaGuide(model))))
+    svi, plain = captured(pairs[0], Again()), eager(pairs[1])
+    batch = replace(questions(0), input_ids=questions(0).input_ids % 8, answer_ids=torch.tensor([2, 3, 4]))
+    with pytest.warns(UserWarning, match="the language model is quantised"):
+        svi.step(batch)
+    plain.step(batch)
+    assert svi.last == plain.last
 
 
 def test_a_method_with_gradients_of_its_own_runs_eagerly() -> None:

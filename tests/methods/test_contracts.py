@@ -65,7 +65,8 @@ def test_published_parameter_counts(method: str, settings: dict[str, int], count
     assert sum(map(count_parameters, pair)) == count
     values = [p for module in pair for p in module.parameters()]
     assert sum(p.numel() for p in values if not p.requires_grad) == FROZEN.get(method, 0)
-    assert all(p.is_meta for p in values if p.ndim)  # nothing is allocated; the switch stays on the CPU
+    # Nothing is allocated; a switch and the tokens of five answers stay on the CPU.
+    assert all(p.is_meta for p in values if p.numel() > 5)
 
 
 def test_counts_by_hand_are_the_published_ones_less_what_is_never_used() -> None:
