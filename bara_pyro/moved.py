@@ -30,6 +30,7 @@ MOVED = {
     "bara_pyro.reward": "bara_pyro.extras.replies.reward",
     "bara_pyro.runs.acquire": "bara_pyro.extras.active.acquire",
     "bara_pyro.runs.export": "bara_pyro.extras.hub.export",
+    "bara_pyro.runs.rehearsal": "bara_pyro.runs.split_half",
     "bara_pyro.runs.trainer": "bara_pyro.extras.hub.trainer",
     "bara_pyro.sandbox": "bara_pyro.extras.replies.sandbox",
     "bara_pyro.serving": "bara_pyro.extras.serve.http",

@@ -14,7 +14,8 @@ from bara_pyro.runs.evaluate import evaluate_system
 from bara_pyro.runs.launched import processes, rank
 from bara_pyro.runs.manifest import check_kept, check_run, how_to_resume, is_run
 from bara_pyro.runs.ownership import clear, discard
-from bara_pyro.runs.rehearsal import (
+from bara_pyro.runs.resumed import build_run
+from bara_pyro.runs.split_half import (
     RATES,
     best_rate,
     check_rehearsal,
@@ -23,7 +24,6 @@ from bara_pyro.runs.rehearsal import (
     rehearsal_steps,
     steps_wanted,
 )
-from bara_pyro.runs.resumed import build_run
 from bara_pyro.runs.steps import check_shares, train_seconds
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train as fit

@@ -45,7 +45,8 @@ from bara_pyro.runs.manifest import (
 )
 from bara_pyro.runs.own_rows import check_own_rows
 from bara_pyro.runs.ownership import discard
-from bara_pyro.runs.rehearsal import (
+from bara_pyro.runs.resumed import check_same_settings
+from bara_pyro.runs.split_half import (
     best_rate,
     check_rehearsal,
     fit_rehearsed,
@@ -55,7 +56,6 @@ from bara_pyro.runs.rehearsal import (
     steps_wanted,
     write_rehearsed,
 )
-from bara_pyro.runs.resumed import check_same_settings
 from bara_pyro.runs.steps import OnStep, check_shares, fit_steps, train_seconds
 from bara_pyro.runs.system import System
 from bara_pyro.untrusted.files import check_name, read_json

@@ -17,7 +17,7 @@ from bara_pyro.data import EncodedSplit
 from bara_pyro.diagnostics.context import Options, look
 from bara_pyro.diagnostics.inspection import run_facts
 from bara_pyro.errors import ConfigError, TrainingError
-from bara_pyro.runs import rehearsal
+from bara_pyro.runs import split_half
 from bara_pyro.runs.by_rows import for_rows
 from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.folder import load_system
@@ -49,7 +49,7 @@ def right(monkeypatch: pytest.MonkeyPatch) -> tuple[list[float], list[float]]:
             .expand(samples, -1, -1)
         )
 
-    monkeypatch.setattr(rehearsal, "draw", draw)
+    monkeypatch.setattr(split_half, "draw", draw)
     return probabilities, rates
 
 
@@ -61,7 +61,7 @@ def test_clearly_lower_is_a_paired_comparison_with_its_standard_error() -> None:
     error = float(sem(noise.numpy(), ddof=0))
     for errors, lower in ((0.9, False), (1.1, True), (-1.1, False)):
         gains = noise - noise.mean() + errors * error
-        assert rehearsal.clearly_lower(losses, losses + gains, rows) is lower
+        assert split_half.clearly_lower(losses, losses + gains, rows) is lower
 
 
 def test_rows_of_one_group_count_as_one() -> None:
@@ -70,10 +70,10 @@ def test_rows_of_one_group_count_as_one() -> None:
     alone, copied = [[row] for row in range(5)], [[row, row + 5, row + 10] for row in range(5)]
     for shift, lower in ((0.0, True), (-0.2, False)):
         one, three = gains + shift, (gains + shift).repeat(3)
-        assert rehearsal.clearly_lower(-one, torch.zeros(5), alone) is lower
-        assert rehearsal.clearly_lower(-three, torch.zeros(15), copied) is lower
+        assert split_half.clearly_lower(-one, torch.zeros(5), alone) is lower
+        assert split_half.clearly_lower(-three, torch.zeros(15), copied) is lower
     # As independent rows the copies would be clear.
-    assert rehearsal.clearly_lower(-three, torch.zeros(15), [[row] for row in range(15)])
+    assert split_half.clearly_lower(-three, torch.zeros(15), [[row] for row in range(15)])
 
 
 @pytest.mark.parametrize("best", range(3))
@@ -97,7 +97,7 @@ def test_the_run_takes_the_rate_of_the_best_fit(
     assert fitted["calibrated_lr"] == pytest.approx(TRIED[best])
     assert fitted["calibrated_nll_1"] == pytest.approx(-math.log(0.9))
     # The same run as one with that rate, but for the temperature, which is 1 here.
-    given = {"train.find_lr": False, "train.lr": LR * rehearsal.RATES[best], "adapter.calibrated": False}
+    given = {"train.find_lr": False, "train.lr": LR * split_half.RATES[best], "adapter.calibrated": False}
     same = build_system(config(tmp_path, **given))
     train(same, tmp_path / "given")
     ours, theirs = (load_file(tmp_path / name / "adapter_model.safetensors") for name in ("run", "given"))
@@ -160,7 +160,7 @@ def test_a_higher_rate_must_be_clearly_better(
         probs = torch.full((len(rows), 2), 1 - sure, dtype=torch.float64)
         return probs.scatter(1, chosen[:, None], sure).log().expand(samples, -1, -1)
 
-    monkeypatch.setattr(rehearsal, "draw", draw)
+    monkeypatch.setattr(split_half, "draw", draw)
     train(build_system(config(tmp_path)), tmp_path / "run")
     stored = read_json(tmp_path / "run" / "rehearsal.json")["tried"]
     assert stored[1]["loss"] < stored[0]["loss"]
@@ -175,9 +175,9 @@ def test_rates_of_another_version_are_tried_anew(
     right[0][:] = [0.9, 0.6, 0.6]
     system = build_system(config(tmp_path))
     train(system, tmp_path / "run")
-    assert rehearsal.next_fit(system, tmp_path / "run") is None
-    monkeypatch.setattr(rehearsal, "RATES", (0.5, 1.6, 5.0))
-    assert rehearsal.next_fit(system, tmp_path / "run") == (STEPS, 0)
+    assert split_half.next_fit(system, tmp_path / "run") is None
+    monkeypatch.setattr(split_half, "RATES", (0.5, 1.6, 5.0))
+    assert split_half.next_fit(system, tmp_path / "run") == (STEPS, 0)
 
 
 @pytest.mark.parametrize("diverging", [0, 2])
@@ -216,8 +216,8 @@ def test_rows_that_changed_are_tried_anew(tmp_path: Path, right: tuple[list[floa
         train(build_system(config(tmp_path)), tmp_path / "run", on_step=stop)
     write_rows(tmp_path / "rows.jsonl", [row | {"id": f"new {row['id']}"} for row in questions()])
     system = build_system(config(tmp_path))
-    assert rehearsal.losses_of_rates(system, tmp_path / "run") == []
-    assert rehearsal.next_fit(system, tmp_path / "run") == (STEPS, 0)
+    assert split_half.losses_of_rates(system, tmp_path / "run") == []
+    assert split_half.next_fit(system, tmp_path / "run") == (STEPS, 0)
 
 
 @pytest.mark.parametrize(

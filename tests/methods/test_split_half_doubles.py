@@ -16,7 +16,7 @@ from bara_pyro.diagnostics.context import Options, look
 from bara_pyro.diagnostics.inspection import run_facts
 from bara_pyro.errors import DataError
 from bara_pyro.posthoc.temperature import score_of_log_temperature, too_unsure
-from bara_pyro.runs import rehearsal
+from bara_pyro.runs import split_half
 from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.folder import load_system, stored_step
 from bara_pyro.runs.resumed import resumed
@@ -46,7 +46,7 @@ def says(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         probs = torch.where((labels == 0)[:, None], probs, probs.flip(-1))
         return probs.double().log().expand(samples, -1, -1)
 
-    monkeypatch.setattr(rehearsal, "draw", draw)
+    monkeypatch.setattr(split_half, "draw", draw)
     return told
 
 

@@ -26,7 +26,7 @@ from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.ownership import clear
-from bara_pyro.runs.rehearsal import DRAWS, SPREAD, fit_rehearsed, rehearsal_of
+from bara_pyro.runs.split_half import DRAWS, SPREAD, fit_rehearsed, rehearsal_of
 from bara_pyro.runs.steps import train_seconds
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train
