@@ -10,6 +10,7 @@ from bara_pyro.data.reply_tasks import ReplyTask
 from bara_pyro.data.tables import Data
 from bara_pyro.errors import ConfigError
 from bara_pyro.lm.backbone import Backbone
+from bara_pyro.moved import warn_renamed
 from bara_pyro.runs.assignments import by_key
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import evaluate_system
@@ -36,6 +37,7 @@ def train(
     out: str | Path,
     resume: bool = False,
     on_step: OnStep | None = None,
+    on_split_half: OnStep | None = None,
     on_rehearsal: OnStep | None = None,
     **settings: object,
 ) -> System:
@@ -53,7 +55,8 @@ def train(
         resume: continue the run in `out` from its last checkpoint; a finished run is only loaded. The run
             keeps its settings: you need not repeat them, and other values are refused.
         on_step: called after each step with the number of steps done and the parts of the loss.
-        on_rehearsal: the same for the steps of split-half calibration, with `calibrated=True`.
+        on_split_half: the same for the steps of split-half calibration, with `calibrated=True`.
+        on_rehearsal: old name of `on_split_half`.
         settings: all other settings, by the name of the command-line option (`lr=1e-4` for `--lr 1e-4`) or by
             dotted key.
 
@@ -83,6 +86,9 @@ def train(
         >>> again.task.names
         ('summer', 'winter')
     """
+    if on_rehearsal is not None:
+        warn_renamed("on_rehearsal", "on_split_half")
+        on_split_half = on_rehearsal
     check_free(Path(out), resume)
     typed = ({} if method is None else {"method": method}) | by_key(settings)
     for key, argument in ARGUMENTS.items():
@@ -117,7 +123,7 @@ def train(
         config = load_config(overrides=typed)
     rows = None if isinstance(task, str | Path | None) else rows_given(config, task, typed.keys())
     run = build_run(started, config, backbone, rows)
-    fit(run, Path(out), resume=resume, on_step=on_step, on_rehearsal=on_rehearsal)
+    fit(run, Path(out), resume=resume, on_step=on_step, on_split_half=on_split_half)
     return run
 
 

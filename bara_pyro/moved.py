@@ -49,6 +49,14 @@ RENAMED = {
     "bara_pyro.extras.serve.http.app": {"Limits": "ServerLimits"},
     "bara_pyro.microworld": {"load_task": "micro_task"},
     "bara_pyro.report": {"Scale": "ColourScale"},
+    "bara_pyro.runs.split_half": {
+        "check_rehearsal": "check_split_half",
+        "fit_rehearsed": "fit_split_half",
+        "rehearsal_of": "split_half_system",
+        "rehearsal_steps": "split_half_steps",
+        "rehearsed_steps": "calibrated_steps",
+        "write_rehearsed": "write_split_half",
+    },
 }
 """Module -> old name -> new name, with the new module if the object moved."""
 KEPT = {"bara_pyro.peft"}
@@ -95,6 +103,12 @@ def old_names(module: str) -> Callable[[str], Any]:
         return getattr(import_module(place or module), attribute)
 
     return load
+
+
+def warn_renamed(old: str, new: str) -> None:
+    """Warn the caller of a function or property that it, or an argument of it, has a new name."""
+    sentence = f"{old} is now {new}: the old name goes with the next version."
+    warnings.warn(sentence, DeprecationWarning, stacklevel=3)
 
 
 def find_moved() -> None:

@@ -18,10 +18,10 @@ from bara_pyro.runs.resumed import build_run
 from bara_pyro.runs.split_half import (
     RATES,
     best_rate,
-    check_rehearsal,
+    check_split_half,
     halves_of,
     rate_of,
-    rehearsal_steps,
+    split_half_steps,
     steps_wanted,
 )
 from bara_pyro.runs.steps import check_shares, train_seconds
@@ -47,7 +47,7 @@ def train_and_show(out: Path, config: RunConfig, *, started: RunConfig | None = 
     with progress(doing, None) if doing else nullcontext() as advance:
         system = build_run(started, config, on_rows=advance if streaming else None)
     if system.config.adapter.calibrated and not resume:
-        check_rehearsal(system)  # before the progress bar announces it
+        check_split_half(system)  # before the progress bar announces it
     say_notes(system.task.notes)
     if not resume and not rank():
         with claimed(out):
@@ -106,7 +106,7 @@ class Stages:
         self._before, self._here, self._last = 0, before, 0
         self._fits = fits
 
-    def rehearsal(self, step: int, parts: dict[str, float]) -> None:
+    def split_half(self, step: int, parts: dict[str, float]) -> None:
         """Show a step of split-half calibration, of which a longer one follows if it was underconfident."""
         if step <= self._last:
             self._before += self._here
@@ -140,11 +140,11 @@ def run(
     before = 0
     if config.adapter.calibrated:
         learnt, scored = map(len, halves_of(system))
-        before = rehearsal_steps(steps, learnt, learnt + scored)
+        before = split_half_steps(steps, learnt, learnt + scored)
     fits = len(RATES) if config.train.find_lr else 1
     with progress(f"train {label}", fits * before + steps) as advance:
         stages = Stages(before, steps, advance, fits)
-        fit(system, out, resume=resume, on_rehearsal=stages.rehearsal, on_step=stages.run)
+        fit(system, out, resume=resume, on_split_half=stages.split_half, on_step=stages.run)
     if rank():
         return {}  # the first process evaluates
     if stages.steps > config.train.total_steps:

@@ -312,7 +312,7 @@ def _nearest_to_half(sizes: Sequence[int]) -> set[int]:
     return taken
 
 
-def rehearsed_halves(task: Task, split: EncodedSplit, seed: int) -> tuple[list[int], list[int]]:
+def split_halves(task: Task, split: EncodedSplit, seed: int) -> tuple[list[int], list[int]]:
     """Return the halves of a task's training rows, as indices into the encoded split.
 
     Rows that share a cluster, a text or a passage are in the same half.

@@ -37,7 +37,6 @@ distribution Beta(l, n + 1 - l). For the share of out-of-distribution rows that 
 """
 
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -54,6 +53,7 @@ from bara_pyro.metrics._inputs import (
     check_predictions,
 )
 from bara_pyro.metrics.truth import known_truth
+from bara_pyro.moved import warn_renamed
 from bara_pyro.types import SetScore
 
 
@@ -86,8 +86,7 @@ class PredictionSets:
     @property
     def law(self) -> tuple[int, int]:
         """Old name of `coverage_beta`."""
-        sentence = "law is now coverage_beta: the old name goes with the next version."
-        warnings.warn(sentence, DeprecationWarning, stacklevel=2)
+        warn_renamed("law", "coverage_beta")
         return self.coverage_beta
 
 

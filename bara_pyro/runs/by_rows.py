@@ -13,7 +13,7 @@ PASSES, MANY_ROWS, REPLY_PASSES = (10, 20), 640, 2
 FEWEST_STEPS, MOST_STEPS = 100, 6000
 # Split-half calibration needs at least so many rows, and so many held out: fewer say less about the
 # temperature than its prior does (docs/calibrated.md). By default it is used below MANY_ROWS.
-REHEARSED_ROWS, ASKED_ROWS = 20, 10
+SPLIT_HALF_ROWS, ASKED_ROWS = 20, 10
 
 
 def for_rows(config: RunConfig, rows: int, held_out: int | None = None) -> RunConfig:
@@ -28,7 +28,7 @@ def for_rows(config: RunConfig, rows: int, held_out: int | None = None) -> RunCo
         ConfigError: `may_double` or `find_lr` is set without split-half calibration, or both are set.
     """
     config = config.model_copy(update={"method": config.method.for_rows(rows)})
-    if _rehearsed_by_default(config, rows) and (held_out is None or held_out >= ASKED_ROWS):
+    if _calibrated_by_default(config, rows) and (held_out is None or held_out >= ASKED_ROWS):
         config = calibrated(config, True)
     c = config.train
     for name in ("may_double", "find_lr"):
@@ -66,25 +66,25 @@ def calibrated(config: RunConfig, value: bool | None) -> RunConfig:
     return config.model_copy(update={"adapter": config.adapter.model_copy(update={"calibrated": value})})
 
 
-def may_rehearse(config: RunConfig, rows: int) -> bool:
+def may_calibrate(config: RunConfig, rows: int) -> bool:
     """Return whether this many rows are calibrated, provided that enough of them can be held out."""
-    return bool(config.adapter.calibrated) or _rehearsed_by_default(config, rows)
+    return bool(config.adapter.calibrated) or _calibrated_by_default(config, rows)
 
 
-def _rehearsed_by_default(config: RunConfig, rows: int) -> bool:
+def _calibrated_by_default(config: RunConfig, rows: int) -> bool:
     """Whether this many rows are calibrated if nobody says so; docs/calibrated.md says why."""
     few = METHODS[config.method.name].calibrated and rows < MANY_ROWS
     return (
         config.adapter.calibrated is None
         and config.task.likelihood == "answer"
         and (few or bool(config.train.find_lr))
-        and rows >= REHEARSED_ROWS
+        and rows >= SPLIT_HALF_ROWS
     )
 
 
-def rehearsal_note(config: RunConfig, rows: int, held_out: int) -> list[str]:
+def split_half_note(config: RunConfig, rows: int, held_out: int) -> list[str]:
     """Return a note if split-half calibration comes first, or if the rows do not allow it."""
-    if _rehearsed_by_default(config, rows) and held_out < ASKED_ROWS:
+    if _calibrated_by_default(config, rows) and held_out < ASKED_ROWS:
         return [
             f"no split-half calibration: so many of the {rows} training rows belong together that only "
             f"{held_out} can be held out, and it needs {ASKED_ROWS}"

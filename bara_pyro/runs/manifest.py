@@ -16,15 +16,16 @@ MANIFEST = "manifest.json"
 CONFIG, PEFT_CONFIG = "bara_config.json", "adapter_config.json"
 ADAPTER, GUIDE = "adapter_model.safetensors", "guide.safetensors"
 LOG, FITTED = "train_log.jsonl", "fitted.json"
-# Split-half calibration: folder of the second fit while it is trained, and its stored predictions.
-REHEARSAL, REHEARSED = ".rehearsal", "rehearsal.json"
+# Split-half calibration: folder of the second fit while it is trained, and its stored predictions. Stored
+# runs have these names, which are older than the term.
+SPLIT_HALF_FOLDER, SPLIT_HALF_FILE = ".rehearsal", "rehearsal.json"
 CHECKPOINT = "checkpoint.safetensors"
 START = "start.safetensors"  # A and B of the adapter that a run starts from, kept until its training ends
 METRICS, PREDICTIONS = "metrics.json", "predictions.jsonl"
 PROGRAMS, JUDGED = "programs.jsonl", "judged.jsonl"
 HUB, CARD = "hub", "README.md"  # folder in a run with the upload; its model card
 # Files that training writes; the checkpoint is removed at its end.
-TRAINED = (CONFIG, PEFT_CONFIG, REHEARSED, LOG, FITTED, ADAPTER, GUIDE)
+TRAINED = (CONFIG, PEFT_CONFIG, SPLIT_HALF_FILE, LOG, FITTED, ADAPTER, GUIDE)
 SCORED = (PREDICTIONS, METRICS)
 
 

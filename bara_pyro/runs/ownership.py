@@ -26,9 +26,9 @@ from bara_pyro.runs.manifest import (
     MANIFEST,
     PEFT_CONFIG,
     PROGRAMS,
-    REHEARSAL,
-    REHEARSED,
     SCORED,
+    SPLIT_HALF_FILE,
+    SPLIT_HALF_FOLDER,
     START,
     TRAINED,
     is_run,
@@ -39,14 +39,18 @@ from bara_pyro.runs.manifest import (
     write_manifest,
 )
 from bara_pyro.untrusted.files import first_object, read_json
-from bara_pyro.untrusted.schemas import AdapterFile, FittedFile, RehearsedFile, RunFile, Stored
+from bara_pyro.untrusted.schemas import AdapterFile, FittedFile, RunFile, SplitHalfFile, Stored
 
 logger = logging.getLogger(__name__)
 # Files that grow line by line, which a manifest cannot list meanwhile: they are recognised by the first line.
 GROWING = {PROGRAMS: holds_replies, JUDGED: judged_in}
 # Files of a run that is being trained.
 WEIGHTS = (ADAPTER, GUIDE, CHECKPOINT, START)
-TEXTS: dict[str, type[Stored]] = {PEFT_CONFIG: AdapterFile, REHEARSED: RehearsedFile, FITTED: FittedFile}
+TEXTS: dict[str, type[Stored]] = {
+    PEFT_CONFIG: AdapterFile,
+    SPLIT_HALF_FILE: SplitHalfFile,
+    FITTED: FittedFile,
+}
 
 
 def owned(folder: Path) -> set[str]:
@@ -114,7 +118,7 @@ def clear(folder: Path, besides: Collection[str] = ()) -> bool:
     for place in sorted(folder.iterdir()):
         if not place.is_dir() or place.is_symlink() or is_part(place.name):
             continue
-        if (place.name == REHEARSAL or is_upload(place) or not is_run(place)) and clear(place):
+        if (place.name == SPLIT_HALF_FOLDER or is_upload(place) or not is_run(place)) and clear(place):
             removed = True
             _remove_empty(place)
     # Manifest and settings go last: if the process is killed here, the other files can still be recognised.

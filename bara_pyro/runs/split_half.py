@@ -17,19 +17,20 @@ from torch import Tensor
 
 from bara_pyro.atomic import write_json
 from bara_pyro.data import EncodedSplit
-from bara_pyro.data.clusters import places_by_group, rehearsed_halves, together
+from bara_pyro.data.clusters import places_by_group, split_halves, together
 from bara_pyro.errors import DataError
 from bara_pyro.metrics import nll, posterior_predictive
 from bara_pyro.metrics.scores import nll_per_example
+from bara_pyro.moved import old_names
 from bara_pyro.posthoc.corrections import require_temperature
 from bara_pyro.posthoc.temperature import best_common_log_temperature, nll_at, predictive_at, too_unsure
-from bara_pyro.runs.by_rows import ASKED_ROWS, REHEARSED_ROWS, calibrated
+from bara_pyro.runs.by_rows import ASKED_ROWS, SPLIT_HALF_ROWS, calibrated
 from bara_pyro.runs.evaluate import draw
-from bara_pyro.runs.manifest import REHEARSED
+from bara_pyro.runs.manifest import SPLIT_HALF_FILE
 from bara_pyro.runs.system import System, assemble
 from bara_pyro.types import Json
 from bara_pyro.untrusted.files import read_json
-from bara_pyro.untrusted.schemas import RehearsedFile
+from bara_pyro.untrusted.schemas import SplitHalfFile
 
 DRAWS, SPREAD = 10, 0.5  # draws per prediction; prior standard deviation of ln T
 RATES = (
@@ -39,27 +40,27 @@ RATES = (
 )  # learning rates that `find_lr` tries, as multiples of lr; docs/calibrated.md says why
 
 
-def rehearsal_steps(steps: int, learnt: int, rows: int) -> int:
+def split_half_steps(steps: int, learnt: int, rows: int) -> int:
     """Return the steps of the second fit, so that it sees each of its rows as often as the run does."""
     return math.ceil(steps * learnt / rows)
 
 
 def halves_of(system: System) -> tuple[list[int], list[int]]:
     """Return the indices of the training rows that the second fit learns, and of those it is scored on."""
-    return rehearsed_halves(system.task, system.split("train"), system.config.seed)
+    return split_halves(system.task, system.split("train"), system.config.seed)
 
 
-def check_rehearsal(system: System) -> None:
+def check_split_half(system: System) -> None:
     """Refuse too few rows for split-half calibration, before anything is trained.
 
     Raises:
         DataError: there are too few training rows, or too few of them can be held out.
     """
     rows = system.model.num_data
-    if rows < REHEARSED_ROWS:
+    if rows < SPLIT_HALF_ROWS:
         raise DataError(
             f"{rows} training rows are too few for split-half calibration (adapter.calibrated): give at "
-            f"least {REHEARSED_ROWS}, or leave calibrated=True out."
+            f"least {SPLIT_HALF_ROWS}, or leave calibrated=True out."
         )
     if (held_out := len(halves_of(system)[1])) < ASKED_ROWS:
         raise DataError(
@@ -68,7 +69,7 @@ def check_rehearsal(system: System) -> None:
         )
 
 
-def rehearsal_of(system: System, steps: int, rate: int = 0) -> tuple[System, EncodedSplit]:
+def split_half_system(system: System, steps: int, rate: int = 0) -> tuple[System, EncodedSplit]:
     """Return an untrained system for half of the rows, and the other half.
 
     Args:
@@ -78,7 +79,7 @@ def rehearsal_of(system: System, steps: int, rate: int = 0) -> tuple[System, Enc
     """
     split, c = system.split("train"), system.config
     learnt, held_out = halves_of(system)
-    steps_of_half, lr = rehearsal_steps(steps, len(learnt), len(split)), c.train.peak_lr
+    steps_of_half, lr = split_half_steps(steps, len(learnt), len(split)), c.train.peak_lr
     if c.train.find_lr:
         # Under Adam a weight moves by at most about its rate per step. With fewer steps the fit would prefer
         # rates that are too high for the run; so its own are higher by the ratio of the steps.
@@ -94,11 +95,11 @@ def rehearsal_of(system: System, steps: int, rate: int = 0) -> tuple[System, Enc
     return half, split.take(held_out)
 
 
-def rehearsed_steps(system: System, out: Path) -> int:
+def calibrated_steps(system: System, out: Path) -> int:
     """Return the run's steps that a stored calibration was made for; 0 if there is none for these rows."""
-    if not (out / REHEARSED).exists():
+    if not (out / SPLIT_HALF_FILE).exists():
         return 0
-    split, stored = system.split("train"), read_json(out / REHEARSED, RehearsedFile)
+    split, stored = system.split("train"), read_json(out / SPLIT_HALF_FILE, SplitHalfFile)
     _, held_out = halves_of(system)
     same = [row["id"] for row in stored["rows"]] == [split.ids[row] for row in held_out]
     return stored["steps"] if same else 0
@@ -113,11 +114,11 @@ def steps_wanted(system: System, out: Path) -> int:
     c = system.config.train
     if not system.config.adapter.calibrated:
         return c.total_steps
-    rehearsed = rehearsed_steps(system, out)
-    if rehearsed != c.total_steps or not c.may_double:
-        return rehearsed or c.total_steps
-    stored = read_json(out / REHEARSED, RehearsedFile)
-    return 2 * rehearsed if too_unsure(*_answers(stored), _groups(system, stored)) else rehearsed
+    steps = calibrated_steps(system, out)
+    if steps != c.total_steps or not c.may_double:
+        return steps or c.total_steps
+    stored = read_json(out / SPLIT_HALF_FILE, SplitHalfFile)
+    return 2 * steps if too_unsure(*_answers(stored), _groups(system, stored)) else steps
 
 
 def losses_of_rates(system: System, out: Path) -> list[float]:
@@ -130,9 +131,9 @@ def losses_of_rates(system: System, out: Path) -> list[float]:
 
 def _tried(system: System, out: Path) -> list[Json]:
     """Return what a stored calibration says of the rates that it tried; nothing if they were other rates."""
-    if not system.config.train.find_lr or not rehearsed_steps(system, out):
+    if not system.config.train.find_lr or not calibrated_steps(system, out):
         return []
-    tried = read_json(out / REHEARSED, RehearsedFile).get("tried", [])
+    tried = read_json(out / SPLIT_HALF_FILE, SplitHalfFile).get("tried", [])
     same = all(math.isclose(one["lr"], rate_of(system, rate)) for rate, one in enumerate(tried))
     return tried if same else []
 
@@ -157,7 +158,7 @@ def next_fit(system: System, out: Path) -> tuple[int, int] | None:
     steps, tried = steps_wanted(system, out), len(losses_of_rates(system, out))
     if system.config.train.find_lr:
         return (steps, tried) if tried < len(RATES) else None
-    return None if rehearsed_steps(system, out) == steps else (steps, 0)
+    return None if calibrated_steps(system, out) == steps else (steps, 0)
 
 
 def _groups(system: System, stored: Json) -> list[list[int]]:
@@ -177,7 +178,7 @@ def _answers(stored: Json) -> tuple[Tensor, Tensor]:
     return draws, torch.tensor([row["label"] for row in stored["rows"]])
 
 
-def write_rehearsed(
+def write_split_half(
     system: System,
     half: System,
     held_out: EncodedSplit,
@@ -199,7 +200,7 @@ def write_rehearsed(
         diverged: whether its loss became infinite or undefined.
     """
     steps, rate = fit
-    there = read_json(out / REHEARSED, RehearsedFile) if rehearsed_steps(system, out) else {}
+    there = read_json(out / SPLIT_HALF_FILE, SplitHalfFile) if calibrated_steps(system, out) else {}
     drawn = draw(half, held_out, DRAWS)
     rows: list[Json] = [
         {"id": held_out.ids[i], "label": held_out.labels[i], "log_probs": drawn[:, i].tolist()}
@@ -214,7 +215,7 @@ def write_rehearsed(
         loss = None if diverged else float(losses.mean())
         tried = there["tried"] if rate else []
         stored["tried"] = [*tried, {"lr": rate_of(system, rate), "loss": loss, "taken": taken}]
-    write_json(out / REHEARSED, stored)
+    write_json(out / SPLIT_HALF_FILE, stored)
 
 
 def _losses(stored: Json) -> Tensor:
@@ -255,7 +256,7 @@ def best_temperature(draws: Tensor, labels: Tensor) -> float:
     return max(0.0, best_common_log_temperature(draws, labels, spread=SPREAD))
 
 
-def fit_rehearsed(system: System, out: Path) -> dict[str, float]:
+def fit_split_half(system: System, out: Path) -> dict[str, float]:
     """Set the temperature by the held-out half; see `best_temperature`.
 
     Returns:
@@ -263,7 +264,7 @@ def fit_rehearsed(system: System, out: Path) -> dict[str, float]:
         temperature), `rows`, `steps` of the run, `seconds` that calibration took, and with `find_lr` the
         learning rate `lr`.
     """
-    stored = read_json(out / REHEARSED, RehearsedFile)
+    stored = read_json(out / SPLIT_HALF_FILE, SplitHalfFile)
     draws, labels = _answers(stored)
     log_temperature = best_temperature(draws, labels)
     require_temperature(system.corrections).set(log_temperature)
@@ -277,3 +278,6 @@ def fit_rehearsed(system: System, out: Path) -> dict[str, float]:
         "seconds": stored["seconds"],
         **found,
     }
+
+
+__getattr__ = old_names(__name__)

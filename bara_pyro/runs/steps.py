@@ -26,11 +26,11 @@ from bara_pyro.methods import METHODS
 from bara_pyro.processes import ALONE, Ranks
 from bara_pyro.runs.checkpoint import load_checkpoint, save_checkpoint
 from bara_pyro.runs.folder import begin, save_system
-from bara_pyro.runs.manifest import LOG, MANIFEST, REHEARSAL, REHEARSED, how_to_resume
+from bara_pyro.runs.manifest import LOG, MANIFEST, SPLIT_HALF_FILE, SPLIT_HALF_FOLDER, how_to_resume
 from bara_pyro.runs.sections import TrainConfig
 from bara_pyro.runs.system import System
 from bara_pyro.untrusted.files import read_json, read_jsonl
-from bara_pyro.untrusted.schemas import LogLine, RehearsedFile
+from bara_pyro.untrusted.schemas import LogLine, SplitHalfFile
 
 
 class Log:
@@ -73,9 +73,9 @@ def train_seconds(out: Path) -> float | None:
     """
     records = read_jsonl(out / LOG, LogLine)
     seconds = records[-1].get("seconds") if records else None
-    if seconds is None or not (out / REHEARSED).exists():
+    if seconds is None or not (out / SPLIT_HALF_FILE).exists():
         return seconds
-    return round(seconds + read_json(out / REHEARSED, RehearsedFile)["seconds"], 3)
+    return round(seconds + read_json(out / SPLIT_HALF_FILE, SplitHalfFile)["seconds"], 3)
 
 
 class SignalHandler:
@@ -264,5 +264,6 @@ def _stopped(
         if ranks.first:
             save_system(system, out, step - 1)
         outcome = f"the parameters after step {step - 1} are kept in {out}"
-    reason, what = str(error).rstrip("."), "Split-half calibration" if out.name == REHEARSAL else "Training"
+    reason = str(error).rstrip(".")
+    what = "Split-half calibration" if out.name == SPLIT_HALF_FOLDER else "Training"
     return TrainingError(f"{what} stopped at step {step + 1}, {outcome}: {reason[0].lower()}{reason[1:]}.")

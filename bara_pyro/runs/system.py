@@ -20,7 +20,7 @@ from bara_pyro.data import (
     encode_labels,
     is_file_name,
 )
-from bara_pyro.data.clusters import rehearsed_halves
+from bara_pyro.data.clusters import split_halves
 from bara_pyro.data.registry import has_worlds
 from bara_pyro.data.reply_tasks import ReplyTask, is_reply_task
 from bara_pyro.errors import ConfigError, DataError
@@ -30,7 +30,7 @@ from bara_pyro.lm.targets import find_targets
 from bara_pyro.lm.verifying import states_name
 from bara_pyro.methods import METHODS, build
 from bara_pyro.posthoc.corrections import Corrections
-from bara_pyro.runs.by_rows import for_rows, may_rehearse, rehearsal_note
+from bara_pyro.runs.by_rows import for_rows, may_calibrate, split_half_note
 from bara_pyro.runs.config import RunConfig
 from bara_pyro.runs.launched import local_rank
 from bara_pyro.runs.memory import check_memory
@@ -226,14 +226,14 @@ def build_system(
         split = encode_split(config, backbone, task, "train")
     check_readable(split, backbone)
     held_out = 0
-    if isinstance(task, Task) and isinstance(split, EncodedSplit) and may_rehearse(config, len(split)):
-        held_out = len(rehearsed_halves(task, split, config.seed)[1])
+    if isinstance(task, Task) and isinstance(split, EncodedSplit) and may_calibrate(config, len(split)):
+        held_out = len(split_halves(task, split, config.seed)[1])
     config = for_rows(config, len(split), held_out)
     check_memory(config, backbone, split)
     notes = (
         *reading_notes(config, backbone, split, "train"),
         *states_note(config, backbone, split),
-        *rehearsal_note(config, len(split), held_out),
+        *split_half_note(config, len(split), held_out),
     )
     task = replace(task, notes=(*task.notes, *notes))
     system = assemble(config, backbone, task, len(split), adapter.rank_pattern if adapter else None)

@@ -17,6 +17,7 @@ from bara_pyro.data.clusters import groups_of
 from bara_pyro.data.labels import offered_of
 from bara_pyro.errors import ConfigError, Stopped, TrainingError
 from bara_pyro.methods import METHODS, Fit, MethodConfig
+from bara_pyro.moved import warn_renamed
 from bara_pyro.processes import Ranks, joined, number_of_processes
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import (
@@ -34,7 +35,7 @@ from bara_pyro.runs.manifest import (
     FITTED,
     GUIDE,
     MANIFEST,
-    REHEARSAL,
+    SPLIT_HALF_FOLDER,
     START,
     TRAINED,
     check_kept,
@@ -48,13 +49,13 @@ from bara_pyro.runs.ownership import discard
 from bara_pyro.runs.resumed import check_same_settings
 from bara_pyro.runs.split_half import (
     best_rate,
-    check_rehearsal,
-    fit_rehearsed,
+    check_split_half,
+    fit_split_half,
     next_fit,
     rate_of,
-    rehearsal_of,
+    split_half_system,
     steps_wanted,
-    write_rehearsed,
+    write_split_half,
 )
 from bara_pyro.runs.steps import OnStep, check_shares, fit_steps, train_seconds
 from bara_pyro.runs.system import System
@@ -85,6 +86,7 @@ def train(
     *,
     resume: bool = False,
     on_step: OnStep | None = None,
+    on_split_half: OnStep | None = None,
     on_rehearsal: OnStep | None = None,
 ) -> None:
     """Train a system and write its folder.
@@ -98,7 +100,8 @@ def train(
         resume: continue from the last checkpoint in `out`, or start if there is none; a finished run is only
             loaded.
         on_step: called after each step with the number of steps done and the parts of the loss.
-        on_rehearsal: the same for the steps of split-half calibration (`adapter.calibrated`).
+        on_split_half: the same for the steps of split-half calibration (`adapter.calibrated`).
+        on_rehearsal: old name of `on_split_half`.
 
     Raises:
         ConfigError: `out` holds a run and `resume` is False, or a run with other settings; another process
@@ -119,6 +122,9 @@ def train(
         >>> steps, sorted(path.name for path in Path("runs/lora").glob("*.safetensors"))
         ([1, 2, 3], ['adapter_model.safetensors', 'guide.safetensors'])
     """
+    if on_rehearsal is not None:
+        warn_renamed("on_rehearsal", "on_split_half")
+        on_split_half = on_rehearsal
     out = Path(out)
     # Before the processes join: one that raises here would be missing for the others.
     check_shares(system.config.train, number_of_processes())
@@ -129,11 +135,11 @@ def train(
                 check_same_settings(out, system.config)
         ranks.take_over([])  # wait until the first process has checked the folder
         with claimed(out) if ranks.first else nullcontext():
-            _train(system, out, ranks, on_step, on_rehearsal)
+            _train(system, out, ranks, on_step, on_split_half)
 
 
 def _train(
-    system: System, out: Path, ranks: Ranks, on_step: OnStep | None, on_rehearsal: OnStep | None = None
+    system: System, out: Path, ranks: Ranks, on_step: OnStep | None, on_split_half: OnStep | None = None
 ) -> None:
     verify_files(out, TRAINED)
     if is_run(out):
@@ -154,8 +160,8 @@ def _train(
         try_guide(system)
         section = system.config.train
         if system.config.adapter.calibrated:
-            check_rehearsal(system)
-            section = section.model_copy(update=_rehearse(system, out, ranks, on_rehearsal))
+            check_split_half(system)
+            section = section.model_copy(update=_make_second_fits(system, out, ranks, on_split_half))
         fit_steps(system, out, ranks, on_step, section)
         if not ranks.first:
             return
@@ -196,7 +202,7 @@ def _is_trained(system: System, out: Path) -> bool:
     return complete and (out / GUIDE).exists()
 
 
-def _rehearse(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -> dict[str, float]:
+def _make_second_fits(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -> dict[str, float]:
     """Make the fits of split-half calibration that are missing; return the run's `steps` and `lr`."""
     while True:
         due = next_fit(system, out) if ranks.first else None
@@ -206,16 +212,16 @@ def _rehearse(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -
                 "steps": ranks.largest(steps_wanted(system, out) if ranks.first else 0),
                 "lr": rate_of(system, ranks.largest(best_rate(system, out) if ranks.first else 0)),
             }
-        _rehearse_once(system, out, ranks, on_step, (steps, rate))
+        _make_second_fit(system, out, ranks, on_step, (steps, rate))
 
 
-def _rehearse_once(
+def _make_second_fit(
     system: System, out: Path, ranks: Ranks, on_step: OnStep | None, fit: tuple[int, int]
 ) -> None:
     if ranks.first:
         begin(system, out)  # from here on the run can be resumed
-    half, held_out = rehearsal_of(system, *fit)
-    folder = out / REHEARSAL
+    half, held_out = split_half_system(system, *fit)
+    folder = out / SPLIT_HALF_FOLDER
     if ranks.first and is_run(folder) and stored_config(folder)[0].hash != half.config.hash:
         discard(folder)  # of the fit before, whose result is written
     diverged = False
@@ -233,7 +239,7 @@ def _rehearse_once(
         ) from stop
     if ranks.first:
         seconds = train_seconds(folder) or 0.0
-        write_rehearsed(system, half, held_out, out, fit, seconds, diverged=diverged)
+        write_split_half(system, half, held_out, out, fit, seconds, diverged=diverged)
         discard(folder)
 
 
@@ -256,7 +262,7 @@ def _fit_corrections(system: System, out: Path) -> dict[str, float]:
     """Fit `calibrated`, `distance_aware` and `one_pass`, as far as they are set, after training."""
     numbers: dict[str, float] = {}
     if system.config.adapter.calibrated:
-        numbers |= {f"calibrated_{key}": value for key, value in fit_rehearsed(system, out).items()}
+        numbers |= {f"calibrated_{key}": value for key, value in fit_split_half(system, out).items()}
     if system.corrections.distance is None and system.corrections.one_pass is None:
         return numbers
     split, device = system.split("train"), system.backbone.device

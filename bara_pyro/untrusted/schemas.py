@@ -208,7 +208,7 @@ class TriedRate(Stored):
     taken: bool = False  # whether it replaced the rate before
 
 
-class RehearsedFile(Stored):
+class SplitHalfFile(Stored):
     """Predictions of the held-out half in split-half calibration; of the rate taken, if it tried several."""
 
     most_bytes: ClassVar[int] = 2**30  # there may be many classes

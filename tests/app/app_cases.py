@@ -78,7 +78,7 @@ ONCE = {"adapter.calibrated": False}
 class Place:
     """Where the backbone and the rows are, and what every run here is started with.
 
-    Without a rehearsal, which so few rows have by default: what trains twice has tests of its own.
+    Without split-half calibration, which so few rows have by default: what trains twice has its own tests.
     """
 
     backbone: Path

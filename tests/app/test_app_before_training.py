@@ -12,7 +12,7 @@ from bara_pyro.guides.families import FAMILIES
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import load_system
-from bara_pyro.runs.manifest import LOG, REHEARSAL
+from bara_pyro.runs.manifest import LOG, SPLIT_HALF_FOLDER
 from bara_pyro.runs.system import build_system
 from bara_pyro.runs.train import train
 
@@ -124,17 +124,19 @@ def test_a_guide_of_ones_own_learns_replies(
     assert done.code == 0, done.err
 
 
-def test_a_run_that_stopped_in_its_rehearsal_is_overwritten(place: Place, tmp_path: Path, bara: Bara) -> None:
+def test_a_run_that_stopped_in_split_half_calibration_is_overwritten(
+    place: Place, tmp_path: Path, bara: Bara
+) -> None:
     """With few rows split-half calibration is the default; a lower rate may follow in the same folder."""
     out = tmp_path / "run"
     broken = place.arguments(out, "bara-gate", **{"adapter.calibrated": True, "train.lr": 1e30})
     assert_one_sentence(bara(*broken), "Split-half calibration stopped", "lower the learning rate")
-    assert (out / REHEARSAL).is_dir()
+    assert (out / SPLIT_HALF_FOLDER).is_dir()
     again = place.arguments(out, "bara-gate", **{"adapter.calibrated": True, "train.lr": 1e-3})
     assert_one_sentence(bara(*again), "already holds a run", "--overwrite")
     done = bara(*again, "--overwrite")
     assert done.code == 0, done.err
-    assert not (out / REHEARSAL).exists()
+    assert not (out / SPLIT_HALF_FOLDER).exists()
 
 
 def test_a_guide_that_no_lora_is_near_is_named(place: Place, tmp_path: Path, bara: Bara) -> None:

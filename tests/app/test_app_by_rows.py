@@ -57,7 +57,7 @@ def test_rows_say_how_long(given: dict[str, float], steps: int) -> None:
         ({"train.steps": 50, "train.may_double": True}, 50, None, True),
     ],
 )
-def test_a_rehearsal_sets_the_rate_or_the_length_where_nobody_says(
+def test_split_half_calibration_sets_the_rate_or_the_length_by_default(
     settings: dict[str, object], steps: int, find_lr: bool | None, may_double: bool | None
 ) -> None:
     config = load_config(overrides={"method": "bara-gate", "task.name": "micro-wgs", **settings})
@@ -71,7 +71,7 @@ def test_a_system_has_the_settings_of_its_rows() -> None:
     assert build_system(config).config == for_rows(config, 160) != config
 
 
-def test_without_a_rehearsal_nothing_can_ask_for_more() -> None:
+def test_without_split_half_calibration_training_never_gets_longer() -> None:
     given = {"method": "lora", "task.name": "micro-wgs", "train.may_double": True}
     with pytest.raises(ConfigError, match=r"train\.may_double=true"):
         for_rows(load_config(overrides=given), 160)

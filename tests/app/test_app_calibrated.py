@@ -15,7 +15,7 @@ import bara_pyro as bp
 from bara_pyro.cli.running import run
 from bara_pyro.extras.hub.export import export_lora
 from bara_pyro.posthoc.corrections import require_temperature
-from bara_pyro.runs.by_rows import for_rows, rehearsal_note
+from bara_pyro.runs.by_rows import for_rows, split_half_note
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import load_system
@@ -38,7 +38,7 @@ def default(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_too_few_rows_are_refused_before_a_rehearsal_is_announced(
+def test_too_few_rows_are_refused_before_calibration_is_announced(
     place: Place, tmp_path: Path, bara: Bara
 ) -> None:
     settings = {"adapter.calibrated": True, "task.limit": 9}
@@ -61,14 +61,16 @@ def test_too_few_rows_are_refused_before_a_rehearsal_is_announced(
         (80, {"train.steps": 7}, True),
     ],
 )
-def test_rows_say_whether_there_is_a_rehearsal(rows: int, settings: dict[str, object], on: bool) -> None:
+def test_rows_say_whether_there_is_split_half_calibration(
+    rows: int, settings: dict[str, object], on: bool
+) -> None:
     config = for_rows(load_config(overrides={"method": "bara-gate", **settings}), rows)
     assert bool(config.adapter.calibrated) is on
-    assert [str(rows) in note for note in rehearsal_note(config, rows, rows // 2)] == [True] * on
+    assert [str(rows) in note for note in split_half_note(config, rows, rows // 2)] == [True] * on
 
 
 @pytest.mark.parametrize("method", ["bara-gate", "lora"])
-def test_who_has_a_rehearsal_has_a_temperature_and_a_note(method: str) -> None:
+def test_split_half_calibration_gives_a_temperature_and_a_note(method: str) -> None:
     given = {"method": method, "task.name": "micro-wgm", "task.train_rows": 80}
     system = build_system(load_config(overrides=given))
     on = method == "bara-gate"
@@ -88,7 +90,7 @@ def test_a_run_of_before_has_no_temperature(place: Place) -> None:
 
 @pytest.mark.parametrize("step", [5, None])
 def test_a_run_of_before_is_gone_on_with(step: int | None, place: Place, tmp_path: Path, bara: Bara) -> None:
-    """Half-way or finished: as it was started, with no word of a rehearsal."""
+    """Half-way or finished: as it was started, without split-half calibration."""
     config = place.config(method="bara-gate", train__steps=8, adapter__calibrated=None)
     config = for_rows(config, 32)
     config = config.model_copy(update={"adapter": config.adapter.model_copy(update={"calibrated": None})})

@@ -85,7 +85,7 @@ def test_where_every_row_offers_all_nothing_is_touched() -> None:
     assert among_offered(texts, (4, 3, 4)) is texts
 
 
-def test_a_rehearsal_and_the_bounds_know_what_rows_offer(out: Path, tmp_path: Path) -> None:
+def test_split_half_calibration_and_the_bounds_know_what_rows_offer(out: Path, tmp_path: Path) -> None:
     """JSON has no infinity, which is what a row that does not offer an answer gives it."""
     rows = read_json(out / "bara_config.json")["config"]["task"]["name"]
     own = Place(Path("microworld"), Path(rows))

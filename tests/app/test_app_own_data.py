@@ -16,7 +16,7 @@ from bara_pyro.lm.loading import load_backbone
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import evaluate_system
 from bara_pyro.runs.folder import load_system
-from bara_pyro.runs.manifest import REHEARSED
+from bara_pyro.runs.manifest import SPLIT_HALF_FILE
 from bara_pyro.runs.predict import names_of, predict
 from bara_pyro.runs.rows import reading_notes
 from bara_pyro.runs.system import build_system
@@ -189,11 +189,11 @@ def test_rows_of_one_thing_stay_together_from_training_to_a_comparison(
         assert [row["cluster"] for row in told] == [things[row["id"]] for row in told]
     tested = {row["cluster"] for row in told}
     trained = [row for row in things if things[row] not in tested]
-    asked = {things[row["id"]] for row in read_json(runs[0] / REHEARSED)["rows"]}
+    asked = {things[row["id"]] for row in read_json(runs[0] / SPLIT_HALF_FILE)["rows"]}
     assert 0 < len(tested) < 10
     assert asked < {things[row] for row in trained}
-    rehearsed = [row["id"] for row in read_json(runs[0] / REHEARSED)["rows"]]
-    assert sorted(rehearsed) == sorted(row for row in trained if things[row] in asked)
+    held_out = [row["id"] for row in read_json(runs[0] / SPLIT_HALF_FILE)["rows"]]
+    assert sorted(held_out) == sorted(row for row in trained if things[row] in asked)
     compared = bara("compare", *runs)
     assert f"in {len(tested)} clusters" in compared.out
     again = bara("evaluate", runs[0], "--task", rows, "--cluster-column", "id", "--out", tmp_path / "again")

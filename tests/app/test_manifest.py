@@ -19,8 +19,8 @@ from bara_pyro.runs.manifest import (
     CONFIG,
     FITTED,
     MANIFEST,
-    REHEARSED,
     SCORED,
+    SPLIT_HALF_FILE,
     TRAINED,
     check_run,
     read_manifest,
@@ -198,7 +198,7 @@ def test_a_run_without_a_manifest_owns_what_says_that_it_is_of_the_run(name: str
     write_tensors(run / CHECKPOINT, {"x": torch.zeros(1)}, {"identity": identity})
     write_json(run / FITTED, {"temperature": 1.5})
     rows = [{"id": "a", "label": 0, "log_probs": [[-1.0]]}]
-    write_json(run / REHEARSED, {"steps": 1, "seconds": 1.0, "rows": rows})
+    write_json(run / SPLIT_HALF_FILE, {"steps": 1, "seconds": 1.0, "rows": rows})
     for file in (MANIFEST, *SCORED):
         (run / file).unlink()
     assert foreign(run) is None

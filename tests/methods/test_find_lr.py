@@ -83,7 +83,7 @@ def test_the_run_takes_the_rate_of_the_best_fit(
     probabilities, rates = right
     probabilities[:] = [0.9 if i == best else 0.6 for i in range(3)]
     system, seen = build_system(config(tmp_path)), list[int]()
-    train(system, tmp_path / "run", on_rehearsal=lambda step, _: seen.append(step))
+    train(system, tmp_path / "run", on_split_half=lambda step, _: seen.append(step))
     assert seen == [1, 2, 3] * 3
     # A fit makes half of the run's steps, at twice the rate that it stands for.
     assert rates == pytest.approx([rate * STEPS / HALF for rate in TRIED])
@@ -133,7 +133,7 @@ def test_a_kill_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         if stage == "between two fits":  # the result is written, the folder of the fit still there
             patch.setattr(training, "discard", kill)
         with pytest.raises(Interrupted):
-            train(cut, tmp_path / "cut", on_step=in_run, on_rehearsal=in_fit)
+            train(cut, tmp_path / "cut", on_step=in_run, on_split_half=in_fit)
     again = build_system(config(tmp_path))
     train(again, tmp_path / "cut", resume=True)
     assert torch.equal(answers(again), answers(whole))
@@ -252,7 +252,7 @@ def test_the_bar_knows_of_all_fits() -> None:
     stages = running.Stages(HALF, STEPS, lambda **how: shown.append((how["completed"], how["total"])), fits=3)
     for _ in range(3):
         for step in range(1, HALF + 1):
-            stages.rehearsal(step, {"nll": 0.5})
+            stages.split_half(step, {"nll": 0.5})
     for step in range(1, STEPS + 1):
         stages.run(step, {"nll": 0.5})
     assert shown == [(done, 3 * HALF + STEPS) for done in range(1, 3 * HALF + STEPS + 1)]

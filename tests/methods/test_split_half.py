@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from scipy.special import log_softmax, logsumexp
 from torch.testing import assert_close
 
+import bara_pyro as bp
 from bara_pyro.core.svi import SVI
 from bara_pyro.data.clusters import halves
 from bara_pyro.errors import BaraError, DataError, Stopped, TrainingError
@@ -26,7 +27,7 @@ from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.ownership import clear
-from bara_pyro.runs.split_half import DRAWS, SPREAD, fit_rehearsed, rehearsal_of
+from bara_pyro.runs.split_half import DRAWS, SPREAD, fit_split_half, split_half_system
 from bara_pyro.runs.steps import train_seconds
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train
@@ -62,20 +63,20 @@ def test_the_division_is_the_nearest_to_half(seed: int) -> None:
 
 
 @pytest.mark.parametrize("steps", [801])
-def test_a_rehearsal_has_as_many_passes_as_its_run(tmp_path: Path, steps: int) -> None:
+def test_the_second_fit_has_as_many_passes_as_its_run(tmp_path: Path, steps: int) -> None:
     """Of 32 rows 21 are of one cluster: it learns these, for 21/32 of the steps; halves of rows for half."""
     task = build_system(calibrated(tmp_path)).task
     rows = [replace(row, cluster="one" if i < 21 else "") for i, row in enumerate(task.train)]
-    half, asked = rehearsal_of(build_system(calibrated(tmp_path), task=replace(task, train=rows)), steps)
+    half, asked = split_half_system(build_system(calibrated(tmp_path), task=replace(task, train=rows)), steps)
     assert (len(half.split("train")), len(asked)) == (21, 11)
     assert half.config.train.total_steps == math.ceil(steps * 21 / 32)
-    half, asked = rehearsal_of(build_system(calibrated(tmp_path)), steps)
+    half, asked = split_half_system(build_system(calibrated(tmp_path)), steps)
     assert (len(half.split("train")), len(asked)) == (16, 16)
     assert half.config.train.total_steps == math.ceil(steps / 2)
 
 
 @pytest.mark.parametrize(("alone", "on"), [(9, False), (10, True)])
-def test_so_few_rows_could_be_asked_that_there_is_no_rehearsal(tmp_path: Path, alone: int, on: bool) -> None:
+def test_too_few_rows_to_hold_out_turn_calibration_off(tmp_path: Path, alone: int, on: bool) -> None:
     """A note if it is the default; an error before training if the user set it."""
     default = by_rows.calibrated(calibrated(tmp_path, **{"train.steps": 4}), None)
     task = build_system(calibrated(tmp_path)).task
@@ -101,7 +102,7 @@ def test_a_text_of_two_clusters_joins_them(tmp_path: Path, order: int) -> None:
     for i in range(0, 32, 4):  # c0 and c1 share a text, c2 and c3 ...
         rows[i + 2] = replace(rows[i + 2], question=rows[i].question.upper(), context=rows[i].context)
     system = build_system(calibrated(tmp_path), task=replace(task, train=rows[::order]))
-    half, asked = rehearsal_of(system, STEPS)
+    half, asked = split_half_system(system, STEPS)
     four = {row.id: i // 4 for i, row in enumerate(rows)}
     ours, theirs = ({four[row] for row in part.ids} for part in (half.split("train"), asked))
     assert not ours & theirs
@@ -126,7 +127,7 @@ def test_rows_that_share_something_lie_on_one_side(tmp_path: Path, shared: str) 
         for i, row in enumerate(task.train)
     ]
     system = build_system(calibrated(tmp_path), task=replace(task, train=tuple(pairs)))
-    half, asked = rehearsal_of(system, STEPS)
+    half, asked = split_half_system(system, STEPS)
     pair = {row.id: i // 2 for i, row in enumerate(pairs)}
     ours, theirs = ([pair[row] for row in part.ids] for part in (half.split("train"), asked))
     assert not set(ours) & set(theirs)
@@ -144,7 +145,7 @@ def test_a_run_comes_back_whenever_it_is_killed(tmp_path: Path, method: str) -> 
     assert not (tmp_path / "whole" / ".rehearsal").exists()
 
 
-def test_a_run_that_is_killed_in_its_rehearsal_goes_on(tmp_path: Path) -> None:
+def test_a_run_that_is_killed_in_its_calibration_goes_on(tmp_path: Path) -> None:
     config = calibrated(tmp_path)
     whole = build_system(config)
     train(whole, tmp_path / "whole")
@@ -155,14 +156,40 @@ def test_a_run_that_is_killed_in_its_rehearsal_goes_on(tmp_path: Path) -> None:
             raise Interrupted
 
     with pytest.raises(Interrupted):
-        train(build_system(config), tmp_path / "cut", on_rehearsal=killed)
+        train(build_system(config), tmp_path / "cut", on_split_half=killed)
     again = build_system(config)
-    train(again, tmp_path / "cut", resume=True, on_rehearsal=lambda step, _: steps.append(step))
+    train(again, tmp_path / "cut", resume=True, on_split_half=lambda step, _: steps.append(step))
     assert steps == [3, 4, 5]  # from the checkpoint after step 2
     assert torch.equal(answers(again), answers(whole))
 
 
-def test_a_signal_in_the_rehearsal_names_the_run(tmp_path: Path) -> None:
+def train_by_settings(
+    system: System, out: Path, **callbacks: Callable[[int, dict[str, float]], None]
+) -> None:
+    c = system.config
+    given = {"task": c.task.name, "method": c.method.name, "model": c.backbone.name, "steps": STEPS}
+    bp.train(out=out, calibrated=True, limit=32, **given, **callbacks)
+
+
+@pytest.mark.parametrize("train_with", [train, train_by_settings])
+def test_the_old_name_of_on_split_half_works_with_a_warning(
+    tmp_path: Path, train_with: Callable[..., object]
+) -> None:
+    """It is called in the second fit; the run itself does not begin."""
+
+    def killed(step: int, _: dict[str, float]) -> None:
+        raise Interrupted
+
+    system, out = build_system(calibrated(tmp_path)), tmp_path / "run"
+    message = "on_rehearsal is now on_split_half: the old name goes with the next version"
+    with pytest.warns(DeprecationWarning, match=message) as said, pytest.raises(Interrupted):
+        train_with(system, out, on_rehearsal=killed)
+    assert [one.filename for one in said if message in str(one.message)] == [__file__]
+    assert (out / ".rehearsal" / "train_log.jsonl").exists()
+    assert not (out / "train_log.jsonl").exists()
+
+
+def test_a_signal_in_calibration_names_the_run(tmp_path: Path) -> None:
     import signal
 
     def stop(step: int, _: dict[str, float]) -> None:
@@ -170,12 +197,12 @@ def test_a_signal_in_the_rehearsal_names_the_run(tmp_path: Path) -> None:
             signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(Stopped, match=r"Stopped during split-half calibration .*run: continue with") as told:
-        train(build_system(calibrated(tmp_path)), tmp_path / "run", on_rehearsal=stop)
+        train(build_system(calibrated(tmp_path)), tmp_path / "run", on_split_half=stop)
     assert ".rehearsal" not in str(told.value)
     assert ". " not in str(told.value)
 
 
-def test_a_loss_that_breaks_in_the_rehearsal_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loss_that_breaks_in_calibration_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run is not trained then; another one in the folder starts anew."""
 
     def broken(*_: object) -> float:
@@ -265,17 +292,17 @@ def test_the_temperature_is_the_most_probable_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("surer", [False, True])
-def test_a_rehearsal_never_makes_a_run_surer(tmp_path: Path, surer: bool) -> None:
+def test_split_half_calibration_never_makes_a_run_surer(tmp_path: Path, surer: bool) -> None:
     """Half-sure and always right, as of rows that it knows already, its answers ask for T below 1."""
     system = build_system(calibrated(tmp_path))
-    out = tmp_path / "rehearsed"
+    out = tmp_path / "run"
     out.mkdir()
     right = [0.8 if surer or row % 2 else 0.01 for row in range(40)]
     told = [
         {"id": f"{i}", "label": 0, "log_probs": np.log([[p, 1 - p]]).tolist()} for i, p in enumerate(right)
     ]
     (out / "rehearsal.json").write_text(json.dumps({"steps": 1, "seconds": 1.0, "rows": told}))
-    fitted = fit_rehearsed(system, out)
+    fitted = fit_split_half(system, out)
     draws = torch.tensor([row["log_probs"] for row in told], dtype=torch.float64).transpose(0, 1)
     found = best_common_log_temperature(draws, torch.zeros(40, dtype=torch.long), spread=SPREAD)
     assert (found < -0.1) is surer
@@ -285,12 +312,12 @@ def test_a_rehearsal_never_makes_a_run_surer(tmp_path: Path, surer: bool) -> Non
     )
 
 
-def test_the_time_of_the_rehearsal_counts(tmp_path: Path) -> None:
+def test_the_time_of_calibration_counts(tmp_path: Path) -> None:
     train(build_system(calibrated(tmp_path)), tmp_path / "run")
     own = read_jsonl(tmp_path / "run" / "train_log.jsonl")[-1]["seconds"]
-    rehearsal = read_json(tmp_path / "run" / "rehearsal.json")["seconds"]
-    assert rehearsal > 0
-    assert train_seconds(tmp_path / "run") == pytest.approx(own + rehearsal, abs=1e-3)
+    second = read_json(tmp_path / "run" / "rehearsal.json")["seconds"]
+    assert second > 0
+    assert train_seconds(tmp_path / "run") == pytest.approx(own + second, abs=1e-3)
 
 
 def too_few(folder: Path) -> System:

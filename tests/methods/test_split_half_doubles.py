@@ -1,4 +1,4 @@
-"""A rehearsal that is not too sure of itself asks for twice the steps: once, and as if they were given."""
+"""Split-half calibration doubles the steps of an underconfident run: once, and as if they were given."""
 
 import math
 from pathlib import Path
@@ -34,7 +34,7 @@ def config(folder: Path, **settings: object) -> RunConfig:
 
 @pytest.fixture
 def says(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The probabilities of the right answer that rehearsals say, in turn; the last is said ever after."""
+    """The probabilities of the right answer that second fits say, in turn; the last is said ever after."""
     told = [0.7]
 
     def draw(system: System, rows: EncodedSplit, samples: int) -> torch.Tensor:
@@ -67,14 +67,14 @@ def says_calibrated(rows: int, classes: int, seed: int) -> tuple[torch.Tensor, t
 @pytest.mark.parametrize(
     ("rows", "repetitions", "classes"), [(1, 300, 2), (8, 500, 4), (40, 500, 2), (300, 500, 4)]
 )
-def test_a_calibrated_rehearsal_seldom_asks_for_more(rows: int, repetitions: int, classes: int) -> None:
+def test_a_calibrated_fit_seldom_asks_for_more(rows: int, repetitions: int, classes: int) -> None:
     """A level of 5 percent, with three standard errors of so many repetitions."""
     asked = sum(too_unsure(*says_calibrated(rows, classes, seed)) for seed in range(repetitions))
     assert asked / repetitions <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / repetitions)
 
 
 @pytest.mark.parametrize(("rows", "least"), [(40, 0.8), (300, 1.0)])
-def test_a_rehearsal_that_has_learnt_too_little_asks_for_more(rows: int, least: float) -> None:
+def test_a_fit_that_has_learnt_too_little_asks_for_more(rows: int, least: float) -> None:
     """Predictions at three times the temperature that their labels come of."""
     asked = 0
     for seed in range(50):
@@ -123,21 +123,21 @@ def test_copies_of_a_row_are_no_more_evidence_than_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "rehearsed", "steps"),
+    ("told", "fits", "steps"),
     [
         ([SURE], [HALF], STEPS),
         ([UNSURE], [HALF, STEPS], 2 * STEPS),  # once: not again where the second is unsure, too
         ([UNSURE, SURE], [HALF, STEPS], 2 * STEPS),
     ],
 )
-def test_a_run_is_as_long_as_its_rehearsal_says(
-    tmp_path: Path, says: list[float], told: list[float], rehearsed: list[int], steps: int
+def test_a_run_is_as_long_as_its_calibration_says(
+    tmp_path: Path, says: list[float], told: list[float], fits: list[int], steps: int
 ) -> None:
     says[:] = told
     seen: list[int] = []
     system = build_system(config(tmp_path))
-    train(system, tmp_path / "run", on_rehearsal=lambda step, _: seen.append(step))
-    assert seen == [step for length in rehearsed for step in range(1, length + 1)]
+    train(system, tmp_path / "run", on_split_half=lambda step, _: seen.append(step))
+    assert seen == [step for length in fits for step in range(1, length + 1)]
     log = read_jsonl(tmp_path / "run" / "train_log.jsonl")
     assert log[-1]["step"] == stored_step(tmp_path / "run") == steps
     fitted = read_json(tmp_path / "run" / "fitted.json")
@@ -163,18 +163,18 @@ def test_a_run_is_as_long_as_its_rehearsal_says(
     )
 
 
-@pytest.mark.parametrize("stage", ["rehearsal", "longer rehearsal", "run"])
+@pytest.mark.parametrize("stage", ["fit", "longer fit", "run"])
 @pytest.mark.slow
 def test_a_kill_changes_nothing(tmp_path: Path, says: list[float], stage: str) -> None:
     says[:] = [UNSURE]
     whole = build_system(config(tmp_path))
     train(whole, tmp_path / "whole")
-    rehearsals = 0
+    fits = 0
 
-    def in_rehearsal(step: int, _: dict[str, float]) -> None:
-        nonlocal rehearsals
-        rehearsals += step == 1
-        if (stage, rehearsals, step) in (("rehearsal", 1, 3), ("longer rehearsal", 2, 3)):
+    def in_fit(step: int, _: dict[str, float]) -> None:
+        nonlocal fits
+        fits += step == 1
+        if (stage, fits, step) in (("fit", 1, 3), ("longer fit", 2, 3)):
             raise Interrupted
 
     def in_run(step: int, _: dict[str, float]) -> None:
@@ -182,18 +182,18 @@ def test_a_kill_changes_nothing(tmp_path: Path, says: list[float], stage: str) -
             raise Interrupted
 
     with pytest.raises(Interrupted):
-        train(build_system(config(tmp_path)), tmp_path / "cut", on_step=in_run, on_rehearsal=in_rehearsal)
+        train(build_system(config(tmp_path)), tmp_path / "cut", on_step=in_run, on_split_half=in_fit)
     first: list[int] = []
     again = build_system(config(tmp_path))
     train(
         again,
         tmp_path / "cut",
         resume=True,
-        on_rehearsal=lambda step, _: first.append(step),
+        on_split_half=lambda step, _: first.append(step),
         on_step=lambda step, _: first.append(100 + step),
     )
     # From the checkpoint after every second step of the stage that was cut off.
-    assert first[0] == {"rehearsal": 3, "longer rehearsal": 3, "run": 111}[stage]
+    assert first[0] == {"fit": 3, "longer fit": 3, "run": 111}[stage]
     assert torch.equal(answers(again), answers(whole))
     rows = [read_json(tmp_path / name / "rehearsal.json")["rows"] for name in ("whole", "cut")]
     assert rows[0] == rows[1]
@@ -228,7 +228,7 @@ def test_the_bar_knows_what_is_ahead() -> None:
     stages = running.Stages(HALF, STEPS, lambda **how: shown.append((how["completed"], how["total"])))
     for length in (HALF, STEPS):
         for step in range(1, length + 1):
-            stages.rehearsal(step, {"nll": 0.5})
+            stages.split_half(step, {"nll": 0.5})
     for step in range(1, 2 * STEPS + 1):
         stages.run(step, {"nll": 0.5})
     assert [done for done, _ in shown] == list(range(1, HALF + 3 * STEPS + 1))

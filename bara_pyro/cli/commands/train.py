@@ -77,7 +77,7 @@ def train(
     from bara_pyro.errors import ConfigError
     from bara_pyro.runs.assignments import collect
     from bara_pyro.runs.launched import processes, rank
-    from bara_pyro.runs.manifest import REHEARSAL, TRAINED, is_run, verify_files
+    from bara_pyro.runs.manifest import SPLIT_HALF_FOLDER, TRAINED, is_run, verify_files
     from bara_pyro.runs.sections import check_settings
 
     if rank():  # of several processes only the first shows and writes results
@@ -113,7 +113,7 @@ def train(
             raise ConfigError(f"There is no run in {out}: leave out --resume to start one there.")
         check_writable(out)
     elif not rank():
-        check_folder(out, overwrite=overwrite, resumes=True, parts=(REHEARSAL,))
+        check_folder(out, overwrite=overwrite, resumes=True, parts=(SPLIT_HALF_FOLDER,))
 
     from bara_pyro.cli.running import train_and_show
     from bara_pyro.runs.config import parse_config

@@ -3,7 +3,6 @@
 import copy
 import hashlib
 import logging
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -31,6 +30,7 @@ from bara_pyro.extras.lmeval.harness.writing import (
 from bara_pyro.extras.replies.generation import Prompt
 from bara_pyro.lm.backbone import Backbone
 from bara_pyro.lm.loading import load_backbone
+from bara_pyro.moved import warn_renamed
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.manifest import is_run
 from bara_pyro.runs.system import System, find_device
@@ -90,8 +90,7 @@ class BaraLM(HFLM):
         law: PredictiveName | None = None,
     ) -> None:
         if law is not None:
-            sentence = "law is now predictive: the old name goes with the next version."
-            warnings.warn(sentence, DeprecationWarning, stacklevel=2)
+            warn_renamed("law", "predictive")
             predictive = law
         check_choice("predictive", predictive, PredictiveName)
         size = _checked_size(batch_size)
