@@ -135,10 +135,6 @@ def test_a_renamed_or_moved_name_is_found_and_the_new_one_said(module: str, old:
         import_module(module).nothing  # noqa: B018
 
 
-# Defined twice in rooms of their own; of each name one is to go.
-TWICE = {"Picture"}
-
-
 def test_no_class_name_is_defined_twice() -> None:
     rooms = ("bara_pyro", "models", "guides", "experiments")
     files = {path.resolve() for room in rooms for path in (ROOT / room).rglob("*.py")}
@@ -148,4 +144,4 @@ def test_no_class_name_is_defined_twice() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.ClassDef)
     )
-    assert {name for name, count in names.items() if count > 1} <= TWICE
+    assert {name for name, count in names.items() if count > 1} == set()
