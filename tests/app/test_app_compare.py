@@ -8,10 +8,12 @@ import pandas as pd
 import pytest
 import torch
 from app_cases import Bara, Place, assert_one_sentence, write_rows
+from huggingface_hub import ModelCard
 
 from bara_pyro.api import evaluate
 from bara_pyro.cli.running import run as train
 from bara_pyro.cli.scores import score_table
+from bara_pyro.extras.hub.upload import prepare_upload
 from bara_pyro.metrics import paired_bootstrap
 from bara_pyro.metrics.base import METRICS, Metric, register_metric
 from bara_pyro.untrusted.files import read_jsonl
@@ -55,9 +57,9 @@ def test_what_is_printed_is_the_paired_bootstrap(groups: Path, bara: Bara) -> No
 
 
 def test_a_new_metric_appears_wherever_there_are_scores(
-    groups: Path, bara: Bara, monkeypatch: pytest.MonkeyPatch
+    groups: Path, tmp_path: Path, bara: Bara, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One registration: it is evaluated, stands in the table and is compared."""
+    """One registration: it is evaluated, compared, and shown by the terminal, the model card and the page."""
     monkeypatch.setattr(METRICS, "_items", dict(METRICS))
 
     def surprise(log_probs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -75,6 +77,26 @@ def test_a_new_metric_appears_wherever_there_are_scores(
     lines = {line["metric"]: line for line in found}
     assert lines["surprise"]["difference"] == pytest.approx(lines["nll"]["difference"])
     assert "surprise (nats)" in bara("compare", groups / "bara", groups / "lora").out
+    run = shutil.copytree(groups / "bara" / "seed-0", tmp_path / "run")
+    evaluate(run, out=run)
+    nll = f"{metrics['3']['nll']:.2f}"
+    model_card = prepare_upload(run, "someone/colours", tmp_path / "hub", base="a/b") / "README.md"
+    scores = {line["draws S"]: line for line in markdown_table(model_card.read_text(), "| draws S |")}
+    assert scores["3"]["surprise (nats)"] == nll
+    published = {one.metric_name: one.metric_value for one in ModelCard.load(model_card).data.eval_results}
+    assert published["surprise"] == pytest.approx(published["NLL"])
+    assert bara("inspect", run, "--out", tmp_path / "page").code == 0
+    inspection = json.loads((tmp_path / "page" / "inspection.json").read_text())
+    assert inspection["scores"]["evaluated"][-1]["added"] == {"surprise": pytest.approx(metrics["3"]["nll"])}
+    tables = (tmp_path / "page" / "index.html").read_text().split("<table")
+    assert [f">{nll}</td>" in one for one in tables if "surprise (nats)" in one] == [True]
+
+
+def markdown_table(text: str, start: str) -> list[dict[str, str]]:
+    """The rows of the table that starts with a heading, by heading."""
+    lines = text[text.index(start) :].partition("\n\n")[0].splitlines()
+    heading, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
+    return [dict(zip(heading, row, strict=True)) for row in rows]
 
 
 def _ids(run: Path) -> list[str]:

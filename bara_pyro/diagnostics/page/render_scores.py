@@ -4,7 +4,11 @@ import torch
 
 from bara_pyro.diagnostics.inspection import RunFacts
 from bara_pyro.diagnostics.parts import Shown, pairs, shown_section
-from bara_pyro.diagnostics.posterior.predictive_scores import DistributionScores, PredictiveScores
+from bara_pyro.diagnostics.posterior.predictive_scores import (
+    DistributionScores,
+    PredictiveScores,
+    added_metrics,
+)
 from bara_pyro.metrics import ReliabilityBins
 from bara_pyro.report import Column, Picture, Table, reliability_diagram
 
@@ -45,6 +49,7 @@ def render_scores(run: RunFacts, found: PredictiveScores) -> Shown:
     ]
     rows = [_row(f"all {s.rows:,} (evaluation)", s) for s in found.evaluated]
     rows += [_row(f"first {s.rows:,} (this report)", s) for s in found.looked_at]
+    added = [Column(m.name, m.heading, m.unit, f".{m.digits}f") for m in added_metrics()]
     caption = (
         "Scores by number of posterior draws S (0: the posterior mean). ECE by chance: the mean ECE of a "
         "perfectly calibrated model with the same probabilities and number of rows."
@@ -53,7 +58,7 @@ def render_scores(run: RunFacts, found: PredictiveScores) -> Shown:
         "Accuracy and calibration",
         plain,
         technical,
-        [Table(COLUMNS, rows, caption), *map(_reliability, found.main), facts(run)],
+        [Table([*COLUMNS, *added], rows, caption), *map(_reliability, found.main), facts(run)],
     )
 
 
@@ -86,7 +91,7 @@ def _by_chance(s: DistributionScores) -> str:
 
 
 def _row(which: str, s: DistributionScores) -> dict[str, object]:
-    return {"which": which, **s.model_dump(include={column.key for column in COLUMNS})}
+    return {"which": which, **s.model_dump(include={column.key for column in COLUMNS}), **s.added}
 
 
 def _why_they_differ(main: DistributionScores, few: DistributionScores) -> list[str]:

@@ -4,14 +4,17 @@ import math
 from pathlib import Path
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from bara_pyro.diagnostics.context import Context
 from bara_pyro.diagnostics.result import Number, Result
 from bara_pyro.metrics import ece, evaluate, posterior_predictive, reliability_bins
+from bara_pyro.metrics.base import METRICS, Metric
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.evaluation_files import is_evaluated, log_probs_and_labels, read_predictions
 
+KEYS = ("acc", "ece", "nll", "brier")
 REPLICATES = 200
 HIGH = 0.95
 
@@ -41,6 +44,7 @@ class DistributionScores(Result):
     chance_ece: float
     chance_ece_high: float  # 95 % quantile of the ECE of such a model on n rows
     bins: Bins  # bins of the reliability diagram
+    added: dict[str, Number] = Field(default_factory=dict)  # other registered metrics with a heading
 
     @property
     def standard_error(self) -> float:
@@ -120,14 +124,20 @@ def scores_of(log_probs: Tensor, labels: Tensor, draws: int) -> DistributionScor
     return DistributionScores(
         rows=len(labels),
         draws=draws,
-        **{key: scores[key] for key in ("acc", "ece", "nll", "brier")},
+        **{key: scores[key] for key in KEYS},
         confidence=100 * float(sure.mean()),
         confidence_error=100 * float((sure * (1 - sure)).clamp_min(0).sum().sqrt()) / len(sure),
         majority=100 * float(labels.bincount().max()) / len(labels),
         chance_ece=float(by_chance.mean()),
         chance_ece_high=float(by_chance.quantile(HIGH)),
         bins=Bins(**{key: value.tolist() for key, value in vars(bins).items()}),
+        added={metric.name: scores[metric.name] for metric in added_metrics()},
     )
+
+
+def added_metrics() -> list[Metric]:
+    """Return the metrics with a heading that `DistributionScores` has no field for."""
+    return [m for m in METRICS.values() if m.heading and not m.of_truth and m.name not in KEYS]
 
 
 def chance_ece(log_probs: Tensor) -> float:
