@@ -2,7 +2,7 @@
 
 python -m experiments in_distribution --seeds 3     # a study: a folder of experiments/studies
 python -m experiments paper --model M --out DIR     # the tables of the paper, with its own protocol
-python -m experiments intervals                     # every interval again, from the stored rows
+python -m experiments intervals                     # stored comparisons again, from the stored rows
 """
 
 import sys

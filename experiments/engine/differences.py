@@ -311,7 +311,7 @@ def recompute(results: Path = RESULTS) -> list[str]:
 
 
 def main() -> None:
-    """Compute every interval of the pages again, from the rows that are stored; no run is needed."""
+    """Compute stored comparisons again from the stored rows, without a run; other intervals are left out."""
     parser = command_line(main.__doc__)
     results_option(parser)
     for line in recompute(parser.parse_args().out):
