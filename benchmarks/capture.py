@@ -81,7 +81,7 @@ def steps(args: Namespace, launches: Callable[[Call, str], Figures]) -> Iterator
     size, rows = SIZES[args.size], args.rows or [SIZES[args.size].rows]
     batches = {number: make_batch(size, number).to(args.device) for number in rows}
     lm = make_lm(size, args.device, DTYPES[args.dtype])
-    step, _, unload = peft_lora(size, lm)
+    step, _, unload = peft_lora(lm)
     for number, batch in batches.items():
         call: dict[str, Call] = {"peft lora": partial(step, batch)}
         yield f"peft lora, {number} rows", attempt(partial(timed, call, args, launches))

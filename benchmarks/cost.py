@@ -1,16 +1,19 @@
 """Measure what activation checkpointing saves, and what adapters in only the upper layers cost.
 
-python -m benchmarks.cost checkpointing [--layers 24] [--tokens 512] [--rows 1]
-python -m benchmarks.cost upper [--layers 24] [--upper 6] [--tokens 128]
+python -m benchmarks.cost checkpointing [--layers 24] [--tokens 512] [--rows 1] [--out FILE]
+python -m benchmarks.cost upper [--layers 24] [--upper 6] [--tokens 128] [--out FILE]
 
 "checkpointing": peak memory of a training step with and without checkpointing, their ratio, and whether the
 gradients are equal bit for bit. "upper": time of a step, and of S = 10 draws for rows seen before, with
 adapters in the upper K of L layers. Times are ratios to adapters in all layers, from interleaved medians; the
-share of layers is K / L.
+share of layers is K / L. PEFT's LoRA in all layers is measured beside.
 """
 
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -21,7 +24,7 @@ from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.lm.backbone import Backbone
 from bara_pyro.models.bara import BaRA
 from benchmarks.speed import interleaved, peak_memory
-from benchmarks.systems import NUM_DATA, SIZES, Size, make_batch, make_lm
+from benchmarks.systems import NUM_DATA, SIZES, Size, make_batch, make_lm, peft_lora, write
 
 
 def system(backbone: Backbone, targets: str | None = None) -> tuple[BaRA, WeibullGuide, SVI]:
@@ -37,9 +40,10 @@ def size_of(args: Namespace) -> Size:
     return replace(SIZES["896"], layers=args.layers, tokens=args.tokens, rows=args.rows)
 
 
-def checkpointing(args: Namespace) -> None:
+def checkpointing(args: Namespace) -> dict[str, Any]:
     """Measure the memory of a step with and without checkpointing, and compare the gradients."""
     size = size_of(args)
+    peft = peak_memory(partial(peft_lora(size)[0], make_batch(size)))
     backbone, batch = Backbone(make_lm(size)), make_batch(size)
     peaks, gradients = [], []
     for on in (False, True):
@@ -50,15 +54,17 @@ def checkpointing(args: Namespace) -> None:
         gradients.append([p.grad.clone() for p in svi.parameters if p.grad is not None])
         peaks.append(peak_memory(lambda svi=svi: svi.step(batch)))  # type: ignore[misc]
     same = all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
-    print(f"peak memory of a step {peaks[0]:9.1f} MiB")
+    print(f"peak memory of a step {peaks[0]:9.1f} MiB, {peaks[0] / peft:.3f} of PEFT LoRA's")
     print(f"with checkpointing    {peaks[1]:9.1f} MiB, {peaks[1] / peaks[0]:.3f} of it")
     print(f"gradients equal bit for bit: {same}")
+    return {"mib": {"peft lora": peft, "without": peaks[0], "with": peaks[1]}, "equal": same}
 
 
-def upper(args: Namespace) -> None:
+def upper(args: Namespace) -> dict[str, Any]:
     """Measure a step and draws with adapters in only the upper layers."""
     size = size_of(args)
     backbone, batch = Backbone(make_lm(size)), make_batch(size)
+    peft_step, peft_forward, _ = peft_lora(size)
     chosen = "|".join(str(size.layers - 1 - i) for i in range(args.upper))
     whole = system(backbone)
     part = system(backbone, rf"model\.layers\.({chosen})\.self_attn\.[qv]_proj|lm_head")
@@ -68,6 +74,8 @@ def upper(args: Namespace) -> None:
             "step, upper": lambda: part[2].step(batch),
             "S = 10": lambda: predict(*whole[:2], batch, samples=10),
             "S = 10, upper": lambda: predict(*part[:2], batch, samples=10),
+            "step, peft lora": lambda: peft_step(batch),
+            "S = 10, peft lora": lambda: [peft_forward(batch) for _ in range(10)],
         },
         args.repeats,
         warmup=1,
@@ -75,6 +83,8 @@ def upper(args: Namespace) -> None:
     for name in ("step", "S = 10"):
         ratio, share = t[f"{name}, upper"] / t[name], args.upper / size.layers
         print(f"{name:<8} upper {args.upper} of {size.layers}: {ratio:.3f} of all, by count {share:.3f}")
+        print(f"{name:<8} all layers: {t[name] / t[f'{name}, peft lora']:.3f} of PEFT LoRA")
+    return {"seconds": t}
 
 
 def main() -> None:
@@ -83,9 +93,11 @@ def main() -> None:
     parser.add_argument("what", choices=("checkpointing", "upper"))
     for name, default in {"layers": 24, "upper": 6, "tokens": 512, "rows": 1, "repeats": 5}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    {"checkpointing": checkpointing, "upper": upper}[args.what](args)
+    found = {"checkpointing": checkpointing, "upper": upper}[args.what](args)
+    write(args.out, {"layers": args.layers, "tokens": args.tokens, "rows": args.rows, **found})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Measure generated tokens per second against `generate` of PEFT's LoRA, as interleaved medians of one run.
 
 python -m benchmarks.generation [--size micro|896|FOLDER] [--rounds 5] [--rows 8] [--prompt 64] [--new 64]
+                                [--out FILE]
 
 All contestants sample at temperature 1 with a key-value cache, the same prompts and the same number of
 tokens; no reply ends early. A model from a local Hugging Face folder is loaded in bfloat16.
@@ -9,6 +10,7 @@ tokens; no reply ends early. A model from a local Hugging Face folder is loaded 
 import time
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import peft
@@ -24,7 +26,7 @@ from bara_pyro.lm.backbone import Backbone
 from bara_pyro.models.bara import BaRA
 from bara_pyro.models.lora import LoRA
 from benchmarks.speed import interleaved
-from benchmarks.systems import BETA, NUM_DATA, TARGETS, Size, make_lm, size_of
+from benchmarks.systems import BETA, NUM_DATA, TARGETS, Size, make_lm, size_of, write
 
 SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "lora": ("lora", {}),
@@ -94,6 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--new", type=int, default=64, help="tokens of a reply")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
+    parser.add_argument("--out", type=Path)
     args = parser.parse_args(arguments)
     torch.set_num_threads(args.threads)
     clock = time.process_time if args.clock == "cpu" else time.perf_counter
@@ -107,6 +110,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         tokens = args.rows * args.new / seconds
         ratio = seconds / found["peft lora"]
         print(f"{label:<32} {tokens:9.1f} tokens/s   {ratio:6.3f} of PEFT LoRA's time")
+    setting = {"size": args.size, "rows": args.rows, "prompt": args.prompt, "new": args.new}
+    write(args.out, {**setting, "seconds": found})
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ class Bench:
         new = partial(make_lm, self.size, args.device, DTYPES[args.dtype])
         self.backbone = Backbone(new())
         self.new = new
-        self.peft_step, self.peft_forward, _ = peft_lora(self.size, new())
+        self.peft_step, self.peft_forward, _ = peft_lora(new())
 
     def batch(self, rows: int | None = None, tokens: int | None = None) -> Any:
         """Return random rows on the device."""

@@ -1,10 +1,11 @@
 """Measure training step, prediction and peak memory as ratios of interleaved medians from one run.
 
 python -m benchmarks.speed [--size micro|896|FOLDER] [--steps 40] [--threads 1] [--parts step memory]
+                           [--methods lora additive gate blob] [--r 8] [--samples 10]
                            [--clock wall|cpu] [--out FILE]
 
 A model from a local Hugging Face folder is loaded in bfloat16; all adapters are in float32, including PEFT's.
-The CPU clock counts only the computation of this process.
+`--r` sets the rank of all adapters, PEFT's included. The CPU clock counts only what this process computes.
 """
 
 import json
@@ -12,7 +13,7 @@ import statistics
 import tempfile
 import time
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -20,9 +21,19 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.systems import hand_written, make_batch, ours, peft_lora, size_of
+from benchmarks.systems import (
+    METHODS,
+    RANK,
+    hand_written,
+    make_batch,
+    ours,
+    peft_lora,
+    size_of,
+    write,
+)
 
 PARTS = ("step", "prediction", "memory")
+DEFAULT = METHODS[:3]
 
 
 def interleaved(
@@ -54,34 +65,37 @@ def device_clock(device: str | torch.device) -> Callable[[], float]:
     return clock
 
 
-def steps(size_name: str) -> dict[str, Callable[[], object]]:
+def steps(size_name: str, methods: Sequence[str] = DEFAULT, r: int = RANK) -> dict[str, Callable[[], object]]:
     """Return a training step of each contestant."""
     size = size_of(size_name)
     batch = make_batch(size)
-    calls = {"peft lora": peft_lora(size)[0]}
-    if not size.folder:  # only written for float32
+    calls = {"peft lora": peft_lora(size, r=r)[0]}
+    if not size.folder and r == RANK:  # only written for float32 and this rank
         calls["by hand"] = hand_written(size)
-    calls |= {name: ours(size, name)[0] for name in ("lora", "additive", "gate")}
+    calls |= {name: ours(size, name, r=r)[0] for name in methods}
     return {name: partial(step, batch) for name, step in calls.items()}
 
 
 def predictions(
-    size_name: str, rounds: int, clock: Callable[[], float] = time.perf_counter
-) -> dict[str, float]:
-    """Time predictions of 16 rows with S = 10 against ten forward passes of PEFT's LoRA."""
+    size_name: str, methods: Sequence[str] = DEFAULT, r: int = RANK, samples: int = 10
+) -> dict[str, Callable[[], object]]:
+    """Return S draws for 16 rows of each method that has draws, and S forward passes of PEFT's LoRA."""
     size = size_of(size_name)
     batch = make_batch(size, rows=16)
-    forward = peft_lora(size)[1]
-    predict = ours(size, "additive")[1]
-    return interleaved(
-        {
-            "10 peft lora forwards": lambda: [forward(batch) for _ in range(10)],
-            "S = 10": lambda: predict(batch, 10),
-        },
-        rounds,
-        warmup=1,
-        clock=clock,
-    )
+    forward = peft_lora(size, r=r)[1]
+    calls: dict[str, Callable[[], object]] = {
+        f"{samples} peft lora forwards": lambda: [forward(batch) for _ in range(samples)]
+    }
+    for name in methods:
+        if name != "lora":
+            calls[f"{name}, S = {samples}"] = partial(ours(size, name, r=r)[1], batch, samples)
+    return calls
+
+
+def ratios_of(part: str, found: Mapping[str, float]) -> dict[str, float]:
+    """Return the ratio of every contestant to the first, PEFT's LoRA, by "PART: CONTESTANT / FIRST"."""
+    first = next(iter(found), "")
+    return {f"{part}: {name} / {first}": found[name] / found[first] for name in found if name != first}
 
 
 def peak_memory(call: Callable[[], object]) -> float:
@@ -117,36 +131,33 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--methods", nargs="+", choices=("all", *METHODS), default=DEFAULT)
+    parser.add_argument("--r", type=int, default=RANK, help="rank of all adapters; default: %(default)s")
+    parser.add_argument("--samples", type=int, default=10, help="number S of draws; default: %(default)s")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     clock = time.process_time if args.clock == "cpu" else time.perf_counter
+    methods = METHODS if "all" in args.methods else args.methods
     t: dict[str, float] = {}
     p: dict[str, float] = {}
     m: dict[str, float] = {}
-    ratios: dict[str, float] = {}
     if "step" in args.parts:
-        t = interleaved(steps(args.size), args.steps, clock=clock)
-        ratios |= {f"step: {who} / peft lora": t[who] / t["peft lora"] for who in t if who != "peft lora"}
-    if "by hand" in t:
-        ratios["step: additive / by hand"] = t["additive"] / t["by hand"]
+        t = interleaved(steps(args.size, methods, args.r), args.steps, clock=clock)
     if "prediction" in args.parts:
-        p = predictions(args.size, max(3, args.steps // 8), clock)
-        ratios["prediction: S = 10 / 10 peft lora forwards"] = p["S = 10"] / p["10 peft lora forwards"]
+        calls = predictions(args.size, methods, args.r, args.samples)
+        p = interleaved(calls, max(3, args.steps // 8), warmup=1, clock=clock)
     if "memory" in args.parts:
-        m = {name: peak_memory(step) for name, step in steps(args.size).items()}
-        ratios |= {
-            f"peak memory: {who} / peft lora": m[who] / m["peft lora"] for who in m if who != "peft lora"
-        }
+        m = {name: peak_memory(step) for name, step in steps(args.size, methods, args.r).items()}
+    ratios = ratios_of("step", t) | ratios_of("prediction", p) | ratios_of("peak memory", m)
+    if {"by hand", "additive"} <= t.keys():
+        ratios["step: additive / by hand"] = t["additive"] / t["by hand"]
     for name, seconds in {**t, **p}.items():
         print(f"{name:<24} {1000 * seconds:9.1f} ms")
     for name, ratio in ratios.items():
-        print(f"{name:<46} {ratio:6.3f}")
-    if args.out:
-        args.out.write_text(
-            json.dumps({"size": args.size, "seconds": t | p, "mib": m, "ratios": ratios}, indent=1)
-        )
+        print(f"{name:<54} {ratio:6.3f}")
+    write(args.out, {"size": args.size, "r": args.r, "seconds": t | p, "mib": m, "ratios": ratios})
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """The systems to benchmark: training step and prediction of each contestant on the same random backbone."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import peft
 import torch
@@ -15,20 +16,23 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, Qwen
 from bara_pyro.cli.architectures import shaped
 from bara_pyro.core.distributions import KAPPA_MIN
 from bara_pyro.core.distributions.weibull import EULER
+from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.optimizers import adamw
 from bara_pyro.core.prediction import predict
+from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.svi import SVI
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import DataError
-from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.lm.backbone import Backbone
+from bara_pyro.methods import build, method_config
 from bara_pyro.models.bara import BaRA
-from bara_pyro.models.lora import LoRA
 
 TARGETS = ["q_proj", "v_proj", "lm_head"]
 NUM_DATA = 640
 BETA = 1e-5
+METHODS = ("lora", "additive", "gate", "blob")
+RANK = 8
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,12 @@ def make_batch(size: Size, rows: int | None = None) -> Batch:
     return Batch(ids, mask, torch.tensor([5, 6, 7, 8]), labels, tuple(map(str, range(rows))))
 
 
+def write(out: Path | None, found: dict[str, Any]) -> None:
+    """Write what a benchmark found to the JSON file of `--out`, if there is one."""
+    if out is not None:
+        out.write_text(json.dumps(found, indent=1) + "\n")
+
+
 def labels_of(batch: Batch) -> Tensor:
     """Return the labels of a batch from `make_batch`."""
     if batch.labels is None:
@@ -119,11 +129,17 @@ def answer_logits(model: nn.Module, batch: Batch) -> Tensor:
 
 
 def peft_lora(
-    size: Size, lm: PreTrainedModel | None = None
+    of: Size | PreTrainedModel, *, r: int = RANK, targets: Sequence[str] = TARGETS
 ) -> tuple[Callable[[Batch], object], Callable[[Batch], Tensor], Callable[[], PreTrainedModel]]:
-    """Return a training step, a forward pass and the removal of PEFT's LoRA (last position's logits only)."""
-    config = peft.LoraConfig(r=8, lora_alpha=16, target_modules=TARGETS, lora_dropout=0.0)
-    model = peft.get_peft_model(lm or make_lm(size), config)
+    """Return a training step, a forward pass and the removal of PEFT's LoRA (last position's logits only).
+
+    Args:
+        of: the language model, or the size of a random one.
+        r: rank.
+        targets: adapted modules.
+    """
+    config = peft.LoraConfig(r=r, lora_alpha=2 * r, target_modules=list(targets), lora_dropout=0.0)
+    model = peft.get_peft_model(make_lm(of) if isinstance(of, Size) else of, config)
     optim = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3, fused=True)
 
     def step(batch: Batch) -> None:
@@ -134,22 +150,23 @@ def peft_lora(
     return step, torch.no_grad()(partial(answer_logits, model)), model.unload
 
 
-def inference(name: str, backbone: Backbone) -> SVI:
-    """Return the SVI object of a method of this library."""
-    if name == "lora":
-        model: LoRA | BaRA = LoRA(backbone, NUM_DATA)
-        guide: DeltaGuide | WeibullGuide = DeltaGuide(model)
+def inference(name: str, backbone: Backbone, r: int = RANK) -> SVI:
+    """Return the SVI object of a form of BaRA (`additive`, `gate`) or of a registered method, with rank r."""
+    if name in ("additive", "gate"):
+        model: AdaptedLM = BaRA(
+            backbone, NUM_DATA, form="gate" if name == "gate" else "additive", beta_theta=BETA, r=r
+        )
+        guide: SiteGuide = WeibullGuide(model)
     else:
-        model = BaRA(backbone, NUM_DATA, form="gate" if name == "gate" else "additive", beta_theta=BETA)
-        guide = WeibullGuide(model)
+        model, guide = build(method_config(name), backbone, NUM_DATA, {"r": r})
     return SVI(model, guide, adamw(model, guide, 1e-3))
 
 
 def ours(
-    size: Size, name: str, backbone: Backbone | None = None
+    size: Size, name: str, backbone: Backbone | None = None, *, r: int = RANK
 ) -> tuple[Callable[[Batch], object], Callable[[Batch, int], Tensor]]:
     """Return the training step and the prediction of a method of this library."""
-    svi = inference(name, backbone or Backbone(make_lm(size)))
+    svi = inference(name, backbone or Backbone(make_lm(size)), r)
     return svi.step, lambda batch, samples: predict(svi.model, svi.guide, batch, samples=samples)
 
 
