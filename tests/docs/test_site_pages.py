@@ -4,6 +4,7 @@ import math
 import re
 import shlex
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import click
@@ -99,6 +100,14 @@ def test_swap(capsys: pytest.CaptureFixture[str]) -> None:
     assert {"weibull", "gamma"} <= {*PRIORS}
     assert "exponential" in FAMILIES
     assert names["data"].posterior["phi"].dims == ("chain", "draw", "module", "rank")
+
+
+def test_the_loop_on_the_page_is_that_of_the_file() -> None:
+    file = (DOCS.parent / "experiments" / "svi.py").read_text()
+    section = (DOCS / "swap.md").read_text().split("## The loop in one file")[1]
+    [block] = re.findall(r"```py\n(.*?)```", section, flags=re.DOTALL)
+    assert "svi.step(" in block
+    assert indent(block, "    ") in file
 
 
 def test_typed_lists_are_those_of_the_registries() -> None:

@@ -2,10 +2,12 @@
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import bara_pyro as bp
 from experiments import ablation, from_adapter, nuts, svi
 
 
@@ -18,8 +20,9 @@ def run(module, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
 def test_svi_learns_and_writes_draws(
     loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["--steps", "200", "--test-rows", "20", "--lr", "3e-3", "--samples", "2", "--batch-size", "4"]
-    run(svi, monkeypatch, "--loop", loop, "--out", str(tmp_path), *options)
+    task = bp.load_task("micro-wgs")
+    monkeypatch.setattr(bp, "load_task", {"micro-wgs": replace(task, test=task.test[:20])}.get)
+    run(svi, monkeypatch, "--loop", loop, "--out", str(tmp_path), "--steps", "200", "--lr", "3e-3")
     said = capsys.readouterr().out
     first, second = (float(loss) for loss in re.findall(r"negative ELBO ([\d.]+) nats", said))
     assert second < first
