@@ -4,12 +4,16 @@ import json
 import math
 import runpy
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
+from torch.utils.flop_counter import FlopCounterMode
 
 import bara_pyro as bp
+from benchmarks.systems import size_of
 
 ROOT = Path(__file__).parents[2]
 RUN = "RUN"  # stands for the folder of a run
@@ -28,6 +32,10 @@ BENCHMARKS: dict[str, tuple[str, ...]] = {
     "dtypes": (
         *("--model", "microworld", "--task", "micro-wgs", "--dtypes", "bfloat16"),
         *("--rows", "8", "--steps", "1"),
+    ),
+    "scaling": (
+        *("--over", "tokens", "--at", "4", "8", "--rounds", "1"),
+        *("--methods", "additive", "gate", "blob"),
     ),
     "kernels": (),
     "gpu": (
@@ -77,6 +85,50 @@ def numbers_of(found: object) -> Iterator[float]:
         yield from numbers_of(item)
     if isinstance(found, float | int):
         yield found
+
+
+OVER = {"tokens": 8, "batch": 2, "layers": 2, "r": 4, "vocabulary": 800, "samples": 2}
+
+
+def flops(call: Callable[[], object]) -> int:
+    with FlopCounterMode(display=False) as counter:
+        call()
+    return counter.get_total_flops()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("over", OVER)
+def test_time_is_measured_over(over: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = OVER[over] // 2, OVER[over]
+    arguments = ("--over", over, "--at", *map(str, values), "--rounds", "1", "--methods", "gate")
+    start("scaling", arguments, tmp_path, monkeypatch)
+    found = json.loads((tmp_path / OUT).read_text())
+    a, b = found["seconds"]["gate"]
+    slope = math.log2(b / a)  # of a line through two points, one at twice the other
+    assert found["exponents"]["gate"] == pytest.approx(slope)
+    assert found["ratios"]["gate"][0] == pytest.approx(a / found["seconds"]["peft lora"][0])
+    assert f"gate: exponent {slope:.2f}" in (tmp_path / OUT).with_suffix(".svg").read_text()
+    contestants, micro = import_module("benchmarks.scaling").contestants, size_of("micro")
+    less, more = (flops(contestants(micro, over, value, [])["peft lora"]) for value in values)
+    assert less < more < 2.2 * less
+    if over in ("batch", "samples"):
+        assert more == 2 * less
+
+
+@pytest.mark.parametrize(("factor", "power"), [(3.0, 1.0), (0.2, 1.7), (5.0, 0.0), (2.0, -0.5)])
+def test_the_exponent_is_that_of_made_up_times(
+    factor: float, power: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    exponent = import_module("benchmarks.scaling").exponent
+    values = (4, 8, 32, 256)
+    assert exponent(values, [factor * n**power for n in values]) == pytest.approx(power)
+    # Noise is fitted as by the normal equations; a constant cost makes the exponent smaller.
+    noisy = [factor * n**power * noise for n, noise in zip(values, (1.1, 0.8, 1.3, 0.9), strict=True)]
+    x, y = np.log(values), np.log(noisy)
+    assert exponent(values, noisy) == pytest.approx(np.cov(x, y)[0, 1] / np.var(x, ddof=1))
+    assert abs(exponent(values, [10 + factor * n**power for n in values])) <= abs(power)
 
 
 @pytest.mark.slow
