@@ -17,11 +17,14 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
+    Task,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
 from rich.table import Table as RichTable
+from rich.text import Text
 
 from bara_pyro.durations import spoken
 
@@ -67,30 +70,54 @@ class Advance(Protocol):
 
 
 @contextmanager
-def progress(description: str, total: int | None, *, even: bool = True) -> Iterator[Advance]:
+def progress(
+    description: str, total: int | None, *, even: bool = True, seconds: float | None = None
+) -> Iterator[Advance]:
     """Show progress on stderr: a bar on a terminal, otherwise a line every `EVERY` seconds.
 
     Args:
         description: the work.
         total: its steps; None if they are not known yet.
         even: whether all steps take about as long. If so, the remaining time is shown.
+        seconds: with uneven steps, an estimate of the whole time, from which the remaining time is counted
+            down; None if there is no estimate.
     """
     if mode.quiet:
         yield lambda count=1, note="", completed=None, total=None: None
     elif errors.is_terminal:
-        with _bar(description, total, even) as advance:
+        with _bar(description, total, even, seconds) as advance:
             yield advance
     else:
-        yield _Lines(description, total, even)
+        yield _Lines(description, total, even, seconds)
+
+
+class _Countdown(ProgressColumn):
+    """Shows the remaining time by an estimate in seconds, or the elapsed time once it has passed."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+
+    def render(self, task: Task) -> Text:
+        """Return the time to show."""
+        elapsed = task.elapsed or 0.0
+        left = _to_go(self.seconds - elapsed)
+        return Text(left[0] if left else spoken(elapsed))
+
+
+def _to_go(seconds: float) -> list[str]:
+    """Return the remaining time in words; nothing once an estimate has passed."""
+    return [f"about {spoken(seconds)} to go"] if seconds > 0 else []
 
 
 @contextmanager
-def _bar(description: str, total: int | None, even: bool) -> Iterator[Advance]:
+def _bar(description: str, total: int | None, even: bool, seconds: float | None) -> Iterator[Advance]:
+    uneven = TimeElapsedColumn() if seconds is None else _Countdown(seconds)
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=20),
         MofNCompleteColumn(),
-        TimeRemainingColumn() if even else TimeElapsedColumn(),
+        TimeRemainingColumn() if even else uneven,
         TextColumn("{task.fields[note]}", markup=False),
     )
     with Progress(*columns, console=errors) as bar:
@@ -108,10 +135,10 @@ def _bar(description: str, total: int | None, even: bool) -> Iterator[Advance]:
 class _Lines:
     """Progress as lines, one every `EVERY` seconds."""
 
-    def __init__(self, description: str, total: int | None, even: bool) -> None:
+    def __init__(self, description: str, total: int | None, even: bool, seconds: float | None) -> None:
         self.description, self.total, self.done = description, total, 0
         self._began = self._said = time.monotonic()
-        self._even = even
+        self._even, self._seconds = even, seconds
         self._first: tuple[float, int] | None = None  # time and steps of the first call
 
     def __call__(
@@ -130,9 +157,11 @@ class _Lines:
     def _left(self, now: float) -> list[str]:
         """Return the remaining time, if it can be estimated; a resumed run begins at its first step here."""
         began, before = self._first or (now, self.done)
-        if not self._even or self.total is None or self.done <= before:
+        if not self._even:
+            return [] if self._seconds is None else _to_go(self._seconds - (now - self._began))
+        if self.total is None or self.done <= before:
             return []
-        return [f"about {spoken((self.total - self.done) * (now - began) / (self.done - before))} to go"]
+        return _to_go((self.total - self.done) * (now - began) / (self.done - before))
 
 
 def remark(text: str) -> None:

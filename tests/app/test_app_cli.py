@@ -1,9 +1,11 @@
 """The commands as a stranger meets them: help, lists, tables at 80 columns, the demonstration."""
 
+import io
 import json
 import re
 import subprocess
 import sys
+import time
 from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
@@ -12,6 +14,7 @@ import pytest
 from app_cases import Bara, Place, assert_one_sentence, files_of, questions, save_backbone, write_rows
 from command_cases import COMMANDS, options_of
 from pydantic import Field
+from rich.console import Console
 
 from bara_pyro.cli import demo as demonstration
 from bara_pyro.cli import terminal
@@ -156,6 +159,39 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(
     assert printed.err.splitlines() == [
         f"train: {step} of 100, {step} s, about {100 - step} s to go, nll {step}" for step in (30, 60, 90)
     ]
+
+
+def test_the_time_to_go_of_uneven_steps_is_counted_down(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From an estimate of the whole; once that has passed, only the elapsed time is shown."""
+    clock = [0.0]
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: clock[0])
+    with terminal.progress("inspect", 4, even=False, seconds=80.0) as advance:
+        for clock[0] in (35.0, 40.0, 75.0, 110.0):
+            advance()
+    assert capsys.readouterr().err.splitlines() == [
+        "inspect: 1 of 4, 35 s, about 45 s to go",
+        "inspect: 3 of 4, 75 s, about 5 s to go",
+        "inspect: 4 of 4, 110 s",
+    ]
+    with terminal.progress("inspect", 4, even=False) as advance:
+        clock[0] += 35
+        advance()
+    assert capsys.readouterr().err == "inspect: 1 of 4, 35 s\n"
+
+
+def test_a_bar_counts_an_estimate_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, drawn = [0.0], io.StringIO()
+    console = Console(file=drawn, force_terminal=True, width=90, get_time=lambda: clock[0])
+    monkeypatch.setattr(terminal, "errors", console)
+    with terminal.progress("inspect", 4, even=False, seconds=80.0) as advance:
+        for clock[0] in (35.0, 110.0):
+            advance()
+            time.sleep(0.2)  # the bar is drawn ten times a second
+    shown = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", drawn.getvalue())
+    assert "1/4 about 45 s to go" in shown
+    assert "2/4 2 min" in shown
 
 
 def test_lists(bara: Bara) -> None:

@@ -101,7 +101,7 @@ def inspect(
     if about is not None and about > LONG:
         remark(f"Note: this takes about {spoken(about)}, judged by the run's evaluation.")
     parts = len(part_names(looked)) + 1
-    bar = progress(f"inspect {run.name}", parts, even=False)
+    bar = progress(f"inspect {run.name}", parts, even=False, seconds=about)
     with adding(out, replacing=True) as place, bar as advance:
         page, findings = inspect_run(run, system, looked, out=place, on_part=advance)
     page = out / page.name
