@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from scipy.stats import ttest_1samp
 
+from bara_pyro.errors import DataError
 from experiments import benchmark, panel
 from experiments.benchmark import ARMS, ENSEMBLE, GATE, MEASURES, TUNED, derived, student_interval
 
@@ -67,6 +68,22 @@ def test_differences_are_averaged_by_world(place: Path, capsys: pytest.CaptureFi
     printed = capsys.readouterr().out
     assert "Worlds: 3 pairs" in printed
     assert f"minus {TUNED}, nll: +0.100 [{middle - half:+.3f}, {middle + half:+.3f}]" in printed
+
+
+def test_settings_are_searched_once_a_task(place: Path) -> None:
+    rows = [
+        {"pair": "rows 1, use", "arm": arm, "nll": nll, "validation_nll": known}
+        for arm, nll, known in (
+            ("0.001, 1", 0.5, 0.4),
+            ("0.003, 1", 0.4, 0.5),
+            ("0.01, 1", float("inf"), 0.1),
+        )
+    ]
+    benchmark.SCORES.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert benchmark.best_of_grid(benchmark.searched("rows 3, use")) == "0.001, 1"
+    assert benchmark.searched("402, micro-wgs") == "402, micro-wgs"
+    with pytest.raises(DataError, match="rows 1, interface"):
+        benchmark.best_of_grid(benchmark.searched("rows 2, interface"))
 
 
 def test_sets_and_risk() -> None:
