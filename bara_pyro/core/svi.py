@@ -17,7 +17,7 @@ from bara_pyro.core.handlers import PROGRAM
 from bara_pyro.core.optimizers import check_holds_guide, held_by, parameters
 from bara_pyro.core.posterior import check_guide
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.core.terms import ElboTerms, check_finite, loss_alone, per_example
+from bara_pyro.core.terms import ElboTerms, check_elbo, check_finite, loss_alone, per_example
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, TrainingError
 from bara_pyro.moved import old_names
@@ -92,8 +92,7 @@ class SVI(Generic[M, G]):
                 f"The optimiser is a {type(optim).__name__}: pass a torch optimiser, such as bp.adamw(model, "
                 "guide, lr=1e-3), or use pyro.infer.SVI (docs/swap.md)."
             )
-        if loss is not None and not isinstance(loss, Trace_ELBO):
-            raise ConfigError(f"The loss is a {type(loss).__name__}: see docs/swap.md for what fits bp.SVI.")
+        check_elbo(loss)
         if clip_norm is not None and not clip_norm > 0:
             raise ConfigError(f"clip_norm={clip_norm} must be above 0, or None.")
         if not self.spares:

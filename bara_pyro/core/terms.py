@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
-from pyro.infer import Trace_ELBO
+from pyro.infer import JitTrace_ELBO, JitTraceMeanField_ELBO, Trace_ELBO
 from pyro.poutine import trace
 from torch import Tensor
 
@@ -50,6 +50,17 @@ def mean_terms(terms: list[ElboTerms]) -> ElboTerms:
         kl={site: torch.stack([t.kl[site] for t in terms]).mean() for site in terms[0].kl},
         extra={site: torch.stack([t.extra[site] for t in terms]).mean() for site in terms[0].extra},
     )
+
+
+def check_elbo(elbo: object) -> None:
+    """Refuse what is neither None nor an ELBO of one pass.
+
+    Raises:
+        ConfigError: it is something else, or records the program, which cannot be traced.
+    """
+    traced = isinstance(elbo, JitTrace_ELBO | JitTraceMeanField_ELBO)
+    if traced or not (elbo is None or isinstance(elbo, Trace_ELBO)):
+        raise ConfigError(f"The loss is a {type(elbo).__name__}: see docs/swap.md for what fits bp.SVI.")
 
 
 def loss_alone(elbo: Trace_ELBO, model: AdaptedLM, guide: SiteGuide, batch: Batch) -> ElboTerms:

@@ -10,7 +10,7 @@ import torch
 from core_cases import ANSWERS, CONFIGS, backbone, bara_pair, lora_pair, make_batch, make_lm
 from pyro import distributions as dist
 from pyro.distributions import TorchDistribution
-from pyro.infer import Predictive, RenyiELBO, Trace_ELBO, TraceMeanField_ELBO
+from pyro.infer import JitTrace_ELBO, Predictive, RenyiELBO, Trace_ELBO, TraceMeanField_ELBO
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
@@ -180,6 +180,7 @@ def test_inference_is_told_what_it_can_use() -> None:
         (pyro.optim.Adam({"lr": 1e-3}), {}, "pass a torch optimiser"),
         (half, {}, "has no parameters of the WeibullGuide"),
         (whole, {"loss": RenyiELBO()}, r"The loss is a RenyiELBO: see docs/swap\.md"),
+        (whole, {"loss": JitTrace_ELBO()}, r"The loss is a JitTrace_ELBO: see docs/swap\.md"),
         (whole, {"loss": "elbo"}, r"The loss is a str: see docs/swap\.md"),
         (whole, {"clip_norm": -1.0}, "clip_norm=-1.0 must be above 0"),
         (whole, {"clip_norm": float("nan")}, "clip_norm=nan must be above 0"),
