@@ -12,13 +12,12 @@ ARC-Easy. The plan, experiments/studies/benchmark/plan.md, was fixed before the 
 """
 
 import json
-import random
 import re
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import product
-from math import inf, isfinite, sqrt
+from math import inf, sqrt
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -27,19 +26,35 @@ import torch
 from scipy.stats import t as student
 from torch import Tensor, tensor
 
-from bara_pyro.atomic import write_jsonl
 from bara_pyro.errors import DataError
 from bara_pyro.metrics import aurc, decompose, ood_auroc, prediction_sets
 from bara_pyro.posthoc.temperature import best_common_log_temperature, predictive_at
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.system import System, build_system
+from bara_pyro.untrusted.files import read_jsonl
 from experiments.engine.record import on_task
-from experiments.panel import DRAWS, HELP, LENGTHS, RATES, TEXTS, UPPER, RunDraws, draws, score
+from experiments.grid import (
+    DRAWS,
+    HELP,
+    TEST,
+    TEXTS,
+    UPPER,
+    RunDraws,
+    balanced,
+    chosen_of,
+    drawn_rows,
+    draws,
+    file_settings,
+    grid,
+    keep,
+    score,
+    write_parts,
+)
 
 SCORES = Path(__file__).parent / "results" / "benchmark.jsonl"
-ROWS = Path("runs/benchmark/rows")
-VALIDATION, TEST = 400, 300
+ROWS, RUN = Path("runs/benchmark/rows"), Path("runs/benchmark/run")
+VALIDATION = 400
 TAGS = {
     "use": ("gameplaying", "converting", "checking", "editing", "viewing", "monitor"),
     "interface": ("graphical", "commandline", "daemon", "text-mode"),
@@ -66,18 +81,11 @@ def pair_settings() -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for world, (task, rows) in product(WORLDS, MICRO.items()):
         model = {"backbone.name": f"runs/worlds/{world}", "task.world": world, "task.seed": world}
-        found[f"{world}, {task}"] = {**model, "task.name": task, **drawn_rows(rows, 1)}
+        found[f"{world}, {task}"] = {**model, "task.name": task, **drawn_rows(rows, VALIDATION, 1)}
     for seed, (task, (rows, own)) in product(ROWS_SEEDS, REAL.items()):
-        file = ROWS / f"{task}.jsonl"
-        files = {"task.name": str(file), "task.test_file": file.with_name(f"{task}-test.jsonl")}
-        found[f"rows {seed}, {task}"] = {**UPPER, **own, **files, **drawn_rows(rows, seed)}
+        files, drawn = file_settings(ROWS, task), drawn_rows(rows, VALIDATION, seed)
+        found[f"rows {seed}, {task}"] = {**UPPER, **own, **files, **drawn}
     return found
-
-
-def drawn_rows(rows: int, seed: int) -> dict[str, Any]:
-    """Return the settings of so many training rows and those for validation."""
-    count = {"task.train_rows": rows + VALIDATION, "task.validation_rows": VALIDATION}
-    return {**count, "task.train_rows_seed": seed}
 
 
 def write_rows(args: Namespace) -> None:
@@ -91,19 +99,14 @@ def write_rows(args: Namespace) -> None:
         rows = [
             {"text": text, "label": one[0]} for text, one in sorted(own.items()) if text and len(one) == 1
         ]
-        random.Random(0).shuffle(rows)
-        of_tag = {tag: [row for row in rows if row["label"] == tag] for tag in tags}
-        least = min(map(len, of_tag.values()))
-        write(task, [row for some in of_tag.values() for row in some[:least]])
+        write(task, balanced(rows, tags))
     lines = [json.loads(line) for line in args.arc_easy.read_text().splitlines()]
     write("arc_easy", [line for line in lines if line["choices"]["label"] == [*"ABCD"]])
 
 
 def write(name: str, rows: list[dict[str, Any]]) -> None:
-    """Write shuffled rows in two files."""
-    random.Random(1).shuffle(rows)
-    for part, some in (("", rows[:-TEST]), ("-test", rows[-TEST:])):
-        write_jsonl(ROWS / f"{name}{part}.jsonl", some)
+    """Write shuffled rows: the last are for the test."""
+    write_parts(ROWS, name, rows, len(rows) - TEST)
 
 
 def run(args: Namespace) -> None:
@@ -114,39 +117,35 @@ def run(args: Namespace) -> None:
 
 def run_pair(pair: str) -> None:
     """Train the arms of a pair that have no stored score: defaults, the grid, what is best of it."""
-    done = {row["arm"]: row for row in stored() if row["pair"] == pair}
+    done = {row["arm"] for row in read_jsonl(SCORES) if row["pair"] == pair}
     base = {**pair_settings()[pair], "seed": 1}
     first = build_system(load_config(overrides=base))
-    steps = first.config.train.total_steps
+    tried = grid(first.config.train.total_steps)
 
     def system(settings: dict[str, Any]) -> System:
         return build_system(load_config(overrides={**base, **settings}), first.backbone, first.task)
 
-    def keep(arm: str, scores: dict[str, Any]) -> None:
-        done[arm] = {"pair": pair, "arm": arm, **scores}
-        with SCORES.open("a") as file:
-            file.write(json.dumps(done[arm]) + "\n")
-        print(f"{pair} | {arm}: {scores['nll']:.3f}", flush=True)
-
     for arm, settings in DEFAULTS.items():
         if arm not in done:
-            keep(arm, of_test(draws(system(settings)), 0.0))
-    grid = {f"{lr:g}, {length:g}": plain_lora(lr, steps * length) for length in LENGTHS for lr in RATES}
-    for arm, settings in grid.items() if searched(pair) == pair else ():
+            keep(SCORES, {"pair": pair, "arm": arm}, of_test(draws(system(settings), RUN), 0.0))
+    for arm, settings in tried.items() if searched(pair) == pair else ():
         if arm not in done:
-            keep(arm, score(system(settings), tuned=True))
-    tuned = grid[best_of_grid(searched(pair))]
+            scores = score(system({**settings, "method": "lora"}), RUN, tuned=True)
+            keep(SCORES, {"pair": pair, "arm": arm}, scores)
+    tuned = {**tried[best_of_grid(searched(pair))], "method": "lora"}
     if ENSEMBLE not in done:
-        members = [draws(system({**tuned, "seed": seed})) for seed in MEMBERS]
+        members = [draws(system({**tuned, "seed": seed}), RUN) for seed in MEMBERS]
         for arm, some in ((TUNED, members[:1]), (ENSEMBLE, members)):
             together = pooled(some)
-            keep(arm, of_test(together, best_common_log_temperature(*together.validation)))
+            ln_t = best_common_log_temperature(*together.validation)
+            keep(SCORES, {"pair": pair, "arm": arm}, of_test(together, ln_t))
     if pair.endswith(SHIFTED):
         for name, settings in {GATE: DEFAULTS[GATE], TUNED: tuned}.items():
             if (arm := f"{name}, distance-aware") not in done:
                 own = system({**settings, "adapter.distance_aware": True})
-                drawn = draws(own)
-                keep(arm, {**drawn.scores(0.0), **detected(own, drawn.test[0])})
+                drawn = draws(own, RUN)
+                found = {**drawn.scores(0.0), **detected(own, drawn.test[0])}
+                keep(SCORES, {"pair": pair, "arm": arm}, found)
 
 
 def searched(pair: str) -> str:
@@ -160,16 +159,10 @@ def best_of_grid(pair: str) -> str:
     Raises:
         DataError: the grid was not run.
     """
-    tried = [row for row in stored() if row["pair"] == pair and row["arm"][0].isdigit()]
+    tried = [row for row in read_jsonl(SCORES) if row["pair"] == pair and row["arm"][0].isdigit()]
     if not tried:
         raise DataError(f"The grid of {pair!r} has no scores: run that pair first.")
-    best = min((row for row in tried if isfinite(row["nll"])), key=lambda row: float(row["validation_nll"]))
-    return str(best["arm"])
-
-
-def plain_lora(lr: float, steps: float) -> dict[str, Any]:
-    """Return the settings of a LoRA without help."""
-    return {"method": "lora", "adapter.calibrated": False, "train.lr": lr, "train.steps": round(steps)}
+    return str(chosen_of(tried)["arm"])
 
 
 def pooled(members: Sequence[RunDraws]) -> RunDraws:
@@ -197,15 +190,10 @@ def detected(system: System, known: Tensor) -> dict[str, float]:
     return found
 
 
-def stored() -> list[dict[str, Any]]:
-    """Return the stored scores."""
-    return [json.loads(line) for line in SCORES.read_text().splitlines()] if SCORES.exists() else []
-
-
 def table(args: Namespace) -> None:
     """Print the mean scores of the arms and the gate form's differences, on worlds and on real tasks."""
     scores: defaultdict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
-    for row in stored():
+    for row in read_jsonl(SCORES):
         scores[row["pair"]][row["arm"]] = row if "log_probs" not in row else {**row, **derived(row)}
     for title, groups in (("Worlds", WORLDS), ("Real tasks", ROWS_SEEDS)):
         pairs = [pair for pair in args.pairs if group(pair) in groups and ENSEMBLE in scores[pair]]

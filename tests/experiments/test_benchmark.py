@@ -2,21 +2,22 @@
 
 import json
 from argparse import Namespace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from scipy.stats import ttest_1samp
 
 from bara_pyro.errors import DataError
-from experiments import benchmark, panel
+from bara_pyro.untrusted.files import read_jsonl
+from experiments import benchmark, grid
 from experiments.benchmark import ARMS, ENSEMBLE, GATE, MEASURES, TUNED, derived, student_interval
 
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Rows, runs and scores in a folder of the test."""
-    monkeypatch.setattr(panel, "RUN", tmp_path / "run")
-    for name in ("ROWS", "SCORES"):
+    for name in ("ROWS", "RUN", "SCORES"):
         monkeypatch.setattr(benchmark, name, tmp_path / name.lower())
     return tmp_path
 
@@ -24,7 +25,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_rows_have_one_tag_and_none_is_trained_and_tested(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(benchmark, "TEST", 6)
+    for module in (benchmark, grid):
+        monkeypatch.setattr(module, "TEST", 6)
     tags = [f"{task}::{tag}" for task, some in benchmark.TAGS.items() for tag in some]
     texts = [f"{tag} {i}" for tag in tags for i in range(5)]
     entries = [f"Package: p\nDescription: {text}\nTag: a::b, {text.split()[0]}\n more" for text in texts]
@@ -96,21 +98,17 @@ def test_sets_and_risk() -> None:
 
 @pytest.mark.slow
 def test_every_arm_is_run_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {
-        "RATES": (0.001, 0.003),
-        "LENGTHS": (0.1,),
-        "VALIDATION": 20,
-        "MEMBERS": (1, 2),
-    }.items():
+    for name, value in {"RATES": (0.001, 0.003), "TEST": 20}.items():
+        monkeypatch.setattr(grid, name, value)
+    short = {"VALIDATION": 20, "TEST": 20, "MEMBERS": (1, 2), "grid": partial(grid.grid, lengths=(0.1,))}
+    for name, value in short.items():
         monkeypatch.setattr(benchmark, name, value)
-    monkeypatch.setattr(panel, "TEST", 20)
-    monkeypatch.setattr(benchmark, "TEST", 20)
-    rows = benchmark.drawn_rows(20, 1)
+    rows = grid.drawn_rows(20, 20, 1)
     tiny = {"401, micro-obqa": {"backbone.name": "microworld", "task.name": "micro-obqa", **rows}}
     monkeypatch.setattr(benchmark, "pair_settings", lambda: tiny)
     args = Namespace(pairs=[*tiny])
     benchmark.run(args)
-    stored = {row["arm"]: row for row in benchmark.stored()}
+    stored = {row["arm"]: row for row in read_jsonl(benchmark.SCORES)}
     assert [*stored] == [
         *benchmark.DEFAULTS,
         *("0.001, 0.1", "0.003, 0.1"),
@@ -122,4 +120,4 @@ def test_every_arm_is_run_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert stored[ENSEMBLE]["seconds"] > stored[TUNED]["seconds"]
     assert all(0 <= stored[f"{GATE}, distance-aware"][shift] <= 100 for shift in benchmark.SHIFTS)
     benchmark.run(args)
-    assert {row["arm"]: row for row in benchmark.stored()} == stored
+    assert {row["arm"]: row for row in read_jsonl(benchmark.SCORES)} == stored

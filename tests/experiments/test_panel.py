@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from experiments import panel
+from bara_pyro.untrusted.files import read_jsonl
+from experiments import grid, panel
 
 
 @pytest.fixture
@@ -74,13 +75,15 @@ def test_every_arm_is_run_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> 
     tiny = (20, {"backbone.name": "microworld", "task.name": "micro-wgs"})
     monkeypatch.setattr(panel, "PAIRS", {"tiny": tiny})
     monkeypatch.setattr(panel, "METHODS", ("lora",))
-    for name, value in {"RATES": (0.001,), "LENGTHS": (0.1,), "VALIDATION": 20, "TEST": 20}.items():
-        monkeypatch.setattr(panel, name, value)
+    monkeypatch.setattr(panel, "LENGTHS", (0.1,))
+    monkeypatch.setattr(panel, "VALIDATION", 20)
+    for name, value in {"RATES": (0.001,), "TEST": 20}.items():
+        monkeypatch.setattr(grid, name, value)
     args = Namespace(pairs=["tiny"], llama=None)
     panel.run(args)
-    stored = panel.stored()
+    stored = read_jsonl(panel.SCORES)
     assert [row["arm"] for row in stored] == [*panel.ARMS, "0.001, 0.1"]
     assert all(0 < row["nll"] < 5 and row["seconds"] > 0 for row in stored)
     assert [row["temperature"] == 1 for row in stored] == [True, True, True, False]
     panel.run(args)
-    assert panel.stored() == stored
+    assert read_jsonl(panel.SCORES) == stored

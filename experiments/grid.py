@@ -1,0 +1,135 @@
+"""What comparisons with a tuned grid share: rows of real tasks, a grid of settings, scores of a run.
+
+A score is a line of a file, written as it comes: what is stored is not run again.
+"""
+
+import json
+import random
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, inf, isfinite
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, tensor
+
+import bara_pyro as bp
+from bara_pyro.atomic import write_jsonl
+from bara_pyro.errors import TrainingError
+from bara_pyro.posthoc.temperature import best_common_log_temperature, nll_at, predictive_at
+from bara_pyro.runs.evaluate import draw
+from bara_pyro.runs.ownership import discard
+from bara_pyro.runs.system import System
+from bara_pyro.runs.train import train
+
+Settings = dict[str, Any]
+Row = dict[str, Any]
+
+RATES = (0.0003, 0.0006, 0.001, 0.0018, 0.003, 0.005, 0.009, 0.016)
+LENGTHS = (0.5, 1, 2)  # of the default number of steps
+TEST, DRAWS = 300, 10
+HELP: Settings = {"adapter.calibrated": True}  # BaRA's default, for other methods too
+UPPER: Settings = {
+    "backbone.name": "runs/smollm2",
+    "adapter.top_layers": 2,
+    "adapter.target_modules": "all-linear",
+}
+TEXTS: Settings = {"task.labels": "texts"}
+
+
+def balanced(rows: list[Row], labels: Iterable[str]) -> list[Row]:
+    """Return equally many rows of each label, drawn at random, label by label."""
+    random.Random(0).shuffle(rows)
+    of_label = [[row for row in rows if row["label"] == label] for label in labels]
+    least = min(map(len, of_label))
+    return [row for some in of_label for row in some[:least]]
+
+
+def write_parts(folder: Path, name: str, rows: list[Row], cut: int) -> None:
+    """Write shuffled rows: the first `cut` to draw from, and the next ones for the test."""
+    random.Random(1).shuffle(rows)
+    for part, some in (("", rows[:cut]), ("-test", rows[cut : cut + TEST])):
+        write_jsonl(folder / f"{name}{part}.jsonl", some)
+
+
+def file_settings(folder: Path, name: str) -> Settings:
+    """Return the settings of a task whose rows `write_parts` wrote."""
+    return {"task.name": str(folder / f"{name}.jsonl"), "task.test_file": folder / f"{name}-test.jsonl"}
+
+
+def drawn_rows(rows: int, validation: int, seed: int) -> Settings:
+    """Return the settings of so many training rows, and of those for validation beside them."""
+    return {
+        "task.train_rows": rows + validation,
+        "task.train_rows_seed": seed,
+        "task.validation_rows": validation,
+    }
+
+
+def grid(steps: int, lengths: Sequence[float] = LENGTHS) -> dict[str, Settings]:
+    """Return the name of each setting of the grid -> its settings, without split-half calibration."""
+    return {
+        f"{lr:g}, {length:g}": {
+            "adapter.calibrated": False,
+            "train.lr": lr,
+            "train.steps": round(steps * length),
+        }
+        for length in lengths
+        for lr in RATES
+    }
+
+
+def chosen_of(rows: Iterable[Row]) -> Row:
+    """Return the score of a grid with the lowest NLL on validation rows."""
+    return min((row for row in rows if isfinite(row["nll"])), key=lambda row: float(row["validation_nll"]))
+
+
+@dataclass(frozen=True)
+class RunDraws:
+    """Draws of a trained run on two splits, each with its labels, and the CPU seconds of its training."""
+
+    validation: tuple[Tensor, Tensor]
+    test: tuple[Tensor, Tensor]
+    seconds: float
+
+    def scores(self, ln_t: float) -> dict[str, float]:
+        """Return the scores of the average over draws at a log-temperature."""
+        drawn, labels = self.test
+        found = bp.metrics.evaluate(predictive_at(drawn, ln_t), labels)
+        return {
+            **{name: found[name] for name in ("nll", "acc", "ece")},
+            "validation_nll": nll_at(*self.validation, ln_t),
+            "temperature": exp(ln_t),
+            "seconds": self.seconds,
+        }
+
+
+def draws(system: System, folder: Path) -> RunDraws:
+    """Train in a folder, which is emptied, and draw; a `TrainingError` if the training diverges."""
+    discard(folder)
+    began = time.process_time()
+    train(system, folder)
+    seconds = time.process_time() - began
+    known, test = system.split("validation"), system.split("test")
+    test = test.take(range(min(TEST, len(test))))
+    known_drawn, test_drawn = (draw(system, one, DRAWS) for one in (known, test))
+    return RunDraws((known_drawn, tensor(known.labels)), (test_drawn, tensor(test.labels)), seconds)
+
+
+def score(system: System, folder: Path, *, tuned: bool) -> dict[str, float]:
+    """Train and return scores on the test rows (nats, percent); a grid's temperature fits validation rows."""
+    try:
+        drawn = draws(system, folder)
+    except TrainingError:
+        return {"nll": inf}
+    return drawn.scores(best_common_log_temperature(*drawn.validation) if tuned else 0.0)
+
+
+def keep(path: Path, place: Mapping[str, str], scores: Mapping[str, Any]) -> Row:
+    """Add a score to a file, print its NLL and return the line; `place` names the run."""
+    row = {**place, **scores}
+    with path.open("a") as file:
+        file.write(json.dumps(row) + "\n")
+    print(f"{' | '.join(place.values())}: {scores['nll']:.3f}", flush=True)
+    return row
