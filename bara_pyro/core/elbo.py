@@ -20,7 +20,7 @@ from bara_pyro.core.likelihood import LIKELIHOOD
 from bara_pyro.core.modules import distribution_of, family_name, value_of
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.sampling import UNWEIGHTED
-from bara_pyro.core.terms import ElboTerms, mean_terms, stored, total
+from bara_pyro.core.terms import ElboTerms, check_stored, mean_terms, total
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, DataError, MissingKLError
 
@@ -81,9 +81,7 @@ class MeanFieldELBO(TraceMeanField_ELBO):
 
     def _particle(self, guide: SiteGuide, batch: Batch) -> ElboTerms:
         model_trace, guide_trace = guide.run(batch)
-        for name, node in model_trace.nodes.items():
-            if node["type"] == "param":
-                raise stored(name, guide)
+        check_stored(model_trace, guide)
         return self._terms(model_trace, guide_trace)
 
     def _get_trace(self, model: Callable, guide: Callable, args: tuple, kwargs: dict) -> tuple[Trace, Trace]:

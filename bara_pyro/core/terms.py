@@ -1,13 +1,14 @@
 """Parts of one ELBO estimate, and their units in logs."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
 from pyro.infer import JitTrace_ELBO, JitTraceMeanField_ELBO, Trace_ELBO
 from pyro.poutine import trace
+from pyro.poutine.trace_struct import Trace
 from torch import Tensor
 
 from bara_pyro.core.guide import SiteGuide
@@ -72,19 +73,22 @@ def loss_alone(elbo: Trace_ELBO, model: AdaptedLM, guide: SiteGuide, batch: Batc
     guide.check(model)
     with trace(param_only=True) as seen:
         loss = elbo.differentiable_loss(model, guide, batch)
-    own = {id(value) for module in (model, guide) for value in module.parameters()}
-    for name, node in seen.trace.nodes.items():
-        if node["type"] == "param" and id(node["value"]) not in own:
-            raise stored(name, guide)
+    check_stored(seen.trace, guide, {id(value) for part in (model, guide) for value in part.parameters()})
     return ElboTerms(loss, torch.full_like(loss, torch.nan), {})
 
 
-def stored(name: str, guide: SiteGuide) -> ConfigError:
-    """Return the error for a parameter of model or guide that lies in Pyro's store."""
-    return ConfigError(
-        f"{type(guide).__name__} or its model uses pyro.param({name!r}), which this SVI cannot train: make "
-        "it an nn.Parameter, or fit with pyro.infer.SVI."
-    )
+def check_stored(seen: Trace, guide: SiteGuide, own: Collection[int] = ()) -> None:
+    """Refuse a parameter of model or guide that lies in Pyro's store; `own` has the ids of those that do not.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    for name, node in seen.nodes.items():
+        if node["type"] == "param" and id(node["value"]) not in own:
+            raise ConfigError(
+                f"{type(guide).__name__} or its model uses pyro.param({name!r}), which this SVI cannot "
+                "train: make it an nn.Parameter, or fit with pyro.infer.SVI."
+            )
 
 
 def check_finite(loss: float, terms: ElboTerms) -> None:
