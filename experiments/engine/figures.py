@@ -46,12 +46,12 @@ def save(figure: Figure, path: Path, alt: str) -> Path:
     return path
 
 
-def draw_difference(axes: Axes, place: int, found: Mapping[str, float], label: str | None = None) -> None:
+def draw_difference(axes: Axes, place: int, found: Mapping[str, float]) -> None:
     """Draw a difference with its interval; the mark is filled if the interval does not cover zero."""
     sides = [[found["difference"] - found["low"]], [found["high"] - found["difference"]]]
     face = "white" if found["low"] <= 0 <= found["high"] else INK
     axes.errorbar(found["difference"], place, xerr=np.maximum(sides, 0), fmt="o", color=INK,
-                  markerfacecolor=face, markersize=6, capsize=3, elinewidth=1.4, label=label)  # fmt: skip
+                  markerfacecolor=face, markersize=6, capsize=3, elinewidth=1.4)  # fmt: skip
 
 
 def name_rows(axes: Axes, names: Iterable[str], heading: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from bara_pyro.atomic import write_text
 from bara_pyro.cli.terminal import say, show
-from bara_pyro.errors import ConfigError, TrainingError
+from bara_pyro.errors import ConfigError, DataError, TrainingError
 from bara_pyro.report import markdown
 from bara_pyro.runs.assignments import assigned
 from experiments.engine.arguments import run_settings
@@ -83,14 +83,17 @@ def show_study(study: Study, folder: Path) -> None:
         caption = (
             f"NLL of each method minus that of {display(reference)}, with its 95 % interval; left is better."
         )
-        figure = folder / f"{study.name}-differences.svg"
-        save(difference_figure(study.comparisons, reference), figure, caption)
-        parts.append(f"![{caption}]({figure.name})\n")
+        figure = folder / f"{study.name}-nll-differences.svg"
+        try:
+            save(difference_figure(study.comparisons, reference), figure, caption)
+            parts.append(f"![{caption}]({figure.name})\n")
+        except DataError as error:  # all differences are infinite
+            parts.append(f"{error}\n")
     for table in tables:
         show(table)
     path = folder / f"{study.name}.md"
     write_text(path, "\n".join(parts))
-    say(f"Tables{' and figure' if study.comparisons else ''}: {path}")
+    say(f"Written: {path}")
 
 
 def _settings(arm: Mapping[str, Any], seed: int) -> dict[str, Any]:

@@ -63,6 +63,20 @@ def test_what_is_incomplete_is_said(tmp_path: Path) -> None:
     assert ".svg" not in text
 
 
+def test_differences_that_are_all_infinite_are_said_in_words(tmp_path: Path) -> None:
+    with_rows(tmp_path)
+    write_comparisons("some", Comparisons(), tmp_path)
+    stored = read_results("some", tmp_path)
+    for entry in stored.comparisons:
+        entry["nll"] |= dict.fromkeys(("difference", "low", "high"))
+    stored.write()
+    show_study(load_study("some", tmp_path), tmp_path)
+    text = (tmp_path / "some.md").read_text()
+    assert "| BLoB |" in text
+    assert "no difference to MLE (LoRA) in NLL to draw" in text
+    assert not [*tmp_path.glob("*.svg")]
+
+
 def with_rows(results: Path) -> None:
     invent("some", results, tasks=SIZES, seeds=2)
     write_rows("some", rows_of({task: (count, 2) for task, count in SIZES.items()}), results)
