@@ -1,5 +1,6 @@
 """A whole run of a method on a tiny language model: saved, read back, interrupted and resumed."""
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,23 @@ STEPS, CHECKPOINT, STOP = 5, 2, 3
 
 class Interrupted(Exception):
     """Stands for a kill."""
+
+
+def kills(stage: str, fits: Mapping[str, int], last: int) -> dict[str, Callable[..., None]]:
+    """What kills `train` in a stage: in step 3 of the fit of that number, or in step `last` of the "run"."""
+    begun = 0
+
+    def in_fit(step: int, _: dict[str, float]) -> None:
+        nonlocal begun
+        begun += step == 1
+        if (begun, step) == (fits.get(stage), 3):
+            raise Interrupted
+
+    def in_run(step: int, _: dict[str, float]) -> None:
+        if (stage, step) == ("run", last):
+            raise Interrupted
+
+    return {"on_split_half": in_fit, "on_step": in_run}
 
 
 def tiny_run(folder: Path, method: dict[str, object]) -> RunConfig:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from app_cases import questions, write_rows
-from fit_cases import Interrupted, answers, tiny_run
+from fit_cases import Interrupted, answers, kills, tiny_run
 from safetensors.torch import load_file
 from scipy.stats import sem
 
@@ -113,17 +113,6 @@ def test_the_run_takes_the_rate_of_the_best_fit(
 def test_a_kill_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
     whole = build_system(config(tmp_path))
     train(whole, tmp_path / "whole")
-    fits = 0
-
-    def in_fit(step: int, _: dict[str, float]) -> None:
-        nonlocal fits
-        fits += step == 1
-        if (stage, fits, step) in (("first fit", 1, 3), ("second fit", 2, 3)):
-            raise Interrupted
-
-    def in_run(step: int, _: dict[str, float]) -> None:
-        if (stage, step) == ("run", STEPS - 1):
-            raise Interrupted
 
     def kill(folder: Path) -> None:
         raise Interrupted
@@ -133,7 +122,7 @@ def test_a_kill_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         if stage == "between two fits":  # the result is written, the folder of the fit still there
             patch.setattr(training, "discard", kill)
         with pytest.raises(Interrupted):
-            train(cut, tmp_path / "cut", on_step=in_run, on_split_half=in_fit)
+            train(cut, tmp_path / "cut", **kills(stage, {"first fit": 1, "second fit": 2}, STEPS - 1))
     again = build_system(config(tmp_path))
     train(again, tmp_path / "cut", resume=True)
     assert torch.equal(answers(again), answers(whole))

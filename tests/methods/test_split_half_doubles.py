@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from app_cases import questions, write_rows
-from fit_cases import Interrupted, answers, tiny_run
+from fit_cases import Interrupted, answers, kills, tiny_run
 from safetensors.torch import load_file
 from torch.testing import assert_close
 
@@ -169,20 +169,9 @@ def test_a_kill_changes_nothing(tmp_path: Path, says: list[float], stage: str) -
     says[:] = [UNSURE]
     whole = build_system(config(tmp_path))
     train(whole, tmp_path / "whole")
-    fits = 0
-
-    def in_fit(step: int, _: dict[str, float]) -> None:
-        nonlocal fits
-        fits += step == 1
-        if (stage, fits, step) in (("fit", 1, 3), ("longer fit", 2, 3)):
-            raise Interrupted
-
-    def in_run(step: int, _: dict[str, float]) -> None:
-        if (stage, step) == ("run", 2 * STEPS - 1):
-            raise Interrupted
-
+    cut = build_system(config(tmp_path))
     with pytest.raises(Interrupted):
-        train(build_system(config(tmp_path)), tmp_path / "cut", on_step=in_run, on_split_half=in_fit)
+        train(cut, tmp_path / "cut", **kills(stage, {"fit": 1, "longer fit": 2}, 2 * STEPS - 1))
     first: list[int] = []
     again = build_system(config(tmp_path))
     train(
