@@ -7,12 +7,10 @@ import ast
 import inspect
 import sys
 from argparse import Action, Namespace
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 from test_typed_settings import CHOSEN, parser_of
@@ -39,56 +37,21 @@ class Anything:
     def __call__(self, *_: object, **__: object) -> "Anything":
         return self
 
-    def __iter__(self) -> Iterator[Any]:
-        return iter(())
-
     def __contains__(self, key: object) -> bool:
         return False
-
-    def __len__(self) -> int:
-        return 10_000
-
-    def __format__(self, form: str) -> str:
-        return ""
-
-    def __repr__(self) -> str:
-        return ""
-
-    def keys(self) -> list[str]:
-        return []
 
 
 def shown(value: object) -> str:
     """Return what a value says, without what the study was given as a whole."""
-    if isinstance(value, Namespace):
-        return ""
-    if isinstance(value, partial):
-        return repr((value.args, value.keywords))
-    return repr(value)
-
-
-# What typed options are called in a study: the arguments, the settings made of them, a name of one in turn.
-HOLDERS = {"args", "settings"}
+    return "" if isinstance(value, Namespace) else repr(value)
 
 
 def read_in(module: ModuleType) -> set[str]:
-    """Return the names that a module reads from its arguments: `args.steps`, `parser.parse_args().out`.
-
-    Those that it loops over also count: `{name: getattr(args, name) for name in ("start", "count")}`.
-    """
-    found: set[str] = set()
-    tree = ast.parse(inspect.getsource(module))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-            held = node.value
-            if isinstance(held, ast.Call) and isinstance(held.func, ast.Attribute):
-                found |= {node.attr} if held.func.attr == "parse_args" else set()
-            elif isinstance(held, ast.Name) and held.id in HOLDERS:
-                found.add(node.attr)
-    if any(isinstance(n, ast.Call) and getattr(n.func, "id", "") == "getattr" for n in ast.walk(tree)):
-        tuples = (node for node in ast.walk(tree) if isinstance(node, ast.Tuple))
-        found |= {one.value for node in tuples for one in node.elts if isinstance(one, ast.Constant)}
-    return found
+    """Return the names that a module reads from its arguments: `args.steps`."""
+    read = (
+        node for node in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(node, ast.Attribute)
+    )
+    return {node.attr for node in read if isinstance(node.value, ast.Name) and node.value.id == "args"}
 
 
 @pytest.fixture
