@@ -40,8 +40,6 @@ class Linearisation:
         self._adapters = adapters
         self._mask = batch.attention_mask
         self._answers = batch.answer_ids
-        # With full_vocab the head's output covers the vocabulary, of which only the answers are used.
-        self._cut = model.full_vocab
         self._outputs = [taps[a.target.path][1] for a in adapters]
         self.inputs: dict[str, Tensor] = {}
         for a in adapters:
@@ -69,8 +67,7 @@ class Linearisation:
             up = adapter.lora_B.detach()
             if adapter.target.is_head:
                 up = up[self._answers]
-            of_answers = adapter.target.is_head and self._cut
-            below = self._real(grad[..., self._answers] if of_answers else grad) * adapter.scaling
+            below = self._real(grad) * adapter.scaling
             out[adapter.target.site("lora_A")] = below @ up
             out[adapter.target.site("lora_B")] = below
         return out

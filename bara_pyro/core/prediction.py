@@ -91,7 +91,7 @@ def predict(
         return point.expand(samples, *point.shape[1:])
     out = torch.empty(0)
     common: dict[str, Tensor] = {}
-    for rows, draws in _pieces(len(batch), max(samples, 1), room):
+    for rows, draws in _pieces(model, len(batch), max(samples, 1), room):
         if draws.stop - draws.start < samples:
             common = {}  # the next piece may have other draws
         piece = batch.questions(rows)
@@ -135,7 +135,7 @@ def record(
     Arguments and errors are those of `predict`; a guide's own `predictive` is not used.
     """
     batch, room = _checked(model, guide, batch, samples, memory_budget)
-    for rows, draws in _pieces(len(batch), max(samples, 1), room):
+    for rows, draws in _pieces(model, len(batch), max(samples, 1), room):
         piece = batch.questions(rows)
         with PROGRAM, poutine.trace() as recorder:
             log_probs = _forward(model, guide, piece, draws, samples, seed)
@@ -195,10 +195,11 @@ def _room(
     return max(1, memory_budget // each)
 
 
-def _pieces(rows: int, draws: int, room: int) -> Iterator[tuple[slice, slice]]:
+def _pieces(model: AdaptedLM, rows: int, draws: int, room: int) -> Iterator[tuple[slice, slice]]:
     """Split rows and draws into pieces of at most `room` sequences; the draws of a row stay consecutive."""
-    for part in _chunks(rows, max(1, room // draws)):
-        for chunk in _chunks(draws, room):
+    together = draws if "batched_draws" in model.backbone.shortcuts else 1
+    for part in _chunks(rows, max(1, room // together)):
+        for chunk in _chunks(draws, min(together, room)):
             yield part, chunk
 
 

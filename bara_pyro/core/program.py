@@ -41,7 +41,6 @@ class AdapterOptions(TypedDict, total=False):
     lora_alpha: float
     target_modules: str | list[str] | None
     top_layers: int | None
-    full_vocab: bool
     rank_pattern: Mapping[str, int] | None
     likelihood: Likelihood | None
 
@@ -56,7 +55,6 @@ class AdaptedLM(Module):
         r: rank.
         lora_alpha: updates are scaled by `lora_alpha / r`.
         target_modules, top_layers: which layers are adapted, see `bara_pyro.lm.targets.find_targets`.
-        full_vocab: compute the logits of the whole vocabulary before selecting some (same result).
         rank_pattern: module path -> rank below r, as in PEFT; the scaling stays `lora_alpha / r`.
         likelihood: the likelihood; `AnswerLikelihood` by default.
 
@@ -83,7 +81,6 @@ class AdaptedLM(Module):
         lora_alpha: float = 16.0,
         target_modules: str | list[str] | None = None,
         top_layers: int | None = None,
-        full_vocab: bool = False,
         rank_pattern: Mapping[str, int] | None = None,
         likelihood: Likelihood | None = None,
     ) -> None:
@@ -102,7 +99,6 @@ class AdaptedLM(Module):
         self._frozen = (backbone,)
         self.num_data = num_data
         self.r = r
-        self.full_vocab = full_vocab
         self.likelihood = likelihood or AnswerLikelihood()
         self.targets = find_targets(backbone.lm, target_modules, top_layers)
         # Decoder layers below all adapters, which run once per row.
@@ -203,27 +199,21 @@ class AdaptedLM(Module):
             hidden: last hidden states, `[draws x] B x P x d`.
             rows: token ids of the wanted logits, long, `C`; None for the whole vocabulary.
         """
-        selected = None if self.full_vocab else rows
-        if selected is None:
-            # For a view, torch would run one product per row, each with a copy of the weight.
-            hidden = hidden.contiguous()
-        out = self.backbone.logits(hidden, selected).float()
+        out = self.backbone.logits(hidden, rows).float()
         for adapter in self._heads:
-            out = out + adapter.change(hidden, latents[adapter.target.index], selected)
-        out = self.finished(out)
-        return out[..., rows] if self.full_vocab and rows is not None else out
+            out = out + adapter.change(hidden, latents[adapter.target.index], rows)
+        return self.finished(out)
 
     def next_token(self, latents: Sequence[LayerLatents], hidden: Tensor) -> NextToken:
         """Return the distribution of the token after each position; see `bara_pyro.core.likelihood.Head`.
 
         The local latents of the output embedding's adapter are sampled here, at all positions.
         """
-        hidden = hidden.contiguous()
         heads = [(a, latents[a.target.index]) for a in self._heads]
         parts = [(adapter, latent, adapter.units(hidden, latent)) for adapter, latent in heads]
 
         def logits(places: slice) -> Tensor:
-            out = self.backbone.logits(hidden[..., places, :].contiguous()).float()
+            out = self.backbone.logits(hidden[..., places, :]).float()
             for adapter, latent, units in parts:
                 out = out + adapter.output(units if units.shape[-2] == 1 else units[..., places, :], latent)
             return self.finished(out)

@@ -20,7 +20,7 @@ def shared(model: AdaptedLM, batch: Batch) -> Batch:
     """Read the rows' common prefix once, if it is long enough; return the rows that continue from it."""
     if len(batch) == 1 or batch.segments is not None:
         return batch
-    if not (model.backbone.reuse and model.backbone.continues):
+    if not ("prefixes" in model.backbone.shortcuts and model.backbone.continues):
         return batch
     if not model.likelihood.looks_at_asked:  # it looks at all tokens
         return batch
@@ -104,7 +104,7 @@ def _asked_alone(model: AdaptedLM, batch: Batch) -> int | None:
     """Return the number of last tokens to which the last layer can be restricted; None if it cannot."""
     width = max(batch.asked)
     plain = batch.segments is None and batch.past is None and model.likelihood.looks_at_asked
-    apart = model.backbone.reuse and model.backbone.last_apart
+    apart = "last_layer" in model.backbone.shortcuts and model.backbone.last_apart
     adapted = apart and model.frozen_layers < len(model.backbone.states.layers)
     return width if plain and adapted and width < batch.input_ids.shape[1] else None
 

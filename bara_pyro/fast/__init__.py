@@ -1,1 +1,18 @@
-"""Optimisations of training and prediction that models and guides do not see; each has a switch."""
+"""Shortcuts that save time and change results only by rounding; each can be switched off by its name.
+
+| name | what it saves | where |
+|---|---|---|
+| `frozen_layers` | layers below the lowest adapter run once per row | `frozen_states` |
+| `prefixes` | in prediction, a prefix that all rows share runs once | `prefix` |
+| `last_layer` | in prediction, the last layer runs only for the scored tokens | `last_layer` |
+| `answer_rows` | the output embedding computes only the answers' logits | `answer_rows` |
+| `batched_draws` | in prediction, draws run together in one forward pass | `bara_pyro.core.prediction` |
+
+All are on by default (`Backbone.shortcuts`). Checkpointing (`train.checkpointing`) and captured steps
+(`train.capture`) are off by default and have settings of their own.
+"""
+
+from typing import Literal, get_args
+
+Shortcut = Literal["frozen_layers", "prefixes", "last_layer", "answer_rows", "batched_draws"]
+SHORTCUTS: tuple[Shortcut, ...] = get_args(Shortcut)

@@ -8,7 +8,6 @@ from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from transformers import (
     DynamicCache,
     PreTrainedModel,
@@ -16,19 +15,23 @@ from transformers import (
 )
 
 from bara_pyro.data.types import TokenRows
-from bara_pyro.errors import BackboneError, ConfigError, DataError
+from bara_pyro.errors import BackboneError, ConfigError, DataError, unknown
+from bara_pyro.fast import SHORTCUTS
+from bara_pyro.fast.answer_rows import logits_of_rows
 from bara_pyro.fast.checkpointing import Change, changing
 from bara_pyro.fast.frozen_states import FrozenStates
 from bara_pyro.fast.prefix import KeysAndValues, Prefix
 from bara_pyro.lm import quantized
 from bara_pyro.lm.inputs import cache_argument, inputs_after, inputs_of, positions
 from bara_pyro.lm.targets import Target
+from bara_pyro.moved import warn_renamed
 
 # Largest accepted difference between a language model and its parts, relative to the largest value.
 # Rounding causes a few millionths in float32, and a few units in the last place in half precision.
 TOLERANCE, HALF_TOLERANCE, UNITS = 3e-5, 0.02, 8
 # Settings of the number of tokens that a layer attends to, under each architecture's name.
 WINDOWS = ("sliding_window", "attention_chunk_size", "window_size")
+REUSE = {"frozen_layers", "prefixes", "last_layer"}  # what the old attribute `reuse` switched
 GAP = 32  # columns of padding; enough to change the result if a token's position is its column
 
 
@@ -50,9 +53,6 @@ class Backbone:
 
     Attributes:
         states: hidden states below the adapters.
-        reuse: whether repeated work is avoided: layers below all adapters and common prefixes run once, and
-            the last layer runs only for the scored tokens. To check that results do not depend on it, set it
-            to False before creating a program.
         last_apart: whether the last layer can run for the last tokens only (`read_last`).
         window: largest number of tokens (columns, including padding) that all layers see completely; None for
             no limit.
@@ -91,7 +91,7 @@ class Backbone:
         )
         self._cap: float | None = getattr(text, "final_logit_softcapping", None)
         self.states = FrozenStates(lm)
-        self.reuse = True
+        self._shortcuts: frozenset[str] = frozenset(SHORTCUTS)
         self.last_apart = len(self.states.layers) > 1
         sizes = [getattr(text, name, None) for name in WINDOWS]
         self.window = min((size for size in sizes if isinstance(size, int) and size > 0), default=None)
@@ -106,6 +106,37 @@ class Backbone:
         size = sum(weight.numel() for weight in self.lm.parameters())
         kind = type(self.lm).__name__
         return f"Backbone {self.name!r}: {kind}, {size:,} frozen parameters, {self.dtype}, {self.device}"
+
+    @property
+    def shortcuts(self) -> frozenset[str]:
+        """Names of the shortcuts that are on, by default all of them (`bara_pyro.fast`).
+
+        Without them results are the same up to rounding. Change them before you create a program:
+
+            backbone.shortcuts -= {"answer_rows"}
+
+        Raises:
+            ConfigError: a name is unknown.
+        """
+        return self._shortcuts
+
+    @shortcuts.setter
+    def shortcuts(self, names: Iterable[str]) -> None:
+        chosen = frozenset(names)
+        for name in sorted(chosen.difference(SHORTCUTS)):
+            raise ConfigError(unknown("shortcut", name, SHORTCUTS))
+        self._shortcuts = chosen
+
+    @property
+    def reuse(self) -> bool:
+        """Old name for three of the `shortcuts`."""
+        warn_renamed("Backbone.reuse", "Backbone.shortcuts")
+        return self.shortcuts >= REUSE
+
+    @reuse.setter
+    def reuse(self, on: bool) -> None:
+        warn_renamed("Backbone.reuse", "Backbone.shortcuts")
+        self.shortcuts = self.shortcuts | REUSE if on else self.shortcuts - REUSE
 
     def check(self) -> None:
         """Check that the language model is in evaluation mode and that no program is attached to it.
@@ -200,7 +231,9 @@ class Backbone:
 
     def frozen_layers(self, targets: Iterable[Target]) -> int:
         """Return the number of lowest layers without targets, which need not run again."""
-        return self.states.depth(t.path for t in targets if not t.is_head) if self.reuse else 0
+        if "frozen_layers" not in self.shortcuts:
+            return 0
+        return self.states.depth(t.path for t in targets if not t.is_head)
 
     def lower(self, tokens: TokenRows, below: int) -> Tensor | None:
         """Return the states above the lowest `below` layers, `B x T x d`; None if `below` is 0."""
@@ -366,12 +399,13 @@ class Backbone:
         """
         head, home = self.lm.get_output_embeddings(), hidden.device
         hidden = hidden.to(head.weight.device)
-        if rows is None:
-            return head(hidden).to(home)
-        self.check_tokens(rows)
-        rows = rows.to(head.weight.device)
-        bias = getattr(head, "bias", None)
-        return F.linear(hidden, head.weight[rows], None if bias is None else bias[rows]).to(home)
+        if rows is not None:
+            self.check_tokens(rows)
+            rows = rows.to(head.weight.device)
+            if "answer_rows" in self.shortcuts:
+                return logits_of_rows(head, hidden, rows).to(home)
+        out = head(hidden.contiguous())  # for a view, torch would run one product per row
+        return (out if rows is None else out[..., rows]).to(home)
 
     @property
     def vocabulary(self) -> int:

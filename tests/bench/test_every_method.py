@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bara_pyro.cli.commands.params import params
-from bara_pyro.core import prediction
 from bara_pyro.core.prediction import predict
 from bara_pyro.data import batches
 from bara_pyro.data.types import Batch
@@ -73,10 +72,10 @@ def test_rows_do_not_depend_on_their_batch_or_on_memory(case: Case, settings: di
     torch.testing.assert_close(found, case.answers[SAMPLES], rtol=0, atol=ROUNDING)
 
 
-def test_the_last_layer_may_be_left_for_the_last_token(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prediction, "narrowed", lambda model, batch: batch)
-    for samples, narrowed in case.answers.items():
-        torch.testing.assert_close(answers(case.system, samples), narrowed, rtol=0, atol=ROUNDING)
+def test_shortcuts_change_nothing(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(case.system.backbone, "shortcuts", frozenset())
+    for samples, expected in case.answers.items():
+        torch.testing.assert_close(answers(case.system, samples), expected, rtol=0, atol=ROUNDING)
 
 
 def test_rows_do_not_depend_on_padding(case: Case) -> None:

@@ -101,6 +101,7 @@ def shared_states() -> dict[str, list[object]]:
             *((len(m._forward_hooks), len(m._forward_pre_hooks), m.training) for m in shared.lm.modules()),
             shared.states.folder,
             shared.checkpointing,
+            shared.shortcuts,
         ]
         for arch, shared in SHARED.items()
     }

@@ -2,20 +2,17 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from core_cases import ANSWERS, CONFIGS, bara_pair, lora_pair, make_batch, make_lm, trainer
+from core_cases import CONFIGS, bara_pair, lora_pair, make_batch, make_lm, trainer
 from peft import LoraConfig
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from bara_pyro.core import resuming
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.data.split import collate_ids
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.lm.backbone import Backbone
 from bara_pyro.lm.verifying import verify
@@ -34,23 +31,6 @@ def counted(layer: nn.Module) -> Iterator[list[int]]:
         yield rows
     finally:
         handle.remove()
-
-
-@contextmanager
-def counted_tokens(backbone: Backbone) -> Iterator[list[int]]:
-    """How many tokens pass the last part of each layer."""
-    seen = [0] * len(backbone.states.layers)
-
-    def count(place: int, module: nn.Module, args: tuple[Tensor]) -> None:
-        seen[place] += args[0].shape[:2].numel()
-
-    parts = [layer.mlp for layer in backbone.states.layers]
-    handles = [p.register_forward_pre_hook(partial(count, place)) for place, p in enumerate(parts)]
-    try:
-        yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def pair(arch: str = "qwen2", *, depth: int = 1) -> tuple[BaRA, WeibullGuide]:
@@ -218,29 +198,3 @@ def test_other_adapters_below_are_seen(switch: str) -> None:
     model.frozen_layers = 0
     assert_close(found, predict(model, guide, batch, samples=0), rtol=0, atol=1e-5)
     assert (found - before).abs().max() > 0.01
-
-
-def test_without_reuse_every_layer_is_run_for_every_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same numbers; where it is on, neither the lower layer nor most of the upper one is run again."""
-    monkeypatch.setattr(resuming, "LEAST", 5)
-    common = list(range(2, 22))
-    rows = [[*common, 7], [*common, 3, 4, 50], [*common, 8, 9]]
-    batch = collate_ids(rows, [0, 1, 0], list("abc"), ANSWERS, 0)
-    found, tokens = [], []
-    for reuse in (True, False):
-        torch.manual_seed(2)
-        backbone = Backbone(make_lm("qwen2"))
-        backbone.reuse = reuse
-        model = BaRA(backbone, 4, r=3, form="gate", target_modules=UPPER["qwen2"], latent="phi")
-        guide = WeibullGuide(model)
-        for adapter in model.adapters.values():
-            nn.init.normal_(adapter.lora_B, std=0.3)
-        predict(model, guide, batch, samples=2)
-        with counted_tokens(backbone) as seen:
-            found.append(predict(model, guide, batch, samples=5))
-        tokens.append(seen)
-    assert_close(found[0], found[1], rtol=0, atol=1e-5)
-    everything = 5 * batch.input_ids.numel()
-    assert tokens[1] == [everything, everything]
-    assert tokens[0][0] == 0
-    assert tokens[0][1] < everything / 2

@@ -61,7 +61,7 @@ def test_forwards_of_an_attached_model(draws: int | None) -> None:
 def test_predictions_of_a_linearised_posterior() -> None:
     torch.manual_seed(3)
     frozen = bara_pair()[0].backbone
-    options = {"r": 2, "lora_alpha": 16.0, "target_modules": None, "full_vocab": False}
+    options = {"r": 2, "lora_alpha": 16.0, "target_modules": None}
     pair = build(method_config({"name": "laplace"}), frozen, 4, options)  # type: ignore[arg-type]
     batch = unlabelled()
     assert_as_alone(lambda number: predict(*pair, batch, samples=number))

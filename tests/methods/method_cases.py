@@ -33,7 +33,7 @@ def made(
     method: str, *, r: int = R, num_data: int = N, frozen: Backbone | None = None, **settings: object
 ) -> Pair:
     """The pair that `--method` and these settings build."""
-    adapter = {"r": r, "lora_alpha": ALPHA, "target_modules": None, "full_vocab": False}
+    adapter = {"r": r, "lora_alpha": ALPHA, "target_modules": None}
     config = method_config({"name": method, **settings})
     return build(config, frozen or backbone(), num_data, adapter)
 
