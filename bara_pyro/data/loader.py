@@ -43,7 +43,7 @@ def load_task(
         validation_rows: rows to set aside from train, never from test, for choosing settings or for
             calibrating decisions (`rows.carve`). A generated task has its own validation rows and keeps this
             many; 0 keeps all.
-        seed: seed of the split, and of the rows of a generated task.
+        seed: seed of the choice of validation rows, and of the rows of a generated task.
         world: for microworld tasks: seed of the world the questions are about; the shipped model knows
             world 0.
         labels: "words" keeps the labels; "letters" lists them as lettered options, for tokenizers in which a

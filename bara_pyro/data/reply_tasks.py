@@ -118,7 +118,7 @@ def load_replies(
             of the formats of `data.conversations.load_conversations`.
         data_dir: folder with `<dataset>/<split>.jsonl` in the hub's schema; default: read from the hub.
         validation_rows: rows to set aside from train, never from test.
-        seed: seed of the split, and of the rows of a generated task.
+        seed: seed of the choice of validation rows, and of the rows of a generated task.
         revision: commit or tag of the dataset on the hub.
         test_file: your own file of test rows.
         test_fraction: without a `test_file`: share of your file's rows to hold out for testing.

@@ -97,9 +97,12 @@ def split_half_note(config: RunConfig, rows: int, held_out: int) -> list[str]:
     what = (
         "choose the learning rate and set the temperature" if config.train.find_lr else "sets the temperature"
     )
+    off = "--no-calibrated turns it off"
+    if config.adapter.start is not None:
+        off += ": do so if the adapter was trained on these rows, where the temperature stays near 1"
     return [
         f"split-half calibration comes first: {fits} on {learnt} of the {rows} training rows "
-        f"{what}{longer if config.train.may_double else ''} (--no-calibrated turns it off)"
+        f"{what}{longer if config.train.may_double else ''} ({off})"
     ]
 
 

@@ -146,7 +146,7 @@ class TaskConfig(SettingsSection):
     limit: PositiveInt | None = Field(
         None, description="use only the first rows of each split, this many, for a quick try"
     )
-    seed: Seed = Field(0, description="seed of the split and of the microworld's rows")
+    seed: Seed = Field(0, description="seed of the choice of validation rows, and of the microworld's rows")
 
     @property
     def columns(self) -> ColumnNames:
@@ -241,14 +241,16 @@ class TrainConfig(SettingsSection):
         None,
         "find the learning rate by split-half calibration: train on half of the rows at 1, 3 and 5 times lr, "
         "and take a higher rate if it predicts the other half clearly better; 150 % more training, any "
-        "method; null: on with split-half calibration if none of lr, steps, epochs and may_double is given",
+        "method; null: on with split-half calibration if none of lr, steps, epochs and may_double is given "
+        "and the method sets no lr",
     )
     epochs: PositiveFloat | None = later(None, "passes over the training rows, instead of steps")
     batch_size: Rows = Field(4, description="rows per optimiser step")
     accumulate: Rows = Field(1, description="micro-batches per step, to save memory")
     lr: PositiveFloat | None = Field(
         None,
-        description="peak learning rate; null: 1e-3, from which split-half calibration may look for another",
+        description="peak learning rate; null: 1e-3, from which split-half calibration may look for another; "
+        "ivon 0.03, gates around a given adapter 0.02",
     )
     local_lr_scale: PositiveFloat | None = Field(
         None, description="learning rate of an amortised guide as a share of lr; null: 0.1 for gates, else 1"

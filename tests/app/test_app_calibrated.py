@@ -69,6 +69,13 @@ def test_rows_say_whether_there_is_split_half_calibration(
     assert [str(rows) in note for note in split_half_note(config, rows, rows // 2)] == [True] * on
 
 
+@pytest.mark.parametrize(("start", "warned"), [(None, False), ("my-adapter", True)])
+def test_the_note_says_when_a_given_adapter_is_not_to_be_calibrated(start: str | None, warned: bool) -> None:
+    config = for_rows(load_config(overrides={"method": "bara-gate", "adapter.start": start}), 80)
+    [note] = split_half_note(config, 80, 40)
+    assert ("the adapter was trained on these rows" in note) is warned
+
+
 @pytest.mark.parametrize("method", ["bara-gate", "lora"])
 def test_split_half_calibration_gives_a_temperature_and_a_note(method: str) -> None:
     given = {"method": method, "task.name": "micro-wgm", "task.train_rows": 80}
