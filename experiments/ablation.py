@@ -1,4 +1,4 @@
-"""Priors x guides x decompositions of BaRA, each trained by SVI from the same start, in one table.
+"""Priors x guides x gates of BaRA (both, phi, theta), each trained by SVI from the same start, in one table.
 
     python -m experiments.ablation                             # 18 trainings on the bundled task: 20 minutes
     python -m experiments.ablation --priors gamma --guides weibull delta --latents "phi*theta" phi theta
