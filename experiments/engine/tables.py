@@ -35,7 +35,7 @@ CORRECTED = (
 )
 # Of results from before rows were stored.
 UNCORRECTED = (
-    "Differences have 95 % intervals over test rows only, too narrow because they ignore the training"
+    "Differences have 95 % intervals for the choice of test rows only, not for the randomness of training"
 )
 
 
