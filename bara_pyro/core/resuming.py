@@ -1,4 +1,7 @@
-"""Avoid repeated work in prediction: read shared prefixes and frozen parts of a batch once."""
+"""Decide for a program and a batch which tokens are read once; `bara_pyro.fast` reads them.
+
+It needs the program, so it is in `core`, above `bara_pyro.fast` and the language model.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -2,11 +2,11 @@
 
 | name | what it saves | where |
 |---|---|---|
-| `frozen_layers` | layers below the lowest adapter run once per row | `frozen_states` |
-| `prefixes` | in prediction, a prefix that all rows share runs once | `prefix` |
-| `last_layer` | in prediction, the last layer runs only for the scored tokens | `last_layer` |
-| `answer_rows` | the output embedding computes only the answers' logits | `answer_rows` |
-| `batched_draws` | in prediction, draws run together in one forward pass | `bara_pyro.core.prediction` |
+| `frozen_layers` | layers below the lowest adapter run once per row | `fast.frozen_states` |
+| `prefixes` | in prediction, a prefix that all rows share runs once | `fast.prefix` |
+| `last_layer` | in prediction, the last layer runs only for the scored tokens | `fast.last_layer` |
+| `answer_rows` | the output embedding computes only the answers' logits | `fast.answer_rows` |
+| `batched_draws` | in prediction, draws run together in one forward pass | `core.prediction` |
 
 All are on by default (`Backbone.shortcuts`). Checkpointing (`train.checkpointing`) and captured steps
 (`train.capture`) are off by default and have settings of their own.

@@ -1,14 +1,12 @@
 """Prefixes: keys and values of tokens that are read once for many rows or draws."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache
 
 from bara_pyro.data.types import Batch
-from bara_pyro.fast.frozen_states import StopForward
 
 LEAST = 32
 """Fewest tokens that the rows of a batch must have in common to be read once for all."""
@@ -46,33 +44,16 @@ class Prefix:
         return DynamicCache([(keys[rows], values[rows]) for keys, values in self.layers])
 
 
-class KeysAndValues(DynamicCache):
-    """Cache that stores the keys and values of one layer and ends the forward pass there.
+def not_run(layers: int, mask: Tensor, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
+    """Return keys and values that stand for layers that were not run: they only have a number of tokens.
 
     Args:
-        layer: index of the layer.
-
-    Attributes:
-        found: its keys and values, `P x heads x T x width`; None before the pass reaches the layer.
+        layers: number of layers.
+        mask: tokens of the prefix, `P x T`.
+        dtype: dtype of keys and values.
     """
-
-    def __init__(self, layer: int) -> None:
-        super().__init__()
-        self.layer = layer
-        self.found: tuple[Tensor, Tensor] | None = None
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Return the keys and values of a layer; nothing precedes them in this forward pass.
-
-        Raises:
-            StopForward: it is the layer whose keys and values are wanted.
-        """
-        if layer_idx == self.layer:
-            self.found = key_states, value_states
-            raise StopForward
-        return key_states, value_states
+    empty = mask.new_zeros(mask.shape, dtype=dtype)[:, None, :, None]
+    return [(empty, empty)] * layers
 
 
 def common_tokens(batch: Batch) -> int:

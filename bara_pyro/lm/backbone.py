@@ -1,6 +1,6 @@
 """Wrapper of a frozen Hugging Face causal language model, the part of a program that is not trained."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any
@@ -20,7 +20,8 @@ from bara_pyro.fast import SHORTCUTS
 from bara_pyro.fast.answer_rows import logits_of_rows
 from bara_pyro.fast.checkpointing import Change, changing
 from bara_pyro.fast.frozen_states import FrozenStates
-from bara_pyro.fast.prefix import KeysAndValues, Prefix
+from bara_pyro.fast.last_layer import KeysAndValues
+from bara_pyro.fast.prefix import Prefix, not_run
 from bara_pyro.lm import quantized
 from bara_pyro.lm.inputs import cache_argument, inputs_after, inputs_of, positions
 from bara_pyro.lm.targets import Target
@@ -258,12 +259,11 @@ class Backbone:
             states: output of these layers, `B x T x d`.
         """
         cache = DynamicCache()
-        inputs = self._inputs(tokens.repeat(copies) if copies > 1 else tokens)
-        with self._above(below, states, len(inputs["input_ids"])):
-            self.lm.base_model(**{**inputs, "use_cache": True}, **{self._cache_name: cache})
+        self._fill(cache, tokens, copies, below, states)
         run = [(layer.keys, layer.values) for layer in cache.layers[below:]]
         mask = (tokens.attention_mask if counted is None else counted).bool().repeat(copies, 1)
-        return Prefix((*self._not_run(below, mask), *run), mask, per_draw=copies > 1, below=below)
+        layers = (*not_run(below, mask, self.dtype), *run)
+        return Prefix(layers, mask, per_draw=copies > 1, below=below)
 
     def read_last(
         self,
@@ -289,20 +289,18 @@ class Backbone:
         """
         last = len(self.states.layers) - 1
         cache = KeysAndValues(last)
-        inputs = self._inputs(tokens.repeat(copies) if copies > 1 else tokens)
-        with self._above(below, states, len(inputs["input_ids"])), self.states.noting(last) as noted:
-            self.lm.base_model(**{**inputs, "use_cache": True}, **{self._cache_name: cache})
-        if cache.found is None:
-            return None
-        keys, values = (part[..., :-width, :] for part in cache.found)
-        mask = tokens.attention_mask[:, :-width].bool().repeat(copies, 1)
-        layers = (*self._not_run(last, mask), (keys, values))
-        return Prefix(layers, mask, below=last, rest=noted[0][:, -width:])
+        with self.states.noting(last) as noted:
+            self._fill(cache, tokens, copies, below, states)
+        mask = tokens.attention_mask.bool().repeat(copies, 1)
+        return cache.prefix(noted[0], mask, width)
 
-    def _not_run(self, layers: int, mask: Tensor) -> Sequence[tuple[Tensor, Tensor]]:
-        """Return placeholders for layers that were not run, which carry only the number of tokens."""
-        empty = torch.zeros(mask.shape, dtype=self.dtype, device=self.device)[:, None, :, None]
-        return [(empty, empty)] * layers
+    def _fill(
+        self, cache: DynamicCache, tokens: TokenRows, copies: int, below: int, states: Tensor | None
+    ) -> None:
+        """Run the body on rows and keep keys and values in a cache; see `read`."""
+        inputs = self._inputs(tokens.repeat(copies) if copies > 1 else tokens)
+        with self._above(below, states, len(inputs["input_ids"])):
+            self.lm.base_model(**{**inputs, "use_cache": True}, **{self._cache_name: cache})
 
     def _above(self, below: int, states: Tensor | None, sequences: int) -> AbstractContextManager[None]:
         if states is None:
