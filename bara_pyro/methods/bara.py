@@ -19,8 +19,8 @@ from bara_pyro.guides.families import FAMILIES
 from bara_pyro.lm.backbone import Backbone
 from bara_pyro.methods.base import Method, MethodConfig, Start, pair, register_method, setting
 from bara_pyro.models.bara import BaRA, Form, Latent
-from bara_pyro.settings import Unread, later
-from bara_pyro.types import Json, default
+from bara_pyro.settings import Unread
+from bara_pyro.types import Json
 
 OF_PHI, OF_THETA = Unread("latent", ("theta",)), Unread("latent", ("phi",))
 OF_NOISE = Unread("guide", ("delta",))
@@ -31,8 +31,8 @@ class BaRAMethodConfig(MethodConfig):
 
     form: ClassVar[Form] = "additive"
 
-    centred: bool = later(
-        default(BaRA, "centred"), "additive form: subtract the prior mean, B (Phi * (theta - E[theta]))"
+    centred: bool = setting(
+        BaRA, "centred", "additive form: subtract the prior mean, B (Phi * (theta - E[theta]))"
     )
     latent: Latent = setting(BaRA, "latent", "gates to use: 'phi*theta', 'phi' or 'theta'")
     phi_prior: Annotated[Json, OF_PHI] = setting(

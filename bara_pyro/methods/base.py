@@ -18,7 +18,7 @@ from bara_pyro.lm.backbone import Backbone
 from bara_pyro.methods.recipes import Training, default_svi
 from bara_pyro.posthoc.corrections import Corrections
 from bara_pyro.registry import Registry
-from bara_pyro.settings import DEFAULT_METHOD, Unread, validation_sentence, without_retired
+from bara_pyro.settings import DEFAULT_METHOD, Unread, validation_sentence
 from bara_pyro.types import Json, default
 
 STORED = {"stored": True}  # pydantic's context where settings are read back
@@ -263,7 +263,7 @@ def method_config(value: Json | str, *, stored: bool = False) -> MethodConfig:
     """
     data = {"name": value} if isinstance(value, str) else dict(value)
     name = data.get("name", DEFAULT_METHOD)
-    method, data = METHODS.find(name), without_retired(f"method.{name}", data)
+    method = METHODS.find(name)
     try:
         return method.config.model_validate(
             {**method.defaults, **data, "name": name}, context=STORED if stored else None

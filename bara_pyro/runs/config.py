@@ -12,15 +12,14 @@ from bara_pyro.errors import ConfigError
 from bara_pyro.methods import METHODS, MethodConfig, method_config
 from bara_pyro.methods.base import STORED
 from bara_pyro.runs.assignments import collect
-from bara_pyro.runs.sections import RunSettings
-from bara_pyro.settings import DEFAULT_METHOD, validation_sentence, with_retired
+from bara_pyro.runs.sections import DEFAULT_LR, RunSettings
+from bara_pyro.settings import DEFAULT_METHOD, validation_sentence
 from bara_pyro.types import Json
 
 LENGTH = ("steps", "epochs")  # settings of `train`, one of which gives the length of training
 # Settings of the machine, without effect on results: they are reset if a run comes from another machine.
 OF_THE_MACHINE = (("backbone", "states_folder"),)
-# All settings without effect on results, including one that no longer exists.
-WITHOUT_EFFECT = (*OF_THE_MACHINE, ("task", "streaming"), ("train", "process_timeout"))
+WITHOUT_EFFECT = (*OF_THE_MACHINE, ("task", "streaming"))  # on results
 
 # Settings that only cost memory and time: they may change when a run is resumed (results agree to rounding).
 MEMORY = (("train", "checkpointing"), ("predict", "memory_budget"), ("predict", "batch_size"))
@@ -67,7 +66,10 @@ class RunConfig(RunSettings):
 
     def effective(self) -> Json:
         """Return `dump` without settings that have no effect on results."""
-        return _with_effect(self.dump())
+        data = self.dump()
+        for section, key in WITHOUT_EFFECT:
+            del data[section][key]
+        return data
 
     def portable(self) -> "RunConfig":
         """Return a copy with settings of the machine reset to their defaults."""
@@ -94,15 +96,21 @@ class RunConfig(RunSettings):
     def hash(self) -> str:
         """Twelve hexadecimal digits that identify the configuration.
 
-        Settings without effect on results are left out, and settings that only cost memory and time count as
-        their defaults. Labels "auto" count as "words": if the words are single tokens, both give the same
-        run, and otherwise "words" is impossible. No learning rate counts as the default one.
+        Only settings that differ from their defaults count, so a setting that is added later changes no hash.
+        Settings without effect on results, and those that only cost memory and time, never count. Labels
+        "words" count as "auto": if the words are single tokens, both give the same run, and otherwise "words"
+        is impossible. The default learning rate counts as none.
         """
-        data = _with_effect(with_retired(self.with_memory().dump()))
-        if data["task"]["labels"] == "auto":
-            data["task"]["labels"] = "words"
-        data["train"]["lr"] = self.train.peak_lr
-        return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:12]
+        data = self.with_memory().model_dump(mode="json", exclude_defaults=True)
+        for section, key in WITHOUT_EFFECT:
+            data.get(section, {}).pop(key, None)
+        if self.task.labels == "words":
+            del data["task"]["labels"]
+        if self.train.lr == DEFAULT_LR:
+            del data["train"]["lr"]
+        chosen = {name: part for name, part in data.items() if part}
+        chosen["method"] = self.method.model_dump(mode="json", exclude_defaults=True)
+        return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _started(data: Any) -> Any:
@@ -141,13 +149,6 @@ def _started(data: Any) -> Any:
         section, _, setting = key.partition(".")
         sections[section].setdefault(setting, value)
     return sections
-
-
-def _with_effect(data: Json) -> Json:
-    """Return a dumped configuration without settings that have no effect on results."""
-    for section, key in WITHOUT_EFFECT:
-        data[section].pop(key, None)
-    return data
 
 
 def load_config(

@@ -17,7 +17,7 @@ from pydantic import (
 
 from bara_pyro.columns import KINDS, OPTIONS, ColumnNames, column_names
 from bara_pyro.errors import ConfigError, unknown
-from bara_pyro.settings import later, validation_sentence, without_retired
+from bara_pyro.settings import validation_sentence
 from bara_pyro.types import Json, WeightType
 
 MOST_SEED = 2**32 - 1  # NumPy's limit, the lowest of all random number generators in use
@@ -57,15 +57,15 @@ class BackboneConfig(SettingsSection):
     device: str = Field(
         "cpu", description="device to compute on: 'cpu', 'cuda', 'cuda:1', 'mps', or 'auto' for all GPUs"
     )
-    states_folder: Path | None = later(
+    states_folder: Path | None = Field(
         None,
-        "folder that caches the hidden states below the lowest adapter, one file per row, for all runs; by "
-        "default up to 1 GiB is cached in memory",
+        description="folder that caches the hidden states below the lowest adapter, one file per row, for "
+        "all runs; by default up to 1 GiB is cached in memory",
     )
 
 
 def _column(kind: str) -> str | None:
-    return later(None, f"in your own file: column of {KINDS[kind].help}")
+    return Field(None, description=f"in your own file: column of {KINDS[kind].help}")
 
 
 class TaskConfig(SettingsSection):
@@ -103,45 +103,51 @@ class TaskConfig(SettingsSection):
         "'letters' are A, B, ..; 'auto' takes words if each is one token, else letters; 'texts' scores "
         "the whole text of labels or options of any length",
     )
-    likelihood: Literal["answer", "completion"] = later(
+    likelihood: Literal["answer", "completion"] = Field(
         "answer",
-        "what to learn: 'answer' picks one of a fixed set of answers; 'completion' learns every token of a "
-        "reply, with a default max_length of 2048",
+        description="what to learn: 'answer' picks one of a fixed set of answers; 'completion' learns every "
+        "token of a reply, with a default max_length of 2048",
     )
-    chat: bool = later(
+    chat: bool = Field(
         False,
-        "ask questions through the model's chat template, as instruct models expect; the answer is the "
-        "assistant's; with likelihood=completion: apply it to plain prompts as well",
+        description="ask questions through the model's chat template, as instruct models expect; the answer "
+        "is the assistant's; with likelihood=completion: apply it to plain prompts as well",
     )
-    system: str | None = later(None, "with chat: system prompt of every question", min_length=1)
-    packing: bool = later(
+    system: str | None = Field(None, description="with chat: system prompt of every question", min_length=1)
+    packing: bool = Field(
         False,
-        "with likelihood=completion: pack several replies into each training row of max_length tokens",
+        description="with likelihood=completion: pack several replies into each training row of max_length "
+        "tokens",
     )
-    streaming: bool = later(
+    streaming: bool = Field(
         False,
-        "with likelihood=completion: keep rows on disk and tokenise each batch when needed, for data that do "
-        "not fit into memory",
+        description="with likelihood=completion: keep rows on disk and tokenise each batch when needed, for "
+        "data that do not fit into memory",
     )
-    text_score: Literal["sum", "mean"] = later(
-        "sum", "with labels=texts: score a text by the sum or the mean of its tokens' log-probabilities"
+    text_score: Literal["sum", "mean"] = Field(
+        "sum",
+        description="with labels=texts: score a text by the sum or the mean of its tokens' log-probabilities",
     )
     validation_rows: NonNegativeInt = Field(
         0,
         description="training rows to set aside, either for choosing settings or for `bara conformal`, "
         "`abstain` and `detect`",
     )
-    world: NonNegativeInt = later(
-        0, "microworld tasks: seed of the world the questions are about; the shipped model knows world 0"
+    world: NonNegativeInt = Field(
+        0,
+        description="microworld tasks: seed of the world the questions are about; the shipped model knows "
+        "world 0",
     )
     evaluate_on: Literal["test", "validation"] = Field(
         "test", description="split on which metrics are computed"
     )
-    train_rows: PositiveInt | None = later(
-        None, "use only this many training rows, including those set aside for validation"
+    train_rows: PositiveInt | None = Field(
+        None, description="use only this many training rows, including those set aside for validation"
     )
-    train_rows_seed: Seed | None = later(
-        None, "with train_rows: draw the rows at random with this seed; by default the first ones are used"
+    train_rows_seed: Seed | None = Field(
+        None,
+        description="with train_rows: draw the rows at random with this seed; by default the first ones are "
+        "used",
     )
     limit: PositiveInt | None = Field(
         None, description="use only the first rows of each split, this many, for a quick try"
@@ -195,31 +201,32 @@ class AdapterConfig(SettingsSection):
         description="modules to adapt: names, a regular expression, or 'all-linear'; null: the query and "
         "value projections and the output embedding",
     )
-    top_layers: PositiveInt | None = later(
+    top_layers: PositiveInt | None = Field(
         None,
-        "of these modules, adapt only those in the last transformer layers, this many, and the output "
-        "embedding if it is among them",
+        description="of these modules, adapt only those in the last transformer layers, this many, and the "
+        "output embedding if it is among them",
     )
-    distance_aware: bool = later(
+    distance_aware: bool = Field(
         False,
-        "make draws disagree more the less a row resembles the training rows; fitted after training, without "
-        "labels, and costs one extra forward pass without adapters per prediction",
+        description="make draws disagree more the less a row resembles the training rows; fitted after "
+        "training, without labels, and costs one extra forward pass without adapters per prediction",
     )
-    one_pass: bool = later(
+    one_pass: bool = Field(
         False,
-        "let the one-pass prediction (S = 0) approximate the average of 32 draws, by a temperature per row "
-        "that is fitted after training, without labels",
+        description="let the one-pass prediction (S = 0) approximate the average of 32 draws, by a "
+        "temperature per row that is fitted after training, without labels",
     )
-    calibrated: bool | None = later(
+    calibrated: bool | None = Field(
         None,
-        "split-half calibration: fit a temperature with a second training on half of the training rows, "
-        "scored on the other half; 50 % more training, 150 % with find_lr, no validation rows; null: on for "
-        "bara and bara-gate with 20 to 639 training rows",
+        description="split-half calibration: fit a temperature with a second training on half of the "
+        "training rows, scored on the other half; 50 % more training, 150 % with find_lr, no validation "
+        "rows; null: on for bara and bara-gate with 20 to 639 training rows",
     )
-    start: str | None = later(
+    start: str | None = Field(
         None,
-        "adapter that you already have, a folder or a hub name of a LoRA of PEFT: its A and B, rank and "
-        "layers are kept, and a posterior is put around them (bara-gate, laplace, tfb, temperature, lora)",
+        description="adapter that you already have, a folder or a hub name of a LoRA of PEFT: its A and B, "
+        "rank and layers are kept, and a posterior is put around them (bara-gate, laplace, tfb, "
+        "temperature, lora)",
     )
 
 
@@ -231,20 +238,20 @@ class TrainConfig(SettingsSection):
         description="optimiser steps; null: 10 to 20 passes over the training rows, at least 100 and at most "
         "6,000 steps, which split-half calibration may double; for replies 2 passes",
     )
-    may_double: bool | None = later(
+    may_double: bool | None = Field(
         None,
-        "with split-half calibration: train twice as long if the model is underconfident (best temperature "
-        "more than 1.645 standard errors below 1); null: on without find_lr if neither steps nor epochs is "
-        "given",
+        description="with split-half calibration: train twice as long if the model is underconfident (best "
+        "temperature more than 1.645 standard errors below 1); null: on without find_lr if neither steps "
+        "nor epochs is given",
     )
-    find_lr: bool | None = later(
+    find_lr: bool | None = Field(
         None,
-        "find the learning rate by split-half calibration: train on half of the rows at 1, 3 and 5 times lr, "
-        "and take a higher rate if it predicts the other half clearly better; 150 % more training, any "
-        "method; null: on with split-half calibration if none of lr, steps, epochs and may_double is given "
-        "and the method sets no lr",
+        description="find the learning rate by split-half calibration: train on half of the rows at 1, 3 and "
+        "5 times lr, and take a higher rate if it predicts the other half clearly better; 150 % more "
+        "training, any method; null: on with split-half calibration if none of lr, steps, epochs and "
+        "may_double is given and the method sets no lr",
     )
-    epochs: PositiveFloat | None = later(None, "passes over the training rows, instead of steps")
+    epochs: PositiveFloat | None = Field(None, description="passes over the training rows, instead of steps")
     batch_size: Rows = Field(4, description="rows per optimiser step")
     accumulate: Rows = Field(1, description="micro-batches per step, to save memory")
     lr: PositiveFloat | None = Field(
@@ -265,11 +272,13 @@ class TrainConfig(SettingsSection):
     autocast: Literal["bfloat16", "float16"] | None = Field(
         None, description="autocast type of the language model's products; null: no autocast"
     )
-    checkpointing: bool = later(False, "recompute activations in the backward pass: less memory, more time")
-    capture: Literal["off", "auto"] = later(
+    checkpointing: bool = Field(
+        False, description="recompute activations in the backward pass: less memory, more time"
+    )
+    capture: Literal["off", "auto"] = Field(
         "off",
-        "'auto' records a training step on a GPU as a CUDA graph, which is faster for small batches; it pads "
-        "rows to a few widths, which changes the random draws",
+        description="'auto' records a training step on a GPU as a CUDA graph, which is faster for small "
+        "batches; it pads rows to a few widths, which changes the random draws",
     )
     sampled_kl: bool = Field(
         False, description="allow a KL estimated from one draw if no analytic KL is registered"
@@ -322,10 +331,10 @@ class PredictConfig(SettingsSection):
         None, description="approximate bytes of activations per forward pass; null: chosen for the device"
     )
     seed: Seed = Field(0, description="seed of the draws")
-    last: PositiveInt | None = later(
+    last: PositiveInt | None = Field(
         None,
-        "approximate: draw only for this many last tokens of a row and compute the others once at the "
-        "posterior mean",
+        description="approximate: draw only for this many last tokens of a row and compute the others once "
+        "at the posterior mean",
     )
 
 
@@ -338,14 +347,6 @@ class RunSettings(SettingsSection):
     train: TrainConfig = TrainConfig()
     predict: PredictConfig = PredictConfig()
     seed: Seed = Field(0, description="seed of the initial values, the data order and the noise")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_retired(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        sections = {name: part for name, part in data.items() if isinstance(part, dict)}
-        return data | {name: without_retired(name, part) for name, part in sections.items()}
 
 
 def check_settings(data: Json) -> None:

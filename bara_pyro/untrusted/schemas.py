@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError,
 
 from bara_pyro.errors import CheckpointError
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of the format of a run's files."""
 MOST_JSON = 2**26
 """Most bytes of a JSON file, unless its schema allows more."""

@@ -1,19 +1,16 @@
 """The configuration: every field from the command line and from YAML, clear errors, a stable hash."""
 
-import gzip
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from pydantic import ValidationError
 from setting_cases import at, other_settings
 
 from bara_pyro.errors import ConfigError
-from bara_pyro.runs.config import RunConfig, differences, load_config, parse_config
-from bara_pyro.runs.sections import SettingsSection
-from bara_pyro.settings import later
+from bara_pyro.runs.config import RunConfig, differences, load_config
+from bara_pyro.runs.sections import TrainConfig
 
 # What is no part of what a run is called by: no result depends on it.
 WITHOUT_EFFECT = ("backbone.states_folder", "task.streaming")
@@ -177,72 +174,24 @@ def test_numbers_in_scientific_notation_are_numbers() -> None:
     assert config.dump()["method"]["phi_prior"]["rate"] == 2.0
 
 
-def test_the_hash_is_the_same_in_another_order() -> None:
-    """That it is the same in another process the names of stored results show, below."""
+def test_the_hash_is_the_same_in_another_order_and_process() -> None:
     one = load_config(assignments=["seed=1", "train.lr=0.5"])
     two = load_config(assignments=["train.lr=0.5", "seed=1"])
     assert one.hash == two.hash
     assert len(one.hash) == 12
+    assert load_config(overrides={"seed": 1}).hash == "139f43de930a"
 
 
-class Older(SettingsSection):
-    size: int = 3
+class NewerTrainConfig(TrainConfig):
+    colour: str | None = None
 
 
-class Newer(Older):
-    colour: str | None = later(None, "of the paint", max_length=5)
+class Newer(RunConfig):
+    train: NewerTrainConfig = NewerTrainConfig()
 
 
-def test_a_field_added_later_is_dumped_only_where_it_is_used() -> None:
-    assert Newer().model_dump(mode="json") == Older().model_dump(mode="json")
-    used = Newer(colour="red")
-    assert used.model_dump(mode="json") == {"size": 3, "colour": "red"}
-    assert Newer.model_validate(used.model_dump()) == used
-    assert Newer.model_validate(Older().model_dump()) == Newer()
-    with pytest.raises(ValidationError):
-        Newer(colour="purple")
-
-
-RESULTS = Path(__file__).parents[2] / "experiments" / "results"
-
-
-def as_asked(record: dict) -> dict:
-    """Return a record's configuration without the length, calibration and noise that follow from its rows."""
-    config = json.loads(json.dumps(record["config"]))
-    for key in ("train.steps", "train.may_double", "method.init_kappa", "adapter.calibrated"):
-        section, name = key.split(".")
-        if record["settings"].get(key) is None and name in config[section]:
-            config[section][name] = None
-    return config
-
-
-def test_stored_results_keep_their_names() -> None:
-    """The hash of every stored configuration, as given or as run, is the one of its results."""
-    lines: list[dict[str, Any]] = []
-    for path in RESULTS.glob("*.jsonl.gz"):
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            lines += map(json.loads, file)
-    records = [line["record"] for line in lines if "record" in line]
-    # A record keeps paths by their last name, so only one without a path can be computed again.
-    whole = [r for r in records if r["config"]["backbone"]["name"] == "microworld"]
-    # Variants of BLoB and TFB in public code that are no longer settings.
-    variants = {
-        ("scale_optimizer", "adamw"),
-        ("high", 0.2),
-        ("divide_by_rows", False),
-        ("return_infeasible", False),
-    }
-
-    def is_variant(record: dict) -> bool:
-        return any(record["config"]["method"].get(name) == value for name, value in variants)
-
-    assert sum(map(is_variant, whole)) < 10
-    assert len(whole) > 100
-    for record in whole:
-        if is_variant(record):
-            continue
-        hashes = [parse_config(config).hash for config in (record["config"], as_asked(record))]
-        assert record["config_hash"] in hashes, record["settings"]
+def test_a_setting_that_is_added_later_changes_no_hash_until_it_is_used() -> None:
+    assert Newer().hash == RunConfig().hash != Newer(train={"colour": "red"}).hash
 
 
 def test_labels_chosen_by_themselves_have_the_hash_of_words() -> None:
@@ -250,3 +199,9 @@ def test_labels_chosen_by_themselves_have_the_hash_of_words() -> None:
     styles = ("auto", "words", "letters")
     auto, words, letters = (load_config(overrides={"task.labels": style}).hash for style in styles)
     assert auto == words == load_config().hash != letters
+
+
+def test_the_default_rate_and_no_rate_have_one_hash() -> None:
+    rates = (None, 1e-3, 2e-3)
+    none, default, other = (load_config(overrides={"train.lr": lr}).hash for lr in rates)
+    assert none == default == load_config().hash != other

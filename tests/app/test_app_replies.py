@@ -52,7 +52,7 @@ def run(told: Place, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_epochs_are_steps(run: Path) -> None:
     config = read_json(run / "bara_config.json")["config"]
     assert config["train"]["steps"] == 2 * 32 / 4  # 32 of 40 rows are trained on, four a step
-    assert "epochs" not in config["train"]
+    assert config["train"]["epochs"] is None
     assert config["task"]["max_length"] == 2048
 
 

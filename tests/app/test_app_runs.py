@@ -28,7 +28,7 @@ FILES = {
 def test_folder_of_a_run(place: Place, finished: Path) -> None:
     assert files_of(finished) == FILES
     metrics = read_json(finished / "metrics.json")
-    assert metrics["schema"] == 1
+    assert metrics["schema"] == 2
     assert set(metrics["metrics"]) == {"0", "3"}
     for scores in metrics["metrics"].values():
         assert {"acc", "ece", "nll", "brier", "n"} <= scores.keys()

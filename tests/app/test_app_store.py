@@ -108,7 +108,7 @@ def test_tensors_and_metadata_come_back_exactly(tmp_path: Path) -> None:
     found, data = read_tensors(tmp_path / "file")
     assert found.keys() == tensors.keys()
     assert all(torch.equal(found[k], v) and found[k].dtype == v.dtype for k, v in tensors.items())
-    assert data == {"schema": 1, **metadata}
+    assert data == {"schema": 2, **metadata}
 
 
 def test_json_knows_no_infinity(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def foreign_files(folder: Path) -> dict[str, Path]:
     (folder / "text").write_text("not tensors" * 100)
     save_file({"a": torch.ones(1)}, folder / "foreign")
     save_file({"a": torch.ones(1)}, folder / "peft", {"format": "pt"})
-    save_file({"a": torch.ones(1)}, folder / "later", {"bara_pyro": '{"schema": 2}'})
+    save_file({"a": torch.ones(1)}, folder / "later", {"bara_pyro": '{"schema": 3}'})
     return {name: folder / name for name in ("cut", "empty", "text", "foreign", "peft", "later", "absent")}
 
 

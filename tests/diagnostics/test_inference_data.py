@@ -87,7 +87,7 @@ def test_where_the_draws_come_from(bara, data) -> None:
     attributes = data.attrs
     versions = json.loads(attributes["versions"])
     assert versions["torch"] == torch.__version__.split("+")[0] or versions["torch"] == torch.__version__
-    expected = {"method": "bara", "split": "test", "seed": 3, "samples": S, "tau": 0.1, "schema": 1}
+    expected = {"method": "bara", "split": "test", "seed": 3, "samples": S, "tau": 0.1, "schema": 2}
     assert expected.items() <= attributes.items()
     assert attributes["config_hash"] == bara.config.hash
     assert attributes["task"] == bara.task.name

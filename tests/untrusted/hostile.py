@@ -161,7 +161,7 @@ def list_files(run: Path) -> None:
     names = sorted(path.name for path in run.iterdir() if path.is_file() and path.name != "manifest.json")
     files = {name: hashlib.sha256((run / name).read_bytes()).hexdigest() for name in names}
     digest = hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
-    (run / "manifest.json").write_text(json.dumps({"schema": 1, "files": files, "digest": digest}))
+    (run / "manifest.json").write_text(json.dumps({"schema": 2, "files": files, "digest": digest}))
 
 
 def spoilt(run: Path, out: Path, name: str, place: Place, new: Any) -> Path:
