@@ -17,7 +17,7 @@ from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import product
-from math import inf, sqrt
+from math import inf, isfinite, sqrt
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -26,7 +26,7 @@ import torch
 from scipy.stats import t as student
 from torch import Tensor, tensor
 
-from bara_pyro.errors import DataError
+from bara_pyro.errors import DataError, TrainingError
 from bara_pyro.metrics import aurc, decompose, ood_auroc, prediction_sets
 from bara_pyro.posthoc.temperature import best_common_log_temperature, predictive_at
 from bara_pyro.runs.config import load_config
@@ -74,6 +74,7 @@ MEMBERS = (1, 2, 3)
 SHIFTED, SHIFTS = "micro-obqa", ("micro-near", "micro-far")
 MEASURES = ("nll", "acc", "ece", "aurc", "set size")
 ALPHA, HALVES = 0.1, 50
+DIVERGED: dict[str, Any] = {"nll": inf}
 
 
 def pair_settings() -> dict[str, dict[str, Any]]:
@@ -127,24 +128,22 @@ def run_pair(pair: str) -> None:
 
     for arm, settings in DEFAULTS.items():
         if arm not in done:
-            keep(SCORES, {"pair": pair, "arm": arm}, of_test(draws(system(settings), RUN), 0.0))
+            keep(SCORES, {"pair": pair, "arm": arm}, of_test([trained(system(settings))], tuned=False))
     for arm, settings in tried.items() if searched(pair) == pair else ():
         if arm not in done:
             scores = score(system({**settings, "method": "lora"}), RUN, tuned=True)
             keep(SCORES, {"pair": pair, "arm": arm}, scores)
     tuned = {**tried[best_of_grid(searched(pair))], "method": "lora"}
     if ENSEMBLE not in done:
-        members = [draws(system({**tuned, "seed": seed}), RUN) for seed in MEMBERS]
+        members = [trained(system({**tuned, "seed": seed})) for seed in MEMBERS]
         for arm, some in ((TUNED, members[:1]), (ENSEMBLE, members)):
-            together = pooled(some)
-            ln_t = best_common_log_temperature(*together.validation)
-            keep(SCORES, {"pair": pair, "arm": arm}, of_test(together, ln_t))
+            keep(SCORES, {"pair": pair, "arm": arm}, of_test(some, tuned=True))
     if pair.endswith(SHIFTED):
         for name, settings in {GATE: DEFAULTS[GATE], TUNED: tuned}.items():
             if (arm := f"{name}, distance-aware") not in done:
                 own = system({**settings, "adapter.distance_aware": True})
-                drawn = draws(own, RUN)
-                found = {**drawn.scores(0.0), **detected(own, drawn.test[0])}
+                drawn = trained(own)
+                found = {**drawn.scores(0.0), **detected(own, drawn.test[0])} if drawn else DIVERGED
                 keep(SCORES, {"pair": pair, "arm": arm}, found)
 
 
@@ -165,6 +164,14 @@ def best_of_grid(pair: str) -> str:
     return str(chosen_of(tried)["arm"])
 
 
+def trained(system: System) -> RunDraws | None:
+    """Train and draw; return None if the training diverges."""
+    try:
+        return draws(system, RUN)
+    except TrainingError:
+        return None
+
+
 def pooled(members: Sequence[RunDraws]) -> RunDraws:
     """Return the draws of all members as those of one run."""
     known, test = members[0].validation[1], members[0].test[1]
@@ -175,8 +182,13 @@ def pooled(members: Sequence[RunDraws]) -> RunDraws:
     )
 
 
-def of_test(drawn: RunDraws, ln_t: float) -> dict[str, Any]:
-    """Return scores, and the log-probabilities and labels of the test rows."""
+def of_test(members: Sequence[RunDraws | None], *, tuned: bool) -> dict[str, Any]:
+    """Return scores, and the log-probabilities and labels of the test rows; `DIVERGED` if a member did."""
+    finished = [one for one in members if one is not None]
+    if len(finished) < len(members):
+        return DIVERGED
+    drawn = pooled(finished)
+    ln_t = best_common_log_temperature(*drawn.validation) if tuned else 0.0
     log_probs = [[round(value, 5) for value in row] for row in predictive_at(drawn.test[0], ln_t).tolist()]
     return {**drawn.scores(ln_t), "log_probs": log_probs, "labels": drawn.test[1].tolist()}
 
@@ -198,13 +210,29 @@ def table(args: Namespace) -> None:
     for title, groups in (("Worlds", WORLDS), ("Real tasks", ROWS_SEEDS)):
         pairs = [pair for pair in args.pairs if group(pair) in groups and ENSEMBLE in scores[pair]]
         if pairs:
+            compared = with_worst({pair: scores[pair] for pair in pairs})
             print(f"\n{title}: {len(pairs)} pairs\n\n| arm | {' | '.join(MEASURES)} |")
             print(f"|---|{'---:|' * len(MEASURES)}")
-            print_means({pair: scores[pair] for pair in pairs})
+            print_means(compared)
     for arm, shift in product((GATE, TUNED), SHIFTS):
-        found = [arms[name][shift] for arms in scores.values() if (name := f"{arm}, distance-aware") in arms]
+        named = [some for arms in scores.values() if (some := arms.get(f"{arm}, distance-aware"))]
+        found = [one.get(shift, 50.0) for one in named]  # of a run that diverged: no better than chance
         if found:
             print(f"{arm}, distance-aware, {shift}: AUROC {mean(found):.1f} % in {len(found)} worlds")
+
+
+def with_worst(scores: Mapping[str, Mapping[str, dict[str, Any]]]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return the scores of pairs; an arm that diverged on one gets its worst scores on the others."""
+    filled = {pair: dict(arms) for pair, arms in scores.items()}
+    for arm in ARMS:
+        finished = [arms[arm] for arms in scores.values() if isfinite(arms[arm]["nll"])]
+        failed = [pair for pair, arms in scores.items() if not isfinite(arms[arm]["nll"])]
+        for pair in failed:
+            print(f"{arm} diverged on {pair}: its worst scores on other pairs count")
+            filled[pair][arm] = {
+                name: (min if name == "acc" else max)(one[name] for one in finished) for name in MEASURES
+            }
+    return filled
 
 
 def print_means(scores: Mapping[str, Mapping[str, Mapping[str, float]]]) -> None:

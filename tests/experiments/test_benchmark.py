@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from scipy.stats import ttest_1samp
 
-from bara_pyro.errors import DataError
+from bara_pyro.errors import DataError, TrainingError
 from bara_pyro.untrusted.files import read_jsonl
 from experiments import benchmark, grid
 from experiments.benchmark import ARMS, ENSEMBLE, GATE, MEASURES, TUNED, derived, student_interval
@@ -70,6 +70,33 @@ def test_differences_are_averaged_by_world(place: Path, capsys: pytest.CaptureFi
     printed = capsys.readouterr().out
     assert "Worlds: 3 pairs" in printed
     assert f"minus {TUNED}, nll: +0.100 [{middle - half:+.3f}, {middle + half:+.3f}]" in printed
+
+
+def test_an_arm_that_diverged_counts_as_its_worst(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pairs = {"401, micro-wgs": 0.1, "401, micro-arcc": 0.3, "402, micro-wgs": None}
+    rows = []
+    for pair, gap in pairs.items():
+        rows += [{"pair": pair, "arm": arm, **dict.fromkeys(MEASURES, 0.5)} for arm in ARMS if arm != GATE]
+        scores = {"nll": float("inf")} if gap is None else dict.fromkeys(MEASURES, 0.5 + gap)
+        rows.append({"pair": pair, "arm": GATE, **scores})
+    benchmark.SCORES.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    benchmark.table(Namespace(pairs=[*benchmark.pair_settings()]))
+    printed = capsys.readouterr().out
+    assert "diverged on 402, micro-wgs" in printed
+    for name, gap in {"nll": 0.25, "acc": 0.15}.items():  # means of 0.2 and 0.3, of 0.2 and 0.1
+        assert f"minus {TUNED}, {name}: {gap:+.3f} " in printed
+
+
+@pytest.mark.parametrize("tuned", [True, False])
+def test_a_training_that_diverges_is_stored(
+    tuned: bool, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def diverge(*_: object) -> None:
+        raise TrainingError("The loss is infinite.")
+
+    monkeypatch.setattr(benchmark, "draws", diverge)
+    some = [benchmark.trained(object())]
+    assert benchmark.of_test(some, tuned=tuned) == {"nll": float("inf")}
 
 
 def test_settings_are_searched_once_a_task(place: Path) -> None:
