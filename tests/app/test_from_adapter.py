@@ -246,6 +246,23 @@ def test_what_a_person_types_is_never_overwritten(
     assert not (tmp_path / "run").exists()
 
 
+def test_an_adapter_on_the_hub_is_read_from_its_download(
+    place: Place, adapters: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder below is laid out as `huggingface_hub` keeps what it has downloaded."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    repository, commit = tmp_path / "models--someone--an-adapter", "0" * 40
+    shutil.copytree(adapters["rslora"], repository / "snapshots" / commit)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    downloaded, local = read_peft("someone/an-adapter"), read_peft(str(adapters["rslora"]))
+    assert downloaded.name == "someone/an-adapter"
+    for path, factors in local.factors.items():
+        assert all(map(torch.equal, downloaded.factors[path], factors))
+    with pytest.raises(ConfigError, match="no such adapter on the hub"):
+        read_peft("someone/another")
+
+
 @pytest.mark.parametrize("name", ["x" * 300, "a\0b", "", "../no/such/folder", __file__])
 def test_a_name_that_is_no_adapter_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="folder"):
