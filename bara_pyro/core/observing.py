@@ -1,13 +1,15 @@
-"""Context managers that replace a program's likelihood or record its last hidden states."""
+"""Replace a program's likelihood for a while, and read last hidden states with and without its adapters."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 from torch import Tensor
 
 from bara_pyro.core.handlers import PROGRAM
 from bara_pyro.core.likelihood import AnswerLikelihood, Head, Likelihood
 from bara_pyro.core.program import AdaptedLM
+from bara_pyro.data.texts import TextBatch
 from bara_pyro.data.types import Batch
 
 
@@ -34,6 +36,20 @@ def last_states(model: AdaptedLM) -> Iterator[list[Tensor]]:
     noting = _Noting(model.likelihood)
     with observing(model, noting):
         yield noting.seen
+
+
+@torch.no_grad()
+def frozen_states(model: AdaptedLM, batch: Batch) -> Tensor:
+    """Return the prompt's last hidden state in the language model without adapters, `B x d`, float32.
+
+    If whole texts are scored, they follow the prompt, which does not attend to them.
+    """
+    model.backbone.check()
+    ids, mask, segments = batch.input_ids, batch.attention_mask, batch.segments
+    hidden = model.backbone.hidden(ids, mask, segments, below=model.frozen_layers)
+    behind = batch.counts if isinstance(batch, TextBatch) else (1,) * len(hidden)
+    rows = torch.arange(len(hidden), device=hidden.device)
+    return hidden[rows, -torch.tensor(behind, device=hidden.device)].float()
 
 
 class _Noting(AnswerLikelihood):

@@ -9,14 +9,14 @@ from torch import Tensor, nn
 
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.likelihood import require_answer_tokens, require_closed_set
-from bara_pyro.core.observing import last_states
+from bara_pyro.core.observing import frozen_states, last_states
 from bara_pyro.core.prediction import RecordedDraws, forwards, predict, record
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.split import first_batches
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 from bara_pyro.metrics import posterior_predictive
-from bara_pyro.posthoc.distance import Distance, frozen_states
+from bara_pyro.posthoc.distance import Distance
 from bara_pyro.posthoc.one_pass import OnePass
 from bara_pyro.posthoc.temperature import Temperature
 

@@ -27,10 +27,7 @@ from torch import Tensor
 from bara_pyro.core.handlers import PROGRAM
 from bara_pyro.core.modules import distribution_of, frozen
 from bara_pyro.core.noise import CounterNoise
-from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.clusters import folds
-from bara_pyro.data.texts import TextBatch
-from bara_pyro.data.types import Batch
 from bara_pyro.posthoc.rows import FittedToRows
 
 SITE = "distance"
@@ -132,20 +129,6 @@ class Distance(FittedToRows):
             "shrinkage": shrinkage,
             "rows": rows,
         }
-
-
-@torch.no_grad()
-def frozen_states(model: AdaptedLM, batch: Batch) -> Tensor:
-    """Return the prompt's last hidden state in the language model without adapters, `B x d`, float32.
-
-    If whole texts are scored, they follow the prompt, which does not attend to them.
-    """
-    model.backbone.check()
-    ids, mask, segments = batch.input_ids, batch.attention_mask, batch.segments
-    hidden = model.backbone.hidden(ids, mask, segments, below=model.frozen_layers)
-    behind = batch.counts if isinstance(batch, TextBatch) else (1,) * len(hidden)
-    rows = torch.arange(len(hidden), device=hidden.device)
-    return hidden[rows, -torch.tensor(behind, device=hidden.device)].float()
 
 
 def whitened(states: Tensor) -> tuple[Tensor, Tensor, float]:

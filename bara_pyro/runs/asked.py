@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bara_pyro.columns import ColumnNames, option_of
+from bara_pyro.core.observing import frozen_states
 from bara_pyro.data import EncodedSplit, Example, Task, batches, load_questions
 from bara_pyro.data.clusters import one_of_each
 from bara_pyro.data.labels import offered
@@ -18,7 +19,7 @@ from bara_pyro.data.tables import Data, DataTable
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.methods import METHODS
 from bara_pyro.metrics import Uncertainty, decompose, posterior_predictive, stack_truth
-from bara_pyro.posthoc.distance import Distance, frozen_states
+from bara_pyro.posthoc.distance import Distance
 from bara_pyro.runs.answers import carried
 from bara_pyro.runs.own_rows import trained_on
 from bara_pyro.runs.predict import answers_drawn, are_read

@@ -11,8 +11,8 @@ import torch
 from app_cases import Bara, Place, assert_one_sentence, questions, write_rows
 
 from bara_pyro.cli.running import run as train
+from bara_pyro.core.observing import frozen_states
 from bara_pyro.data import task_from_rows
-from bara_pyro.posthoc.distance import frozen_states
 from bara_pyro.runs.asked import ask, measured
 from bara_pyro.runs.decide import decide_sets
 from bara_pyro.runs.folder import load_system

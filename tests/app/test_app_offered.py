@@ -10,11 +10,12 @@ from torch.nn import functional as F
 
 import bara_pyro as bp
 from bara_pyro.cli.running import run
+from bara_pyro.core.observing import frozen_states
 from bara_pyro.core.prediction import predict
 from bara_pyro.data import batches
 from bara_pyro.data.labels import among_offered
 from bara_pyro.diagnostics.posterior.gibbs_draws import gibbs_draws
-from bara_pyro.posthoc.distance import frozen_states, held_out_squares
+from bara_pyro.posthoc.distance import held_out_squares
 from bara_pyro.runs.system import build_system
 from bara_pyro.runs.train import train
 from bara_pyro.untrusted.files import read_json, read_jsonl

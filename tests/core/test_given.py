@@ -16,6 +16,7 @@ from transformers import LlamaForCausalLM
 
 import bara_pyro as bp
 from bara_pyro.core.elbo import MeanFieldELBO
+from bara_pyro.core.observing import frozen_states
 from bara_pyro.core.optimizers import adamw, linear_schedule
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.resuming import read_prefix
@@ -35,7 +36,6 @@ from bara_pyro.lm.backbone import Backbone
 from bara_pyro.models.bara import BaRA
 from bara_pyro.models.gaussian_lora import GaussianLoRA
 from bara_pyro.models.lora import LoRA
-from bara_pyro.posthoc.distance import frozen_states
 
 
 class Hot(LlamaForCausalLM):

@@ -14,6 +14,7 @@ from torch.testing import assert_close
 
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.likelihood import AnswerLikelihood, CompletionLikelihood, TextLikelihood
+from bara_pyro.core.observing import frozen_states
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.texts import with_texts
@@ -26,7 +27,6 @@ from bara_pyro.posthoc.corrections import Corrections
 from bara_pyro.posthoc.distance import (
     Distance,
     InTurn,
-    frozen_states,
     held_out_squares,
     whitened,
 )
