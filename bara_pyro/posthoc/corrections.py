@@ -1,45 +1,47 @@
 """All corrections of a run: create them, fit them after training, and apply them to draws."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from bara_pyro.core.guide import SiteGuide
-from bara_pyro.core.likelihood import require_answer_tokens, require_closed_set
-from bara_pyro.core.observing import frozen_states, last_states
-from bara_pyro.core.prediction import RecordedDraws, forwards, predict, record
+from bara_pyro.core.observing import last_states
+from bara_pyro.core.prediction import RecordedDraws, predict, record
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.split import first_batches
 from bara_pyro.data.types import Batch
-from bara_pyro.errors import ConfigError
-from bara_pyro.metrics import posterior_predictive
+from bara_pyro.errors import ConfigError, unknown
+from bara_pyro.posthoc.correction import Correction, PredictedRows, TrainingRows
 from bara_pyro.posthoc.distance import Distance
 from bara_pyro.posthoc.one_pass import OnePass
 from bara_pyro.posthoc.temperature import Temperature
 
-# Largest numbers of rows for the fits: thousands are enough for a covariance, and each draw costs a forward.
-MOST, MOST_DRAWN, DRAWS = 4096, 512, 32
+# All corrections, in the order in which they are fitted and applied.
+CORRECTIONS: tuple[type[Correction], ...] = (Temperature, Distance, OnePass)
+# Largest number of rows to fit to, of which thousands are enough for a covariance; draws in an average.
+MOST, DRAWS = 4096, 32
 
 
 class Corrections(nn.Module):
     """Corrections of a program's predictions, fitted after training; the program itself is not changed.
 
-    Each draw's scores are divided by the temperature. Then `one_pass` makes the prediction without draws
-    approximate the average of draws, and `distance` adds noise to the draws of rows far from the training
-    rows.
+    Each draw's scores are divided by the temperature. Then `distance` adds noise to the draws of rows far
+    from the training rows, and `one_pass` makes the prediction without draws approximate the average of
+    draws without this noise.
 
     Args:
         model: the program.
-        calibrated: use a temperature, see :class:`.Temperature`.
-        distance_aware: add noise to out-of-distribution rows, see :class:`.Distance`.
-        one_pass: make S = 0 approximate the average of draws, see :class:`.OnePass`.
+        options: the corrections to switch on: `calibrated=True` (:class:`.Temperature`),
+            `distance_aware=True` (:class:`.Distance`), `one_pass=True` (:class:`.OnePass`).
 
     Raises:
-        ConfigError: the likelihood has no closed set of answers, or answers of more than one token
-            (`one_pass`).
+        ConfigError: an option is unknown, or the likelihood has no closed set of answers, or answers of more
+            than one token (`one_pass`).
 
     Examples:
         >>> import bara_pyro as bp
@@ -56,26 +58,27 @@ class Corrections(nn.Module):
         torch.Size([10, 4, 2])
     """
 
-    def __init__(
-        self,
-        model: AdaptedLM,
-        *,
-        calibrated: bool = False,
-        distance_aware: bool = False,
-        one_pass: bool = False,
-    ) -> None:
+    temperature: Temperature | None
+    distance: Distance | None
+    one_pass: OnePass | None
+
+    def __init__(self, model: AdaptedLM, **options: bool) -> None:
         super().__init__()
-        if calibrated:
-            require_closed_set(model.likelihood, "Temperatures")
-        if distance_aware:
-            require_closed_set(model.likelihood, "Distance-aware predictions")
-        if one_pass:
-            require_answer_tokens(model.likelihood, "One-pass predictions")
+        known = {kind.option: kind for kind in CORRECTIONS}
+        if others := options.keys() - known:
+            raise ConfigError(unknown("correction", others.pop(), known))
         width = model.backbone.lm.get_output_embeddings().weight.shape[1]
-        self.temperature = Temperature() if calibrated else None
-        self.distance = Distance(width) if distance_aware else None
-        self.one_pass = OnePass(width) if one_pass else None
+        for option, kind in known.items():
+            part = kind(width) if options.get(option) else None
+            if part is not None:
+                part.requires(model.likelihood, part.subject)
+            setattr(self, kind.name, part)
         self.to(model.backbone.device)
+
+    @property
+    def parts(self) -> list[Correction]:
+        """The corrections that are switched on, in the order in which they are applied."""
+        return cast(list[Correction], list(self.children()))
 
     def check(self, model: AdaptedLM, guide: SiteGuide, method: str = "this program") -> None:
         """Check before training that the corrections can be fitted afterwards.
@@ -89,11 +92,8 @@ class Corrections(nn.Module):
             ConfigError: `one_pass` for a program without latents, or with a guide whose draws do not differ.
             DataError: there are too few training rows.
         """
-        if self.one_pass is not None:
-            _check_draws(model, guide, method)
-        for part in (self.distance, self.one_pass):
-            if part is not None:
-                part.check_rows(model.num_data)
+        for part in self.parts:
+            part.check(model, guide, model.num_data, method)
 
     def fit(
         self,
@@ -106,74 +106,36 @@ class Corrections(nn.Module):
         samples: int = DRAWS,
         seed: int = 0,
     ) -> dict[str, float]:
-        """Fit the distance and one-pass corrections to training rows, without their labels.
+        """Fit the corrections to training rows, without their labels.
 
         Args:
             model: the program.
             guide: its fitted guide.
-            batches: training rows; the distance uses the first `MOST`, the one pass the first `MOST_DRAWN`.
+            batches: training rows, of which the first `MOST` are used.
             groups: name of each row's group, in the same order (`data.clusters.together`). Rows of a group
                 are closer to one another than new rows will be. None: no groups.
             offered: which answers each row may choose, in the same order, bool, `n x C`; None: all.
-            samples: number of draws whose average the one pass approximates.
+            samples: number of draws whose average `one_pass` approximates.
             seed: seed of these draws.
 
         Returns:
-            The results of both fits, with the prefixes `distance_` and `one_pass_`; empty without them.
+            The results of all fits, with the names of the corrections as prefixes, such as `distance_`.
 
         Raises:
             ConfigError: the guide's draws do not differ, or its posterior is not fitted yet.
             DataError: there are too few rows.
         """
-        numbers: dict[str, float] = {}
-        if self.distance is None and self.one_pass is None:
-            return numbers
-        known = list(first_batches(batches, MOST))
-        if self.distance is not None:
-            fitted = self._fit_distance(self.distance, model, guide, known, groups, offered)
-            numbers |= {f"distance_{key}": value for key, value in fitted.items()}
-        if self.one_pass is not None:
-            known = list(first_batches(known, MOST_DRAWN))
-            fitted = self._fit_one_pass(self.one_pass, model, guide, known, offered, samples, seed)
-            numbers |= {f"one_pass_{key}": value for key, value in fitted.items()}
-        return numbers
-
-    def _fit_distance(
-        self,
-        distance: Distance,
-        model: AdaptedLM,
-        guide: SiteGuide,
-        batches: Sequence[Batch],
-        groups: Sequence[str] | None,
-        offered: Tensor | None,
-    ) -> dict[str, float]:
-        states = torch.cat([frozen_states(model, batch) for batch in batches])
-        points = torch.cat([self._tempered(predict(model, guide, b, samples=0))[0] for b in batches])
-        points = _among(points, offered)
-        return distance.fit(states, points, None if groups is None else groups[: len(points)])
-
-    def _fit_one_pass(
-        self,
-        one_pass: OnePass,
-        model: AdaptedLM,
-        guide: SiteGuide,
-        batches: Sequence[Batch],
-        offered: Tensor | None,
-        samples: int,
-        seed: int,
-    ) -> dict[str, float]:
-        _check_draws(model, guide)
-        if not guide.stochastic:
-            raise ConfigError(
-                f"The posterior of this {type(guide).__name__} is not fitted yet: fit it before one_pass."
-            )
-        with last_states(model) as noted:
-            at_mean = [self._tempered(predict(model, guide, b, samples=0))[0] for b in batches]
-        drawn = [self._tempered(predict(model, guide, b, samples=samples, seed=seed)) for b in batches]
-        states = torch.cat(noted).float()
-        average = posterior_predictive(_among(torch.cat(drawn, dim=1), offered).log_softmax(-1))
-        # `predict` returns tensors on the CPU.
-        return one_pass.fit(torch.cat(at_mean).to(states.device), states, average.to(states.device))
+        before = Corrections(model)
+        for part in self.parts:
+            if not part.fewest:
+                setattr(before, part.name, part)
+        known, drawing = list(first_batches(batches, MOST)), partial(before.predict, model, guide)
+        rows = TrainingRows(model, guide, drawing, known, groups, offered, samples, seed)
+        results: dict[str, float] = {}
+        for part in self.parts:
+            part.check(model, guide, sum(map(len, known)))
+            results |= {f"{part.name}_{key}": value for key, value in part.fit(rows).items()}
+        return results
 
     @torch.no_grad()
     def predict(
@@ -190,17 +152,13 @@ class Corrections(nn.Module):
     ) -> Tensor:
         """Return corrected draws; arguments, shapes and errors are those of `core.prediction.predict`."""
         drawing = partial(predict, model, guide, batch, memory_budget=memory_budget)
-        if samples == 0 and self.one_pass is not None and self.one_pass.fitted:
-            with last_states(model) as noted:
-                at_mean = self._tempered(drawing(samples=0))[0]
-            states = torch.cat(noted)
-            return self.one_pass(at_mean.to(states.device), states).cpu().unsqueeze(0)
-        drawn = self._tempered(drawing(samples=samples, repeats=repeats, seed=seed, last=last))
-        if samples == 0 or self.distance is None or not self.distance.fitted:
-            return drawn
-        drawn = drawn.repeat_interleave(-(-samples // len(drawn)), 0)  # repeats ensemble members
-        numbers = torch.arange(len(drawn)) // repeats
-        return self._spread(self.distance, model, batch, drawn, numbers, seed, memory_budget)
+        reading = samples == 0 and any(part.fitted and part.reads_last_states for part in self.parts)
+        with ExitStack() as stack:
+            noted = stack.enter_context(last_states(model)) if reading else []
+            drawn = drawing(samples=samples, repeats=repeats, seed=seed, last=last)
+        states = torch.cat(noted) if reading else None
+        numbers = torch.arange(len(drawn) * -(-samples // len(drawn))) // repeats if samples else None
+        return self._corrected(drawn, PredictedRows(model, batch, numbers, seed, memory_budget, states))
 
     def record(
         self,
@@ -212,7 +170,7 @@ class Corrections(nn.Module):
         seed: int = 0,
         memory_budget: int | None = None,
     ) -> Iterator[RecordedDraws]:
-        """Yield `core.prediction.record` with corrected draws; the one pass does not change draws."""
+        """Yield `core.prediction.record` with corrected draws, which `one_pass` does not change."""
         for piece in record(model, guide, batch, samples=samples, seed=seed, memory_budget=memory_budget):
             numbers = torch.arange(piece.draws.start, piece.draws.stop) if samples else None
             rows = batch.questions(piece.rows)
@@ -230,49 +188,18 @@ class Corrections(nn.Module):
             numbers: numbers of the draws, long, `S`; None for the posterior mean.
             seed: seed of the draws.
         """
-        drawn = self._tempered(drawn)
-        if numbers is None or self.distance is None or not self.distance.fitted:
-            return drawn
-        return self._spread(self.distance, model, batch, drawn, numbers, seed)
+        return self._corrected(drawn, PredictedRows(model, batch, numbers, seed))
 
     def stored(self) -> dict[str, nn.Parameter]:
         """Return the parameters by their names in a run's files."""
         return {name.removeprefix("temperature."): value for name, value in self.named_parameters()}
 
-    def _tempered(self, drawn: Tensor) -> Tensor:
-        return drawn if self.temperature is None else self.temperature(drawn)
-
-    @staticmethod
     @torch.no_grad()
-    def _spread(
-        distance: Distance,
-        model: AdaptedLM,
-        batch: Batch,
-        drawn: Tensor,
-        numbers: Tensor,
-        seed: int,
-        memory_budget: int | None = None,
-    ) -> Tensor:
-        """Return the draws with the noise of the distance."""
-        pieces = [batch.questions(rows) for rows in forwards(model, batch, memory_budget)]
-        states = torch.cat([frozen_states(model, piece) for piece in pieces])
-        return distance.noisy(drawn.to(states.device), states, numbers.to(states.device), seed).cpu()
-
-
-def _check_draws(model: AdaptedLM, guide: SiteGuide, method: str = "this program") -> None:
-    """Refuse `one_pass` for a program without latents or a guide whose draws will not differ."""
-    if not (model.latents and guide.stochastic_once_fitted):
-        raise ConfigError(
-            f"one_pass (--one-pass) approximates the average of many draws, and {method} has none that "
-            "differ: leave it out."
-        )
-
-
-def _among(log_probs: Tensor, offered: Tensor | None) -> Tensor:
-    """Return log-probabilities, `... n x C`, with -inf for answers that a row does not offer."""
-    if offered is None:
-        return log_probs
-    return log_probs.masked_fill(~offered[: log_probs.shape[-2]], -torch.inf)
+    def _corrected(self, draws: Tensor, rows: PredictedRows) -> Tensor:
+        for part in self.parts:
+            if part.fitted:
+                draws = part.correct(draws, rows)
+        return draws
 
 
 def require_temperature(corrections: Corrections) -> Temperature:

@@ -28,21 +28,18 @@ from bara_pyro.core.handlers import PROGRAM
 from bara_pyro.core.modules import distribution_of, frozen
 from bara_pyro.core.noise import CounterNoise
 from bara_pyro.data.clusters import folds
-from bara_pyro.posthoc.rows import FittedToRows
+from bara_pyro.posthoc.correction import Correction, PredictedRows, TrainingRows
 
 SITE = "distance"
 INSIDE, FOLDS = 0.95, 5
 
 
-class Distance(FittedToRows):
-    """Distance-dependent noise on a program's answers; no noise before `fit`.
+class Distance(Correction):
+    """Distance-dependent noise on a program's answers; no noise before `fit`."""
 
-    Args:
-        width: width d of the language model's hidden states.
-    """
-
-    purpose = "measure distances"
-    option = "distance_aware"
+    name, option = "distance", "distance_aware"
+    subject = "Distance-aware predictions"
+    adds_noise = True
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -82,43 +79,30 @@ class Distance(FittedToRows):
         noise = self.directions(states) @ weights.mT
         return (log_probs + noise.to(log_probs)).log_softmax(-1)
 
-    def noisy(self, log_probs: Tensor, states: Tensor, numbers: Tensor, seed: int) -> Tensor:
-        """Return draws with noise; the number of a draw determines its noise.
-
-        Args:
-            log_probs: `S x B x C`, float64.
-            states: `B x d`, see `frozen_states`.
-            numbers: numbers of the draws, long, `S`.
-            seed: seed of the draws.
-        """
-        with PROGRAM, InTurn(seed, numbers):
-            noisy: Tensor = self(log_probs, states)
-        return noisy
+    def correct(self, draws: Tensor, rows: PredictedRows) -> Tensor:
+        """Return draws with noise, which the number of a draw determines."""
+        if rows.numbers is None:
+            return draws
+        states = rows.frozen_states
+        numbers = rows.numbers.to(states.device)
+        draws = draws.repeat_interleave(len(numbers) // len(draws), 0)  # repeats ensemble members
+        with PROGRAM, InTurn(rows.seed, numbers):
+            noisy: Tensor = self(draws.to(states.device), states)
+        return noisy.cpu()
 
     @torch.no_grad()
-    def fit(self, states: Tensor, log_probs: Tensor, groups: Sequence[str] | None = None) -> dict[str, float]:
-        """Set mean, whitening, radius and scale from training rows, without their labels.
-
-        Args:
-            states: `n x d`, of at least `FEWEST` rows.
-            log_probs: `n x C`, of the fitted program at the posterior mean; -inf where a row does not offer
-                an answer.
-            groups: the name of each row's group (`bara_pyro.data.clusters.together`); None: each row is its
-                own group.
+    def fit(self, rows: TrainingRows) -> dict[str, float]:
+        """Set mean, whitening, radius and scale from training rows.
 
         Returns:
             `radius` (q); `scale` (sigma, the root mean square over rows of the offered answers' logits about
             their mean); `shrinkage` of the covariance; and the number of `rows`.
-
-        Raises:
-            DataError: there are too few rows.
         """
-        rows = len(states)
-        self.check_rows(rows)
+        states, log_probs = rows.frozen_states, rows.among_offered(rows.points)
         mean, whitening, shrinkage = whitened(states)
         self.mean.copy_(mean)
         self.whitening.copy_(whitening)
-        self.radius.copy_(held_out_squares(states, groups).quantile(INSIDE))
+        self.radius.copy_(held_out_squares(states, rows.groups).quantile(INSIDE))
         offered = ~log_probs.isneginf()
         logits, counts = log_probs.masked_fill(~offered, 0.0), offered.sum(-1, keepdim=True)
         centred = (logits - logits.sum(-1, keepdim=True) / counts).masked_fill(~offered, 0.0)
@@ -127,7 +111,7 @@ class Distance(FittedToRows):
             "radius": float(self.radius),
             "scale": float(self.scale),
             "shrinkage": shrinkage,
-            "rows": rows,
+            "rows": len(states),
         }
 
 
@@ -161,7 +145,7 @@ def held_out_squares(states: Tensor, groups: Sequence[str] | None = None) -> Ten
     With mean and covariance of all rows, d^2 would be too small, because they were fitted to the same rows.
     For the same reason the rows of a group are in one fold.
     """
-    fold = torch.tensor(folds([""] * len(states) if groups is None else groups, FOLDS))
+    fold = torch.tensor(folds([""] * len(states) if groups is None else groups[: len(states)], FOLDS))
     squares = torch.empty(len(states), dtype=torch.float64)
     for k in fold.unique().tolist():
         mean, whitening, _ = whitened(states[fold != k])

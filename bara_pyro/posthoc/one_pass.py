@@ -13,23 +13,25 @@ import math
 import torch
 from torch import Tensor
 
+from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.likelihood import require_answer_tokens
 from bara_pyro.core.modules import frozen
-from bara_pyro.errors import DataError
-from bara_pyro.posthoc.rows import FittedToRows
+from bara_pyro.core.program import AdaptedLM
+from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.posthoc.correction import Correction, PredictedRows, TrainingRows
 
 RIDGE, STEPS = 1e-2, 300
+MOST = 512  # rows; each costs a forward per draw
 OWN = 3  # features beside the hidden state
 
 
-class OnePass(FittedToRows):
-    """Row-wise temperatures that approximate the average of draws; all 1 before `fit`.
+class OnePass(Correction):
+    """Row-wise temperatures that approximate the average of draws; all 1 before `fit`."""
 
-    Args:
-        width: width d of the language model's hidden states.
-    """
-
-    purpose = "fit temperatures"
-    option = "one_pass"
+    name = option = "one_pass"
+    subject = "One-pass predictions"
+    requires = staticmethod(require_answer_tokens)
+    reads_last_states = True
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -41,6 +43,15 @@ class OnePass(FittedToRows):
     def fitted(self) -> bool:
         """Whether the temperatures have been fitted."""
         return bool(self.weights.any())
+
+    def check(self, model: AdaptedLM, guide: SiteGuide, rows: int, method: str = "this program") -> None:
+        """Refuse programs without latents, guides whose draws will not differ, and too few rows."""
+        if not (model.latents and guide.stochastic_once_fitted):
+            raise ConfigError(
+                f"one_pass (--one-pass) approximates the average of many draws, and {method} has none that "
+                "differ: leave it out."
+            )
+        super().check(model, guide, rows, method)
 
     def features(self, log_probs: Tensor, states: Tensor) -> Tensor:
         """Return phi, `B x (3 + d)`, float64, from `B x C` log-probabilities and `B x d` states."""
@@ -60,23 +71,27 @@ class OnePass(FittedToRows):
         scale = (self.features(log_probs, states) @ self.weights.double()).exp()
         return (log_probs.double() * scale.unsqueeze(-1)).log_softmax(-1)
 
-    def fit(self, log_probs: Tensor, states: Tensor, average: Tensor) -> dict[str, float]:
-        """Fit the temperatures to training rows.
+    def correct(self, draws: Tensor, rows: PredictedRows) -> Tensor:
+        """Return the approximate average of draws in place of the prediction at the posterior mean."""
+        states = rows.last_states
+        return draws if states is None else self(draws[0].to(states.device), states).cpu().unsqueeze(0)
 
-        Args:
-            log_probs: log-probabilities at the posterior mean, `n x C`.
-            states: last hidden states at the posterior mean, `n x d`.
-            average: log of the draws' average probabilities, `n x C`; -inf for answers that a row does not
-                offer.
+    def fit(self, rows: TrainingRows) -> dict[str, float]:
+        """Fit the temperatures to the first `MOST` training rows.
 
         Returns:
             `kl_before`, `kl_after`: mean KL(average || one pass) on these rows, nats; `rows`.
 
         Raises:
-            DataError: there are fewer than `FEWEST` rows.
+            ConfigError: the guide's posterior is not fitted yet.
+            DataError: the fit fails.
         """
-        rows = len(log_probs)
-        self.check_rows(rows)
+        if not rows.guide.stochastic:
+            kind = type(rows.guide).__name__
+            raise ConfigError(f"The posterior of this {kind} is not fitted yet: fit it before one_pass.")
+        rows = rows.first(MOST)
+        log_probs, states = rows.points_and_states
+        log_probs, average = log_probs.to(states.device), rows.average.to(states.device)
         with torch.no_grad():
             self.mean.copy_(states.mean(0))
             self.deviation.copy_(states.std(0).clamp_min(torch.finfo(states.dtype).eps))
@@ -102,8 +117,8 @@ class OnePass(FittedToRows):
         after = float(divergence().detach())
         if not math.isfinite(after):
             raise DataError(
-                f"The one-pass fit to {rows} training rows failed ({after} nats): leave out one_pass."
+                f"The one-pass fit to {len(states)} training rows failed ({after} nats): leave out one_pass."
             )
         with torch.no_grad():
             self.weights.copy_(weights)
-        return {"kl_before": before, "kl_after": after, "rows": rows}
+        return {"kl_before": before, "kl_after": after, "rows": len(states)}

@@ -5,25 +5,32 @@ from collections.abc import Sequence
 
 import torch
 from scipy.optimize import minimize_scalar
-from torch import Tensor, nn
+from torch import Tensor
 
 from bara_pyro.bisection import sign_change
 from bara_pyro.core.modules import frozen
 from bara_pyro.errors import ConfigError
 from bara_pyro.metrics import nll, posterior_predictive
+from bara_pyro.posthoc.correction import Correction, PredictedRows
 
 # Bounds of the fit: if all rows are right (or most are wrong), the best T would be 0 (or infinity).
 COLDEST, HOTTEST = 0.01, 100.0
 CRITICAL = 1.645  # standard errors, the critical value of a one-sided test at 5 %
 
 
-class Temperature(nn.Module):
+class Temperature(Correction):
     """Divides each draw's scores by `T = exp(log_temperature)`, which is 1 until it is set.
 
     The most probable answer of every draw stays the same.
     """
 
-    def __init__(self) -> None:
+    name, option = "temperature", "calibrated"
+    subject = "Temperatures"
+    # `fit` does nothing: a program is too sure of rows that it has learned. `runs.split_half` or the method's
+    # `finish` sets T by rows that it has not.
+    fewest = 0
+
+    def __init__(self, width: int = 0) -> None:
         super().__init__()
         self.log_temperature = frozen(torch.zeros(()))
 
@@ -32,7 +39,7 @@ class Temperature(nn.Module):
         """The temperature T."""
         return float(self.log_temperature.exp())
 
-    def forward(self, draws: Tensor) -> Tensor:
+    def correct(self, draws: Tensor, rows: PredictedRows | None = None) -> Tensor:
         """Return log-probabilities at temperature T from those at T = 1, both `... x C`."""
         if not self.log_temperature:
             return draws

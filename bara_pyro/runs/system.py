@@ -29,7 +29,7 @@ from bara_pyro.lm.loading import AUTO, load_backbone
 from bara_pyro.lm.targets import find_targets
 from bara_pyro.lm.verifying import states_name
 from bara_pyro.methods import METHODS, build
-from bara_pyro.posthoc.corrections import Corrections
+from bara_pyro.posthoc.corrections import CORRECTIONS, Corrections
 from bara_pyro.runs.by_rows import for_rows, may_calibrate, split_half_note
 from bara_pyro.runs.config import RunConfig
 from bara_pyro.runs.launched import local_rank
@@ -47,7 +47,7 @@ from bara_pyro.runs.rows import (
 )
 
 # Settings of the section `adapter` for corrections that are fitted after training (`bara_pyro.posthoc`).
-CORRECTED = ("calibrated", "distance_aware", "one_pass")
+CORRECTED = tuple(kind.option for kind in CORRECTIONS)
 OTHERS = {*CORRECTED, "start"}  # settings of the section that a program does not take
 
 

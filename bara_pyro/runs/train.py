@@ -259,11 +259,11 @@ def what_is_fitted(system: System) -> Fit[AdaptedLM, SiteGuide, MethodConfig]:
 
 
 def _fit_corrections(system: System, out: Path) -> dict[str, float]:
-    """Fit `calibrated`, `distance_aware` and `one_pass`, as far as they are set, after training."""
+    """Fit the corrections that are switched on, after training."""
     numbers: dict[str, float] = {}
     if system.config.adapter.calibrated:
         numbers |= {f"calibrated_{key}": value for key, value in fit_split_half(system, out).items()}
-    if system.corrections.distance is None and system.corrections.one_pass is None:
+    if not any(part.fewest for part in system.corrections.parts):
         return numbers
     split, device = system.split("train"), system.backbone.device
     rows = (b.to(device) for b in batches(split, system.answer_ids, system.config.predict.batch_size))

@@ -23,12 +23,12 @@ from bara_pyro.runs.train import train
         (
             "lora",
             {"adapter.distance_aware": True, "task.limit": 8},
-            "8 training rows are too few to measure distances",
+            "8 training rows are too few for distance_aware",
         ),
         (
             "bara-gate",
             {"adapter.one_pass": True, "task.limit": 8},
-            "8 training rows are too few to fit temperatures",
+            "8 training rows are too few for one_pass",
         ),
         ("temperature", {"adapter.one_pass": True}, "has no validation rows"),
         ("laplace", {"adapter.one_pass": True}, "the method 'laplace' has none that differ"),

@@ -9,6 +9,7 @@ import torch
 from core_cases import bara_pair, lora_pair, make_batch, randomise, unlabelled
 from method_cases import ALPHA, UNLABELLED, N, R, backbone
 from numpy.testing import assert_allclose
+from posthoc_cases import Evidence
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -23,6 +24,7 @@ from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.methods import METHODS, build, method_config
 from bara_pyro.metrics import decompose_nested
 from bara_pyro.models.lora import LoRA
+from bara_pyro.posthoc.correction import FEWEST
 from bara_pyro.posthoc.corrections import Corrections
 from bara_pyro.posthoc.distance import (
     Distance,
@@ -30,7 +32,6 @@ from bara_pyro.posthoc.distance import (
     held_out_squares,
     whitened,
 )
-from bara_pyro.posthoc.rows import FEWEST
 
 WIDTH, CLASSES = 6, 3
 
@@ -46,7 +47,7 @@ def fitted(rows: int = 500) -> Distance:
     """The noise of toy states."""
     distance = Distance(WIDTH)
     logits = 2 * torch.randn(rows, CLASSES, generator=torch.Generator().manual_seed(1))
-    distance.fit(states(rows), logits.log_softmax(-1))
+    distance.fit(Evidence(frozen_states=states(rows), points=logits.log_softmax(-1)))
     return distance
 
 
@@ -89,7 +90,8 @@ def test_one_new_row_in_twenty_is_outside() -> None:
     """Also where there are hardly more rows than dimensions, where rows of the fit themselves look near."""
     for rows, width in ((2000, WIDTH), (120, 40)):
         distance = Distance(width)
-        distance.fit(states(rows, width=width), torch.randn(rows, 2).log_softmax(-1))
+        points = torch.randn(rows, 2).log_softmax(-1)
+        distance.fit(Evidence(frozen_states=states(rows, width=width), points=points))
         new = states(4000, seed=5, width=width)
         outside = float((distance.directions(new).abs().sum(-1) > 0).double().mean())
         # Error of the quantile of so many rows and of the share of new ones; folds have a fifth fewer.
@@ -137,7 +139,7 @@ def test_in_turn_each_class_takes_each_noise() -> None:
 def test_scale_is_that_of_the_logits() -> None:
     logits = torch.tensor([[3.0, 0.0, 0.0], [0.0, 0.0, -6.0]]).repeat(10, 1)
     distance = Distance(WIDTH)
-    told = distance.fit(states(20), logits.log_softmax(-1))
+    told = distance.fit(Evidence(frozen_states=states(20), points=logits.log_softmax(-1)))
     centred = [2.0, -1.0, -1.0, 2.0, 2.0, -4.0]
     assert told["scale"] == pytest.approx(math.sqrt(sum(v * v for v in centred) / 6))
     assert told["rows"] == 20
@@ -151,7 +153,8 @@ def test_scale_is_that_of_the_answers_that_a_row_offers() -> None:
     four = torch.arange(400) % 40 == 0
     offered = torch.ones(400, 4, dtype=torch.bool)
     offered[~four, 3] = False
-    told = Distance(WIDTH).fit(states(400), logits.log_softmax(-1).masked_fill(~offered, -torch.inf))
+    rows = Evidence(frozen_states=states(400), points=logits.log_softmax(-1), offered=offered)
+    told = Distance(WIDTH).fit(rows)
     squares = [row[: 4 if more else 3].var(correction=0) for row, more in zip(logits, four, strict=True)]
     assert told["scale"] == pytest.approx(math.sqrt(sum(squares) / 400), rel=1e-6)
 
@@ -162,7 +165,8 @@ def test_copies_of_a_row_are_left_out_with_it() -> None:
     x = states(rows, width=width).repeat_interleave(copies, 0)
     names = [f"text {i}" for i in range(rows) for _ in range(copies)]
     distance = Distance(width)
-    distance.fit(x, torch.randn(len(x), 2).log_softmax(-1), names)
+    points = torch.randn(len(x), 2).log_softmax(-1)
+    distance.fit(Evidence(frozen_states=x, points=points, groups=names))
     new = states(4000, seed=5, width=width)
     outside = float((distance.directions(new).abs().sum(-1) > 0).double().mean())
     assert outside < 0.05 + 4 * math.sqrt(0.05 * 0.95 / rows)
@@ -193,9 +197,9 @@ def test_a_program_is_fitted_by_groups_and_by_what_rows_offer() -> None:
 
 
 def test_too_few_rows_and_other_likelihoods_are_refused() -> None:
-    with pytest.raises(DataError, match=f"9 training rows .* at least {FEWEST}"):
-        Distance(WIDTH).fit(states(9), torch.zeros(9, 2))
-    model, _ = lora_pair("llama")
+    model, guide = lora_pair("llama")
+    with pytest.raises(DataError, match=f"8 training rows .* at least {FEWEST}"):
+        aware(model).fit(model, guide, near_and_far()[0][:2])
     with pytest.raises(ConfigError, match="Distance-aware predictions need"):
         aware(LoRA(model.backbone, 4, likelihood=CompletionLikelihood()))
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from core_cases import bara_pair, lora_pair, make_batch, unlabelled
+from posthoc_cases import Evidence
 from scipy import optimize
 from torch import Tensor
 from torch.testing import assert_close
@@ -16,9 +17,9 @@ from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.metrics import posterior_predictive
 from bara_pyro.models.bara import BaRA
+from bara_pyro.posthoc.correction import FEWEST
 from bara_pyro.posthoc.corrections import Corrections
 from bara_pyro.posthoc.one_pass import RIDGE, OnePass
-from bara_pyro.posthoc.rows import FEWEST
 
 WIDTH = 4
 
@@ -41,7 +42,7 @@ def test_what_a_row_does_not_offer_is_not_fitted_to() -> None:
     for noise in (0.0, 3.0):
         said = (target + noise * missing).masked_fill(missing, -math.inf).log_softmax(-1)
         one = OnePass(WIDTH)
-        told.append(one.fit(log_probs, states, said))
+        told.append(one.fit(Evidence(points_and_states=(log_probs, states), average=said)))
         found.append(one.weights.clone())
     assert torch.equal(*found)
     own = said.exp() * (said - one(log_probs, states).masked_fill(missing, -math.inf).log_softmax(-1))
@@ -67,7 +68,7 @@ def test_a_program_is_fitted_to_what_rows_offer() -> None:
 def test_fit_by_scipy_on_features_of_a_loop() -> None:
     log_probs, states, target = toy(60)
     one = OnePass(WIDTH)
-    told = one.fit(log_probs, states, target)
+    told = one.fit(Evidence(points_and_states=(log_probs, states), average=target))
     mean, deviation = states.double().mean(0), states.double().std(0)
     rows = []
     for logits, state in zip(log_probs, states.double(), strict=True):

@@ -99,8 +99,8 @@ def test_what_is_not_offered_stays_impossible() -> None:
     warm = Temperature()
     warm.set(math.log(3.0))
     told = torch.tensor([[-0.1, -2.3, -math.inf]]).double().log_softmax(-1)
-    assert_close(warm(told)[0, :2], (told[0, :2] / 3).log_softmax(-1))
-    assert warm(told)[0, 2] == -math.inf
+    assert_close(warm.correct(told)[0, :2], (told[0, :2] / 3).log_softmax(-1))
+    assert warm.correct(told)[0, 2] == -math.inf
 
 
 def test_what_has_no_temperature_or_no_number_is_refused() -> None:
