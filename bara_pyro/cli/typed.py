@@ -71,4 +71,4 @@ def _is_point(system: "System") -> bool:
 
     model, guide = system.model, system.guide
     overridden = type(guide).predictive is not SiteGuide.predictive
-    return not (overridden or system.corrections.distance is not None or (model.latents and guide.stochastic))
+    return not (overridden or system.noisy_answers or (model.latents and guide.stochastic))

@@ -29,7 +29,10 @@ MORE = ("forward", "outside")
 
 
 class Fitted(Protocol):
-    """Protocol of objects that hold a program and its fitted guide, such as a `System`."""
+    """Protocol of objects that hold a program and its fitted guide, such as a `System`.
+
+    If one has a true attribute `noisy_answers`, its answers have noise that no draw of its adapters has.
+    """
 
     @property
     def model(self) -> AdaptedLM: ...  # noqa: D102
@@ -117,8 +120,8 @@ def attached(run: Fitted | tuple[AdaptedLM, SiteGuide], seed: int | None = None)
 
     Raises:
         ConfigError: `seed` is not a whole number; the guide belongs to another model; the program does more
-            than add adapters (ensembles, a temperature of the answers); or a seed is given for a method that
-            draws answers (Laplace, `distance_aware`).
+            than add adapters (ensembles); or a seed is given for a method that draws answers (Laplace) or a
+            run that adds noise to them.
         BackboneError: another program is attached to this language model.
 
     Examples:
@@ -136,10 +139,10 @@ def attached(run: Fitted | tuple[AdaptedLM, SiteGuide], seed: int | None = None)
     if seed is not None and not is_whole(seed):
         raise ConfigError(f"seed={seed!r} must be a whole number, or None for the posterior mean.")
     check_attachable(model, guide, drawn=seed is not None)
-    if seed is not None and getattr(getattr(run, "corrections", None), "distance", None) is not None:
+    if seed is not None and getattr(run, "noisy_answers", False):
         raise ConfigError(
-            "A distance-aware program adds noise to its answers, which cannot be attached: leave the seed "
-            "out, or use bara_pyro.core.prediction.predict."
+            "This run adds noise to its answers, which cannot be attached: leave the seed out, or use "
+            "bara_pyro.core.prediction.predict."
         )
     # If the guide's draws do not differ, use its mean, as `predict` does.
     distribution = PosteriorMean(guide) if seed is None or not guide.stochastic else OneDraw(guide, int(seed))

@@ -124,6 +124,11 @@ class System:
         return again
 
     @property
+    def noisy_answers(self) -> bool:
+        """Whether a correction adds noise to the answers, so that draws are more than draws of adapters."""
+        return any(part.adds_noise for part in self.corrections.parts)
+
+    @property
     def has_rows(self) -> bool:
         """Whether there are rows to train on."""
         return bool((self.conversations or self.task).train)
