@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from bara_pyro.atomic import write_json
 from bara_pyro.errors import DataError
 from benchmarks.mutants import functions, merged
+from benchmarks.mutate import fastest
 
 
 def write(folder: Path, codes: dict[str, int | None], **hashes: str) -> None:
@@ -82,3 +84,9 @@ def test_each_mutant_is_tried_in_a_fork(tmp_path: Path, sound: bool) -> None:
         assert list(found.values()) == list(codes.values())
         assert "fail without a mutant" in done.stderr
     assert (done.returncode == 0) is sound
+
+
+def test_the_fastest_tests_of_a_mutant() -> None:
+    seconds = {"slow": 5.0, "fast": 1.0, "middle": 2.0}
+    assert fastest([*seconds], seconds, 4.0) == ["fast", "middle"]
+    assert fastest([*seconds], seconds, inf) == ["fast", "middle", "slow"]
