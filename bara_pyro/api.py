@@ -90,7 +90,7 @@ def train(
         warn_renamed("on_rehearsal", "on_split_half")
         on_split_half = on_rehearsal
     check_free(Path(out), resume)
-    typed = ({} if method is None else {"method": method}) | by_key(settings)
+    typed: dict[str, Any] = {**({} if method is None else {"method": method}), **by_key(settings)}
     for key, argument in ARGUMENTS.items():
         if key in typed:
             raise ConfigError(f"{key}={typed[key]!r} has its own argument: use {argument}=.")
@@ -109,6 +109,7 @@ def train(
                     "or load the model with it."
                 )
         typed |= of_model
+        typed.setdefault("backbone.shortcuts", sorted(model.shortcuts))
     elif isinstance(model, str | Path):
         typed["backbone.name"] = str(model)
     elif model is not None:

@@ -20,7 +20,7 @@ from bara_pyro.runs.system import System, build_system, find_device
 from bara_pyro.types import Json
 
 STEPS = 1500  # with 640 rows, LoRA is then clearly overconfident, and the demonstration takes a few minutes
-QUICK = {"train.steps": 20, "train.log_every": 1, "task.limit": 48}
+QUICK = {"train.steps": 20, "task.limit": 48}
 
 
 def demo(

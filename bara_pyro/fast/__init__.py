@@ -8,8 +8,8 @@
 | `answer_rows` | the output embedding computes only the answers' logits | `fast.answer_rows` |
 | `batched_draws` | in prediction, draws run together in one forward pass | `core.prediction` |
 
-All are on by default (`Backbone.shortcuts`). Checkpointing (`train.checkpointing`) and captured steps
-(`train.capture`) are off by default and have settings of their own.
+All are on by default: the setting `backbone.shortcuts`, in Python `Backbone.shortcuts`. Checkpointing
+(`train.checkpointing`) and captured steps (`train.capture`) are off by default, with their own settings.
 """
 
 from typing import Literal, get_args

@@ -22,7 +22,10 @@ OF_THE_MACHINE = (("backbone", "states_folder"),)
 WITHOUT_EFFECT = (*OF_THE_MACHINE, ("task", "streaming"))  # on results
 
 # Settings that only cost memory and time: they may change when a run is resumed (results agree to rounding).
-MEMORY = (("train", "checkpointing"), ("predict", "memory_budget"), ("predict", "batch_size"))
+MEMORY = (
+    *(("backbone", "shortcuts"), ("train", "checkpointing")),
+    *(("predict", "memory_budget"), ("predict", "batch_size")),
+)
 
 
 class RunConfig(RunSettings):

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -17,6 +18,7 @@ from pydantic import (
 
 from bara_pyro.columns import KINDS, OPTIONS, ColumnNames, column_names
 from bara_pyro.errors import ConfigError, unknown
+from bara_pyro.fast import SHORTCUTS, Shortcut
 from bara_pyro.settings import validation_sentence
 from bara_pyro.types import Json, WeightType
 
@@ -42,6 +44,11 @@ class SettingsSection(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
+def _in_order(names: list[Shortcut]) -> list[Shortcut]:
+    """Return the shortcuts in the order of `SHORTCUTS`, so that the same choice is stored in one way."""
+    return [name for name in SHORTCUTS if name in names]
+
+
 class BackboneConfig(SettingsSection):
     """The frozen language model and where it runs."""
 
@@ -61,6 +68,11 @@ class BackboneConfig(SettingsSection):
         None,
         description="folder that caches the hidden states below the lowest adapter, one file per row, for "
         "all runs; by default up to 1 GiB is cached in memory",
+    )
+    shortcuts: Annotated[list[Shortcut], AfterValidator(_in_order)] = Field(
+        [*SHORTCUTS],
+        description="shortcuts that are on; they save time and change results only by rounding, and "
+        "`--set backbone.shortcuts=[]` switches all off",
     )
 
 
@@ -284,7 +296,6 @@ class TrainConfig(SettingsSection):
         False, description="allow a KL estimated from one draw if no analytic KL is registered"
     )
     checkpoint_every: Steps = Field(200, description="steps between checkpoints")
-    log_every: Steps = Field(10, description="steps between lines of train_log.jsonl")
 
     @property
     def total_steps(self) -> int:

@@ -32,6 +32,8 @@ from bara_pyro.runs.system import System
 from bara_pyro.untrusted.files import read_json, read_jsonl
 from bara_pyro.untrusted.schemas import LogLine, SplitHalfFile
 
+LOG_EVERY = 10  # steps between lines of the log; runs with fewer than 10 such lines log every step
+
 
 class Log:
     """Writes `train_log.jsonl`: one object per line, with the seconds of training so far.
@@ -177,6 +179,7 @@ def _fit(system: System, svi: SVI, c: TrainConfig, out: Path, ranks: Ranks, on_s
     start = load_checkpoint(out, svi, identity, ranks)
     ranks.take_over([p.detach() for p in svi.parameters])
     good = LastFinite(svi)
+    log_every = LOG_EVERY if c.total_steps >= 10 * LOG_EVERY else 1
     done = start
     with SignalHandler() as brake, ExitStack() as stack:
         log = None
@@ -190,7 +193,7 @@ def _fit(system: System, svi: SVI, c: TrainConfig, out: Path, ranks: Ranks, on_s
                 svi.step(*micro_batches(system, split, c, step, ranks))
                 good.after()
                 done = step + 1
-                if log and (done % c.log_every == 0 or done == c.total_steps):
+                if log and (done % log_every == 0 or done == c.total_steps):
                     log.add({"step": done, **svi.last})
                 stopped = ranks.largest(brake.signal)  # read once per step: a signal may arrive at any moment
                 # Also after the last step, because fitting afterwards may run out of memory.

@@ -162,8 +162,9 @@ def adapter_options(config: RunConfig, rank_pattern: Mapping[str, int] | None = 
 def states_note(config: RunConfig, backbone: Backbone, split: EncodedSplit | Replies) -> list[str]:
     """Return a note on the memory of cached hidden states, if the lowest layers have no adapter."""
     c = config.adapter
-    depth = backbone.frozen_layers(find_targets(backbone.lm, c.target_modules, c.top_layers))
-    if not depth:
+    targets = find_targets(backbone.lm, c.target_modules, c.top_layers)
+    depth = backbone.states.depth(target.path for target in targets if not target.is_head)
+    if not depth or "frozen_layers" not in config.backbone.shortcuts:
         return []
     size, folder = backbone.states.size(split.lengths), config.backbone.states_folder
     where = "memory" if folder is None else str(folder)
@@ -311,6 +312,7 @@ def assemble(
     labelled = encode_labels(labelled, backbone.tokenizer, config.task.labels)
     texts = config.task.labels == "texts"
     answer_ids = answer_token_ids(backbone.tokenizer, () if texts else labelled.labels, labelled.chat)
+    backbone.shortcuts = frozenset(config.backbone.shortcuts)
     backbone.checkpointing = config.train.checkpointing
     if config.backbone.states_folder is not None:
         backbone.states.folder = config.backbone.states_folder / states_name(backbone, config.backbone.dtype)

@@ -90,7 +90,7 @@ class Place:
         return load_config(overrides=named | {key.replace("__", "."): v for key, v in settings.items()})
 
     def arguments(self, out: Path, method: str = "bara-gate", **settings: object) -> list[str]:
-        settings = {"train.log_every": 1, "predict.samples": [0, 3], "train.steps": 8, **ONCE, **settings}
+        settings = {"predict.samples": [0, 3], "train.steps": 8, **ONCE, **settings}
         pairs = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
         paths = ["--out", str(out), "--model", str(self.backbone), "--task", str(self.rows)]
         return ["train", "--method", method, *paths, *pairs]

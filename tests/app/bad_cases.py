@@ -10,6 +10,7 @@ TRAIN = "train --model {backbone} --task {rows} --out {new} "
 SETTINGS = {
     "seed": ["-1", "4294967296", HUGE, "1.5", "abc", "[" * DEEP],
     "backbone.dtype": ["float8"],
+    "backbone.shortcuts": ["[reuse]"],
     "task.classes": ["maybe"],
     "task.evaluate_on": ["tset"],
     "task.labels": ["numbers"],
@@ -27,7 +28,6 @@ SETTINGS = {
     "train.checkpoint_every": ["0"],
     "train.clip_norm": ["0"],
     "train.local_lr_scale": ["0"],
-    "train.log_every": ["0"],
     "train.lr": ["0", "-1", "nan", "inf", "fast"],
     "train.steps": ["0", "-5", "abc", "10000000000", "[1"],
     "train.warmup": ["-0.1", "1.5"],

@@ -13,7 +13,7 @@ from bara_pyro.cli.running import run as train
 def shared_run(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of BaRA, trained once."""
     out = tmp_path_factory.mktemp("trained") / "run"
-    train(place.config(train__steps=8, train__log_every=1, predict__samples=[0, 3]), out)
+    train(place.config(train__steps=8, predict__samples=[0, 3]), out)
     return out
 
 

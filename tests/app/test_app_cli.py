@@ -218,7 +218,7 @@ def small_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_backbone(tmp_path_factory.mktemp("world"), tokenizer=build_tokenizer())
 
 
-FEW = {"train.steps": 3, "train.log_every": 1, "task.limit": 6}
+FEW = {"train.steps": 3, "task.limit": 6}
 
 
 @pytest.mark.slow

@@ -6,9 +6,14 @@ import pytest
 import torch
 from app_cases import Place
 
+import bara_pyro as bp
 from bara_pyro.data import Task
 from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.fast import SHORTCUTS
+from bara_pyro.lm.loading import load_backbone
+from bara_pyro.runs import steps
 from bara_pyro.runs.config import load_config
+from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.rows import load_data
 from bara_pyro.runs.system import build_system
 from bara_pyro.runs.train import train
@@ -18,7 +23,7 @@ UPPER = r".*\.1\..*(q_proj|v_proj)|lm_head"
 
 
 def trained(place: Place, out: Path, **settings: object) -> tuple[list[torch.Tensor], list[dict], str]:
-    settings = {"train__steps": 5, "train__log_every": 1, "method__name": "bara-gate", **settings}
+    settings = {"train__steps": 5, "method__name": "bara-gate", **settings}
     system = build_system(place.config(**settings))
     train(system, out)
     log = [{k: v for k, v in line.items() if k != "seconds"} for line in read_jsonl(out / "train_log.jsonl")]
@@ -30,6 +35,36 @@ def test_checkpointing_is_the_same_training(place: Place, tmp_path: Path) -> Non
     again = trained(place, tmp_path / "again", train__checkpointing=True)
     assert all(torch.equal(a, b) for a, b in zip(plain[0], again[0], strict=True))
     assert plain[1] == again[1]
+
+
+@pytest.mark.parametrize("on", [[], ["prefixes"]])
+def test_shortcuts_that_are_off_are_the_same_training(place: Place, tmp_path: Path, on: list[str]) -> None:
+    plain = trained(place, tmp_path / "plain", adapter__target_modules=UPPER)
+    without = trained(place, tmp_path / "without", adapter__target_modules=UPPER, backbone__shortcuts=on)
+    for a, b in zip(plain[0], without[0], strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
+    assert "have no adapter" in plain[2]
+    assert "have no adapter" not in without[2]  # nothing is cached
+    again = load_system(tmp_path / "without")
+    assert again.backbone.shortcuts == {*on}
+    assert again.config.hash == load_system(tmp_path / "plain").config.hash
+
+
+def test_a_given_language_model_keeps_its_shortcuts(place: Place, tmp_path: Path) -> None:
+    backbone = load_backbone(str(place.backbone))
+    backbone.shortcuts -= {"answer_rows"}
+    run = bp.train(model=backbone, task=place.rows, method="lora", steps=1, out=tmp_path / "run")
+    assert run.backbone.shortcuts == set(SHORTCUTS) - {"answer_rows"}
+    assert run.config.backbone.shortcuts == [name for name in SHORTCUTS if name != "answer_rows"]
+
+
+def test_long_trainings_write_fewer_lines(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "LOG_EVERY", 2)
+    for total, expected in ((19, [*range(1, 20)]), (21, [*range(2, 21, 2), 21])):
+        _, log, _ = trained(place, tmp_path / str(total), method__name="lora", train__steps=total)
+        assert [line["step"] for line in log] == expected
 
 
 def test_states_in_a_folder_are_the_same_training(place: Place, tmp_path: Path) -> None:

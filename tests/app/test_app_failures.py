@@ -66,7 +66,7 @@ def test_the_state_kept_is_the_one_before_the_step_that_broke(
 def whole(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that nothing stopped."""
     out = tmp_path_factory.mktemp("whole") / "run"
-    settings = {"train__steps": 8, "train__log_every": 1, "train__checkpoint_every": 3}
+    settings = {"train__steps": 8, "train__checkpoint_every": 3}
     running.run(place.config(**settings, predict__samples=[0, 3]), out)
     return out
 

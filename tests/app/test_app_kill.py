@@ -39,7 +39,6 @@ def killed(place: Place, tmp_path_factory: pytest.TempPathFactory):
         "task.name": str(place.rows),
         "train.steps": 12,
         "train.checkpoint_every": 5,
-        "train.log_every": 2,
         "train.lr": 0.01,
         "predict.samples": [2],
     }

@@ -19,7 +19,7 @@ from bara_pyro.untrusted.files import read_jsonl
 
 
 def told(place: Place, method: str = "laplace", steps: int = 6) -> list[object]:
-    short = ["--steps", steps, "--log-every", 1, "--samples", 0]
+    short = ["--steps", steps, "--samples", 0]
     return ["train", "--method", method, "--model", place.backbone, "--task", place.rows, *short]
 
 
@@ -54,7 +54,7 @@ def test_what_is_fitted_after_training_can_be_tried_with_less_memory(
 
 def test_what_else_a_run_depends_on_has_another_hash() -> None:
     plain = load_config(overrides={"method": "laplace"})
-    for key, value in (("train.checkpointing", True), ("predict.batch_size", 3)):
+    for key, value in (("train.checkpointing", True), ("predict.batch_size", 3), ("backbone.shortcuts", [])):
         assert load_config(overrides={"method": "laplace", key: value}).hash == plain.hash
     assert load_config(overrides={"method": "laplace", "train.batch_size": 2}).hash != plain.hash
     assert load_config(overrides={"method": "laplace", "method.subset": "last"}).hash != plain.hash

@@ -37,7 +37,6 @@ def ran(place: Place, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, d
         "train.steps": 8,
         "train.batch_size": 4,
         "train.checkpoint_every": 3,
-        "train.log_every": 1,
         **ONCE,
     }
     driver = Path(__file__).parent / "ranks_driver.py"

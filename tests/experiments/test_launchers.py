@@ -48,7 +48,7 @@ def test_a_killed_process_costs_the_item_it_was_at_and_is_replaced() -> None:
 @pytest.mark.slow
 def test_a_killed_sweep_goes_on_to_the_same_scores(job: Callable[..., Run], tmp_path: Path) -> None:
     """The sweep's own process is killed while its two workers are training: they end with it."""
-    settings = {"train.steps": 50, "train.checkpoint_every": 15, "train.log_every": 1, "task.limit": 8}
+    settings = {"train.steps": 50, "train.checkpoint_every": 15, "task.limit": 8}
     killed = tmp_path / "killed"
     jobs = [replace(job(method, **settings), folder=killed) for method in ("bara", "bara-gate")]
     outs = [run.out for run in jobs]

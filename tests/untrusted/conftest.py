@@ -14,7 +14,7 @@ from bara_pyro.runs.train import train as fit
 def finished(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of BaRA; tests copy it before they change it."""
     out = tmp_path_factory.mktemp("finished") / "run"
-    train(place.config(train__steps=2, train__log_every=1, predict__samples=[0, 3]), out)
+    train(place.config(train__steps=2, predict__samples=[0, 3]), out)
     return out
 
 
@@ -22,9 +22,7 @@ def finished(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def stopped(place: Place, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was stopped after the second of four steps; tests copy it before they change it."""
     out = tmp_path_factory.mktemp("stopped") / "run"
-    config = place.config(
-        method=request.param, train__steps=4, train__log_every=1, train__checkpoint_every=2, train__warmup=1
-    )
+    config = place.config(method=request.param, train__steps=4, train__checkpoint_every=2, train__warmup=1)
 
     def stop(step: int, _: object) -> None:
         if step == 2:

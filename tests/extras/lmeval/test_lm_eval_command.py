@@ -15,7 +15,7 @@ from bara_pyro.cli.running import run as train
 @pytest.fixture(scope="module")
 def run(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("finished") / "run"
-    train(place.config(method__name="bara", train__steps=4, train__log_every=1, predict__samples=[0]), out)
+    train(place.config(method__name="bara", train__steps=4, predict__samples=[0]), out)
     return out
 
 
