@@ -114,27 +114,24 @@ class Addressed(Posterior):
     Args:
         guide: the fitted guide.
         addresses: noise of the draws, rows and positions of the forward pass.
-        common: cache of the draws of global latents, to share between forward passes with the same draws.
     """
 
-    def __init__(
-        self, guide: SiteGuide, addresses: CounterNoise, common: dict[str, Tensor] | None = None
-    ) -> None:
+    def __init__(self, guide: SiteGuide, addresses: CounterNoise) -> None:
         super().__init__(guide)
         self.addresses = addresses
-        self.common = {} if common is None else common
+        self._drawn: dict[str, Tensor] = {}  # global latents: the tokens may be read in several passes
 
     def value(self, name: str, fn: TorchDistribution) -> Tensor:
         """Return the draws: `draws x 1 x (1 or modules) x event` or `draws x B x T x event`."""
         if name in self.guide.model.latents.local_sites:
             return self.addresses.draw_local(name, fn)
-        if name not in self.common:
+        if name not in self._drawn:
             # A global posterior does not have the dimension of the outer plate of draws yet. The plates of
             # rows and tokens lie between the draws and the site's own batch dimensions.
             drawn = self.addresses.draw_global(name, fn)
             missing = max(0, 2 - len(fn.batch_shape))
-            self.common[name] = drawn.reshape(len(drawn), *(1,) * missing, *drawn.shape[1:])
-        return self.common[name]
+            self._drawn[name] = drawn.reshape(len(drawn), *(1,) * missing, *drawn.shape[1:])
+        return self._drawn[name]
 
 
 def addresses_of(

@@ -90,12 +90,9 @@ def predict(
         point = predict(model, guide, batch, samples=0, memory_budget=memory_budget)
         return point.expand(samples, *point.shape[1:])
     out = torch.empty(0)
-    common: dict[str, Tensor] = {}
     for rows, draws in _pieces(model, len(batch), max(samples, 1), room):
-        if draws.stop - draws.start < samples:
-            common = {}  # the next piece may have other draws
         piece = batch.questions(rows)
-        part = _forward(model, guide, piece, draws, samples, seed, repeats, last, common, every_token=False)
+        part = _forward(model, guide, piece, draws, samples, seed, repeats, last, every_token=False)
         if not out.numel():
             out = part.new_empty(max(samples, 1), len(batch), *part.shape[2:])
         out[draws, rows] = part
@@ -233,7 +230,6 @@ def _forward(
     seed: int,
     repeats: int = 1,
     last: int | None = None,
-    common: dict[str, Tensor] | None = None,
     every_token: bool = True,
 ) -> Tensor:
     device = batch.input_ids.device
@@ -247,7 +243,7 @@ def _forward(
         rows = batch if last is None else drawn_last(model, guide, batch, last)
         with (
             pyro.plate("draws", chunk.stop - chunk.start, dim=-3),
-            Addressed(guide, addresses_of(batch, seed, chunk, repeats, model.latents.local_shapes), common),
+            Addressed(guide, addresses_of(batch, seed, chunk, repeats, model.latents.local_shapes)),
         ):
             # A shared prefix needs equal keys and values, which local latents would make differ by row.
             if not (model.latents.local_sites or last is not None or every_token):

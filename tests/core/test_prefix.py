@@ -136,8 +136,8 @@ def test_a_last_layer_that_does_not_go_on_is_run_whole(monkeypatch: pytest.Monke
     assert_close(predict(model, guide, make_batch(), samples=0)[0].float(), truth, rtol=0, atol=2e-5)
 
 
-def test_what_all_rows_share_is_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not again for every piece of a batch; pieces of the draws have their own."""
+def test_what_all_rows_of_a_forward_share_is_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the last layer is run apart; each piece of a batch draws the same again."""
     drawn: list[int] = []
     draw = CounterNoise.draw_global
 
@@ -153,7 +153,7 @@ def test_what_all_rows_share_is_drawn_once(monkeypatch: pytest.MonkeyPatch) -> N
     each = prediction._bytes_per_row(model, make_batch(), make_batch().input_ids.shape[1])
     drawn.clear()
     rows = predict(model, guide, make_batch(), samples=4, memory_budget=4 * each)  # a row at a time
-    assert drawn == [4] * sites
+    assert drawn == [4] * sites * len(make_batch())
     drawn.clear()
     draws = predict(model, guide, make_batch(), samples=4, memory_budget=2 * each)  # two of its draws
     assert drawn == [2] * 2 * sites * len(make_batch())
