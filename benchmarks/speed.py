@@ -1,11 +1,13 @@
 """Measure training step, prediction and peak memory as ratios of interleaved medians from one run.
 
-python -m benchmarks.speed [--size micro|896|FOLDER] [--steps 40] [--threads 1] [--parts step memory]
-                           [--methods lora additive gate blob] [--r 8] [--samples 10]
+python -m benchmarks.speed [--size micro|896|896x24|FOLDER] [--steps 40] [--threads 1] [--parts step memory]
+                           [--methods lora additive gate blob] [--r 8] [--samples 10] [--rows 16]
                            [--clock wall|cpu] [--out FILE]
 
 A model from a local Hugging Face folder is loaded in bfloat16; all adapters are in float32, including PEFT's.
 `--r` sets the rank of all adapters, PEFT's included. The CPU clock counts only what this process computes.
+The part "shortcuts" compares the gate form with all shortcuts of `bara_pyro.fast` to the same without one of
+them, in the cases of `CASES`.
 """
 
 import json
@@ -14,25 +16,34 @@ import tempfile
 import time
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from bara_pyro.core.prediction import predict
+from bara_pyro.core.program import AdapterOptions
+from bara_pyro.fast import SHORTCUTS, Shortcut
+from bara_pyro.lm.backbone import Backbone
 from benchmarks.systems import (
     METHODS,
     RANK,
+    Size,
     hand_written,
+    inference,
     make_batch,
+    make_lm,
     ours,
     peft_lora,
     size_of,
     write,
 )
 
-PARTS = ("step", "prediction", "memory")
+PARTS = ("step", "prediction", "memory")  # by default; "shortcuts" when it is named
 DEFAULT = METHODS[:3]
 
 
@@ -77,11 +88,11 @@ def steps(size_name: str, methods: Sequence[str] = DEFAULT, r: int = RANK) -> di
 
 
 def predictions(
-    size_name: str, methods: Sequence[str] = DEFAULT, r: int = RANK, samples: int = 10
+    size_name: str, methods: Sequence[str] = DEFAULT, r: int = RANK, samples: int = 10, rows: int = 16
 ) -> dict[str, Callable[[], object]]:
-    """Return S draws for 16 rows of each method that has draws, and S forward passes of PEFT's LoRA."""
+    """Return S draws for the rows of each method that has draws, and S forward passes of PEFT's LoRA."""
     size = size_of(size_name)
-    batch = make_batch(size, rows=16)
+    batch = make_batch(size, rows)
     forward = peft_lora(size, r=r)[1]
     calls: dict[str, Callable[[], object]] = {
         f"{samples} peft lora forwards": lambda: [forward(batch) for _ in range(samples)]
@@ -90,6 +101,81 @@ def predictions(
         if name != "lora":
             calls[f"{name}, S = {samples}"] = partial(ours(size, name, r=r)[1], batch, samples)
     return calls
+
+
+class Case(NamedTuple):
+    """A training step or a prediction, and the shortcuts that it takes.
+
+    Attributes:
+        off: the shortcuts that are left out, one at a time.
+        samples: number of draws; None for a training step.
+        layers: adapted layers: all, the upper quarter, or only the output embedding.
+        alike: 16 rows or more, of which the first half is the same.
+    """
+
+    off: tuple[Shortcut, ...]
+    samples: int | None
+    layers: str = "all"
+    alike: bool = False
+
+
+CASES = {
+    "step": Case(("answer_rows",), None),
+    "step, upper quarter": Case(("frozen_layers", "answer_rows"), None, "upper"),
+    "step, head": Case(("frozen_layers", "answer_rows"), None, "head"),
+    "S = 10": Case(("last_layer", "answer_rows", "batched_draws"), 10),
+    "S = 10, upper quarter": Case(("frozen_layers", "last_layer", "answer_rows"), 10, "upper"),
+    "S = 10, head": Case(("frozen_layers", "answer_rows", "batched_draws"), 10, "head"),
+    "S = 0, rows begin alike": Case(("prefixes",), 0, alike=True),
+}
+
+
+def without(case: Case, size: Size, backbone: Backbone, rows: int) -> dict[str, Callable[[], object]]:
+    """Return a case with all shortcuts, and without each of those that it takes."""
+    options: dict[str, AdapterOptions] = {
+        "all": {},
+        "upper": {"top_layers": max(1, size.layers // 4)},
+        "head": {"target_modules": ["lm_head"]},
+    }
+    if case.alike:
+        rows = max(rows, 16)
+    batch = make_batch(size, None if case.samples is None else rows)
+    if case.alike:
+        ids = batch.input_ids.clone()
+        ids[:, : size.tokens // 2] = ids[0, : size.tokens // 2]
+        batch = replace(batch, input_ids=ids, attention_mask=batch.attention_mask | True)
+
+    def contestant(on: frozenset[str]) -> Callable[[], object]:
+        backbone.shortcuts = on
+        svi = inference("gate", backbone, adapter=options[case.layers])
+
+        def call() -> None:
+            backbone.shortcuts = on
+            if case.samples is None:
+                svi.step(batch)
+            else:
+                predict(svi.model, svi.guide, batch, samples=case.samples)
+
+        return call
+
+    every = frozenset(SHORTCUTS)
+    return {"all on": contestant(every)} | {name: contestant(every - {name}) for name in case.off}
+
+
+def shortcuts(
+    size_name: str, rounds: int, rows: int, clock: Callable[[], float]
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return seconds by "CASE: SHORTCUT", the one that is off, and their ratios to all shortcuts on."""
+    size = size_of(size_name)
+    backbone = Backbone(make_lm(size))
+    seconds: dict[str, float] = {}
+    ratios: dict[str, float] = {}
+    for name, case in CASES.items():
+        times = rounds if case.samples is None else max(3, rounds // 8)
+        found = interleaved(without(case, size, backbone, rows), times, warmup=1, clock=clock)
+        seconds |= {f"{name}: {off}": value for off, value in found.items()}
+        ratios |= {f"{name}: without {off} / all on": found[off] / found["all on"] for off in case.off}
+    return seconds, ratios
 
 
 def ratios_of(part: str, found: Mapping[str, float]) -> dict[str, float]:
@@ -127,13 +213,14 @@ def peak_of_gpu(call: Callable[[], object]) -> float:
 def main() -> None:
     """Measure and print."""
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
-    parser.add_argument("--size", default="micro", help="micro, 896, or a local Hugging Face folder")
+    parser.add_argument("--size", default="micro", help="micro, 896, 896x24, or a local Hugging Face folder")
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--parts", nargs="+", choices=(*PARTS, "shortcuts"), default=PARTS)
     parser.add_argument("--methods", nargs="+", choices=("all", *METHODS), default=DEFAULT)
     parser.add_argument("--r", type=int, default=RANK, help="rank of all adapters; default: %(default)s")
     parser.add_argument("--samples", type=int, default=10, help="number S of draws; default: %(default)s")
+    parser.add_argument("--rows", type=int, default=16, help="rows of a prediction; default: %(default)s")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
@@ -142,22 +229,26 @@ def main() -> None:
     methods = METHODS if "all" in args.methods else args.methods
     t: dict[str, float] = {}
     p: dict[str, float] = {}
+    s: dict[str, float] = {}
     m: dict[str, float] = {}
     if "step" in args.parts:
         t = interleaved(steps(args.size, methods, args.r), args.steps, clock=clock)
     if "prediction" in args.parts:
-        calls = predictions(args.size, methods, args.r, args.samples)
+        calls = predictions(args.size, methods, args.r, args.samples, args.rows)
         p = interleaved(calls, max(3, args.steps // 8), warmup=1, clock=clock)
     if "memory" in args.parts:
         m = {name: peak_memory(step) for name, step in steps(args.size, methods, args.r).items()}
     ratios = ratios_of("step", t) | ratios_of("prediction", p) | ratios_of("peak memory", m)
+    if "shortcuts" in args.parts:
+        s, off = shortcuts(args.size, args.steps, args.rows, clock)
+        ratios |= off
     if {"by hand", "additive"} <= t.keys():
         ratios["step: additive / by hand"] = t["additive"] / t["by hand"]
-    for name, seconds in {**t, **p}.items():
+    for name, seconds in {**t, **p, **s}.items():
         print(f"{name:<24} {1000 * seconds:9.1f} ms")
     for name, ratio in ratios.items():
         print(f"{name:<54} {ratio:6.3f}")
-    write(args.out, {"size": args.size, "r": args.r, "seconds": t | p, "mib": m, "ratios": ratios})
+    write(args.out, {"size": args.size, "r": args.r, "seconds": t | p | s, "mib": m, "ratios": ratios})
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from bara_pyro.core.distributions.weibull import EULER
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.optimizers import adamw
 from bara_pyro.core.prediction import predict
-from bara_pyro.core.program import AdaptedLM
+from bara_pyro.core.program import AdaptedLM, AdapterOptions
 from bara_pyro.core.svi import SVI
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import DataError
@@ -56,6 +56,8 @@ class Size:
 SIZES = {
     "micro": Size(400, 128, 384, 4, 4, 2, 4, 64),
     "896": Size(4096, 896, 4864, 4, 14, 2, 4, 128),
+    # Shape and vocabulary of Qwen2.5-0.5B.
+    "896x24": Size(151936, 896, 4864, 24, 14, 2, 2, 64),
     "qwen2.5-7b": Size(152064, 3584, 18944, 28, 28, 4, 4, 300),
 }
 
@@ -150,15 +152,16 @@ def peft_lora(
     return step, torch.no_grad()(partial(answer_logits, model)), model.unload
 
 
-def inference(name: str, backbone: Backbone, r: int = RANK) -> SVI:
+def inference(name: str, backbone: Backbone, r: int = RANK, adapter: AdapterOptions | None = None) -> SVI:
     """Return the SVI object of a form of BaRA (`additive`, `gate`) or of a registered method, with rank r."""
+    options: AdapterOptions = {"r": r, **(adapter or {})}
     if name in ("additive", "gate"):
         model: AdaptedLM = BaRA(
-            backbone, NUM_DATA, form="gate" if name == "gate" else "additive", beta_theta=BETA, r=r
+            backbone, NUM_DATA, form="gate" if name == "gate" else "additive", beta_theta=BETA, **options
         )
         guide: SiteGuide = WeibullGuide(model)
     else:
-        model, guide = build(method_config(name), backbone, NUM_DATA, {"r": r})
+        model, guide = build(method_config(name), backbone, NUM_DATA, options)
     return SVI(model, guide, adamw(model, guide, 1e-3))
 
 

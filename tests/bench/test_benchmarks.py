@@ -26,7 +26,18 @@ STARTED_ELSEWHERE = {
 }  # by tests/test_mutants.py and tests/extras/serve/test_load.py
 BENCHMARKS: dict[str, tuple[str, ...]] = {
     "generation": ("--rounds", "1", "--rows", "2", "--prompt", "4", "--new", "2"),
-    "speed": ("--steps", "1", "--parts", "step", "prediction", "--methods", "all", "--samples", "2"),
+    "speed": (
+        "--steps",
+        "1",
+        "--parts",
+        "step",
+        "prediction",
+        "shortcuts",
+        "--methods",
+        "all",
+        "--samples",
+        "2",
+    ),
     "last": (RUN, "--rows", "4", "--samples", "2", "--last", "1"),
     "cost": ("upper", "--layers", "2", "--upper", "1", "--tokens", "8"),
     "dtypes": (
