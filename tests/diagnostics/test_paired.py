@@ -287,7 +287,7 @@ def test_predictions_know_the_clusters_of_their_rows(tmp_path: Path) -> None:
     assert torch.tensor([m.difference for m in found.metrics]).eq(0).all()
 
 
-PAGE = Path(__file__).parents[2] / "docs" / "compare.md"
+PAGE = Path(__file__).parents[2] / "docs" / "which_method.md"
 
 
 def test_the_example_runs(

@@ -48,7 +48,7 @@ SHORT = {
         "simulations=20": "simulations=2",
     },
     "distance": {"1500": "6", "encode(task.train,": "encode(task.train[:40],"},
-    "one_pass": {"1500": "6", "in (task.train, task.test)": "in (task.train[:40], task.test[:80])"},
+    "performance": {"1500": "6", "in (task.train, task.test)": "in (task.train[:40], task.test[:80])"},
     "peft": {
         "import bara_pyro.peft ": "from bara_pyro.microworld import backbone_path\nimport bara_pyro.peft ",
         "MODEL, dtype": "backbone_path(), dtype",
@@ -145,8 +145,8 @@ def test_distance() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("in_a_folder")
-def test_one_pass() -> None:
-    found = run_page("one_pass")["probabilities"]
+def test_performance() -> None:
+    found = run_page("performance")["probabilities"]
     assert found.shape == (64, 2)
     assert found.sum(1).tolist() == pytest.approx([1.0] * 64)
 

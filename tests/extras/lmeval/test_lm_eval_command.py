@@ -125,14 +125,14 @@ def test_refused(arguments: str, said: str, run: Path, rows: Path, place: Place,
 
 
 def test_the_example_of_the_page_runs(run: Path, rows: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "lm_eval.md").read_text()
-    [block] = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    page = (Path(__file__).parents[3] / "docs" / "transformers.md").read_text()
+    *_, block = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     offline, hub = block.split("lm_eval.simple_evaluate(")
     assert "from the hub" in hub
     for old, new in (("runs/mine", str(run)), ('"rows"', repr(str(rows)))):
         assert old in offline
         offline = offline.replace(old, new)
-    exec(compile(offline, "docs/lm_eval.md", "exec"), {})
+    exec(compile(offline, "docs/transformers.md", "exec"), {})
     assert 0 <= float(capsys.readouterr().out) <= 1
 
 
