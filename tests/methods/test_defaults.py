@@ -14,7 +14,8 @@ from bara_pyro.core.svi import SVI
 from bara_pyro.guides.families import FAMILIES
 from bara_pyro.methods import METHODS, build, method_config
 from bara_pyro.methods.base import given
-from bara_pyro.runs.sections import AdapterConfig, PredictConfig, TrainConfig
+from bara_pyro.runs.config import RunConfig
+from bara_pyro.runs.system import PredictConfig, TrainConfig, adapter_options
 from bara_pyro.types import default
 
 PLAIN = (int, float, str, bool, tuple, type(None))
@@ -43,7 +44,7 @@ def described(made: torch.nn.Module) -> dict[str, object]:
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_a_method_is_its_program_and_guide(name: str) -> None:
     config = method_config(name)
-    model, guide = build(config, backbone(), 4, AdapterConfig().model_dump())
+    model, guide = build(config, backbone(), 4, adapter_options(RunConfig()))
     form = {"form": "gate"} if name == "bara-gate" else {}
     # What several methods share and each sets in its own way is no default of any.
     shared = {"flipout": model.flipout} if getattr(model, "flipout", False) else {}
@@ -67,7 +68,7 @@ def test_every_family_takes_the_settings_of_its_guide(name: str) -> None:
     }
     config = method_config({"name": "bara-gate", "guide": name, **settings})
     assert given(FAMILIES[name], config).items() >= settings.items()
-    guide = build(config, backbone(), 4, AdapterConfig().model_dump())[1]
+    guide = build(config, backbone(), 4, adapter_options(RunConfig()))[1]
     assert (guide.shape, guide.max_kappa, guide.activation) == ("k", 0.7, "relu")
 
 

@@ -200,7 +200,7 @@ def test_damage_is_noticed(lm: Path, tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("[]", "is damaged"),
-        ('{"schema": 1}', "lacks 'format'"),
+        ('{"schema": 2}', "lacks 'format'"),
         ("{", "Cannot read"),
         ("{}", "lacks 'format'"),
     ],
