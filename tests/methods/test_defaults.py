@@ -15,7 +15,8 @@ from bara_pyro.guides.families import FAMILIES
 from bara_pyro.methods import METHODS, build, method_config
 from bara_pyro.methods.base import given
 from bara_pyro.runs.config import RunConfig
-from bara_pyro.runs.system import PredictConfig, TrainConfig, adapter_options
+from bara_pyro.runs.sections import AdapterConfig, PredictConfig, TrainConfig
+from bara_pyro.runs.system import adapter_options
 from bara_pyro.types import default
 
 PLAIN = (int, float, str, bool, tuple, type(None))
