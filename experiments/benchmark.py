@@ -26,15 +26,16 @@ import torch
 from scipy.stats import t as student
 from torch import Tensor, tensor
 
-from bara_pyro.errors import DataError, TrainingError
+from bara_pyro.errors import DataError
 from bara_pyro.metrics import aurc, decompose, ood_auroc, prediction_sets
-from bara_pyro.posthoc.temperature import best_common_log_temperature, predictive_at
+from bara_pyro.posthoc.temperature import predictive_at
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.untrusted.files import read_jsonl
 from experiments.engine.record import on_task
 from experiments.grid import (
+    DIVERGED,
     DRAWS,
     HELP,
     TEST,
@@ -44,11 +45,11 @@ from experiments.grid import (
     balanced,
     chosen_of,
     drawn_rows,
-    draws,
     file_settings,
     grid,
     keep,
     score,
+    trained,
     write_parts,
 )
 
@@ -74,7 +75,6 @@ MEMBERS = (1, 2, 3)
 SHIFTED, SHIFTS = "micro-obqa", ("micro-near", "micro-far")
 MEASURES = ("nll", "acc", "ece", "aurc", "set size")
 ALPHA, HALVES = 0.1, 50
-DIVERGED: dict[str, Any] = {"nll": inf}
 
 
 def pair_settings() -> dict[str, dict[str, Any]]:
@@ -128,21 +128,21 @@ def run_pair(pair: str) -> None:
 
     for arm, settings in DEFAULTS.items():
         if arm not in done:
-            keep(SCORES, {"pair": pair, "arm": arm}, of_test([trained(system(settings))], tuned=False))
+            keep(SCORES, {"pair": pair, "arm": arm}, of_test([trained(system(settings), RUN)], tuned=False))
     for arm, settings in tried.items() if searched(pair) == pair else ():
         if arm not in done:
             scores = score(system({**settings, "method": "lora"}), RUN, tuned=True)
             keep(SCORES, {"pair": pair, "arm": arm}, scores)
     tuned = {**tried[best_of_grid(searched(pair))], "method": "lora"}
     if ENSEMBLE not in done:
-        members = [trained(system({**tuned, "seed": seed})) for seed in MEMBERS]
+        members = [trained(system({**tuned, "seed": seed}), RUN) for seed in MEMBERS]
         for arm, some in ((TUNED, members[:1]), (ENSEMBLE, members)):
             keep(SCORES, {"pair": pair, "arm": arm}, of_test(some, tuned=True))
     if pair.endswith(SHIFTED):
         for name, settings in {GATE: DEFAULTS[GATE], TUNED: tuned}.items():
             if (arm := f"{name}, distance-aware") not in done:
                 own = system({**settings, "adapter.distance_aware": True})
-                drawn = trained(own)
+                drawn = trained(own, RUN)
                 found = {**drawn.scores(0.0), **detected(own, drawn.test[0])} if drawn else DIVERGED
                 keep(SCORES, {"pair": pair, "arm": arm}, found)
 
@@ -164,14 +164,6 @@ def best_of_grid(pair: str) -> str:
     return str(chosen_of(tried)["arm"])
 
 
-def trained(system: System) -> RunDraws | None:
-    """Train and draw; return None if the training diverges."""
-    try:
-        return draws(system, RUN)
-    except TrainingError:
-        return None
-
-
 def pooled(members: Sequence[RunDraws]) -> RunDraws:
     """Return the draws of all members as those of one run."""
     known, test = members[0].validation[1], members[0].test[1]
@@ -186,9 +178,9 @@ def of_test(members: Sequence[RunDraws | None], *, tuned: bool) -> dict[str, Any
     """Return scores, and the log-probabilities and labels of the test rows; `DIVERGED` if a member did."""
     finished = [one for one in members if one is not None]
     if len(finished) < len(members):
-        return DIVERGED
+        return dict[str, Any](DIVERGED)
     drawn = pooled(finished)
-    ln_t = best_common_log_temperature(*drawn.validation) if tuned else 0.0
+    ln_t = drawn.log_temperature(tuned=tuned)
     log_probs = [[round(value, 5) for value in row] for row in predictive_at(drawn.test[0], ln_t).tolist()]
     return {**drawn.scores(ln_t), "log_probs": log_probs, "labels": drawn.test[1].tolist()}
 

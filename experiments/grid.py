@@ -35,6 +35,7 @@ UPPER: Settings = {
     "adapter.top_layers": 2,
     "adapter.target_modules": "all-linear",
 }
+DIVERGED: dict[str, float] = {"nll": inf}  # the scores of a run whose training diverged
 TEXTS: Settings = {"task.labels": "texts"}
 
 
@@ -93,6 +94,10 @@ class RunDraws:
     test: tuple[Tensor, Tensor]
     seconds: float
 
+    def log_temperature(self, *, tuned: bool) -> float:
+        """Return the ln T that suits the validation rows best; 0 if the run is not tuned."""
+        return best_common_log_temperature(*self.validation) if tuned else 0.0
+
     def scores(self, ln_t: float) -> dict[str, float]:
         """Return the scores of the average over draws at a log-temperature."""
         drawn, labels = self.test
@@ -117,13 +122,18 @@ def draws(system: System, folder: Path) -> RunDraws:
     return RunDraws((known_drawn, tensor(known.labels)), (test_drawn, tensor(test.labels)), seconds)
 
 
+def trained(system: System, folder: Path) -> RunDraws | None:
+    """Train in a folder, which is emptied, and draw; return None if the training diverges."""
+    try:
+        return draws(system, folder)
+    except TrainingError:
+        return None
+
+
 def score(system: System, folder: Path, *, tuned: bool) -> dict[str, float]:
     """Train and return scores on the test rows (nats, percent); a grid's temperature fits validation rows."""
-    try:
-        drawn = draws(system, folder)
-    except TrainingError:
-        return {"nll": inf}
-    return drawn.scores(best_common_log_temperature(*drawn.validation) if tuned else 0.0)
+    drawn = trained(system, folder)
+    return drawn.scores(drawn.log_temperature(tuned=tuned)) if drawn else DIVERGED
 
 
 def keep(path: Path, place: Mapping[str, str], scores: Mapping[str, Any]) -> Row:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -69,10 +69,7 @@ class RunConfig(RunSettings):
 
     def effective(self) -> Json:
         """Return `dump` without settings that have no effect on results."""
-        data = self.dump()
-        for section, key in WITHOUT_EFFECT:
-            del data[section][key]
-        return data
+        return self.model_dump(mode="json", exclude=_by_section(WITHOUT_EFFECT))
 
     def portable(self) -> "RunConfig":
         """Return a copy with settings of the machine reset to their defaults."""
@@ -104,9 +101,8 @@ class RunConfig(RunSettings):
         "words" count as "auto": if the words are single tokens, both give the same run, and otherwise "words"
         is impossible. The default learning rate counts as none.
         """
-        data = self.with_memory().model_dump(mode="json", exclude_defaults=True)
-        for section, key in WITHOUT_EFFECT:
-            data.get(section, {}).pop(key, None)
+        uncounted = _by_section((*WITHOUT_EFFECT, *MEMORY))
+        data = self.model_dump(mode="json", exclude_defaults=True, exclude=uncounted)
         if self.task.labels == "words":
             del data["task"]["labels"]
         if self.train.lr == DEFAULT_LR:
@@ -114,6 +110,14 @@ class RunConfig(RunSettings):
         chosen = {name: part for name, part in data.items() if part}
         chosen["method"] = self.method.model_dump(mode="json", exclude_defaults=True)
         return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _by_section(places: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
+    """Return settings as pydantic's `exclude` takes them: section -> names."""
+    sections: dict[str, set[str]] = {}
+    for section, key in places:
+        sections.setdefault(section, set()).add(key)
+    return sections
 
 
 def _started(data: Any) -> Any:

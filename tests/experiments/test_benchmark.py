@@ -94,8 +94,8 @@ def test_a_training_that_diverges_is_stored(
     def diverge(*_: object) -> None:
         raise TrainingError("The loss is infinite.")
 
-    monkeypatch.setattr(benchmark, "draws", diverge)
-    some = [benchmark.trained(object())]
+    monkeypatch.setattr(grid, "draws", diverge)
+    some = [benchmark.trained(object(), place)]
     assert benchmark.of_test(some, tuned=tuned) == {"nll": float("inf")}
 
 

@@ -94,6 +94,17 @@ def test_many_rows_and_tokens_are_the_plain_loop(arch: str, tokens: str) -> None
     assert log_likelihood == pytest.approx(float(expected), rel=1e-5)
 
 
+def test_the_whole_vocabulary_changes_nothing() -> None:
+    model, guide = toy()
+    short, _ = kfac(guide, halves())
+    model.backbone.shortcuts -= {"answer_rows"}
+    whole, _ = kfac(guide, halves())
+    for site in short:
+        assert_close(short[site].output, whole[site].output, rtol=1e-4, atol=1e-6)
+        assert_close(short[site].input, whole[site].input, rtol=1e-4, atol=1e-6)
+    assert whole[f"lora_B/{HEAD}"].output.shape == (3, 3)
+
+
 def test_nothing_is_left_behind() -> None:
     model, guide = toy()
     kfac(guide, halves())

@@ -8,7 +8,7 @@ from core_cases import ANSWERS, backbone, make_batch, randomise
 from fit_cases import assert_runs_come_back, tiny_run
 from method_cases import UNLABELLED, N, assert_stock_draws_agree, losses_of_both, made
 from torch.testing import assert_close
-from vbll_cases import BOTH, factors, log_probs_at, logits_and_features, toy
+from vbll_cases import BOTH, factors, log_probs_at, logits_and_features, moved, toy
 
 from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.optimizers import parameters
@@ -59,6 +59,17 @@ def test_stock_prediction_and_training_agree() -> None:
 
     ours, theirs = losses_of_both(make)
     assert ours == pytest.approx(theirs, rel=1e-4)
+
+
+def test_full_vocabulary_and_answers_alone_are_the_same() -> None:
+    found = []
+    for off in (set(), {"answer_rows"}):
+        torch.manual_seed(0)
+        frozen = backbone()
+        frozen.shortcuts -= off
+        model = randomise(VBLL(frozen, N, r=3))
+        found.append(predict(model, moved(VBLLGuide(model)), make_batch(), samples=3))
+    assert_close(*found, rtol=0, atol=1e-5)
 
 
 def test_a_bent_logit_is_bent_before_the_rows() -> None:
