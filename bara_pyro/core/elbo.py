@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 
 from bara_pyro.core.distributions import has_analytic_kl
+from bara_pyro.core.foreign import AUXILIARY
 from bara_pyro.core.guide import SiteGuide
-from bara_pyro.core.handlers import AUXILIARY
 from bara_pyro.core.likelihood import LIKELIHOOD
 from bara_pyro.core.modules import distribution_of, family_name, value_of
 from bara_pyro.core.program import AdaptedLM

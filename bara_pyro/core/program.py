@@ -20,7 +20,8 @@ from pyro import poutine
 from torch import BoolTensor, Tensor
 
 from bara_pyro.core.adapter import Adapter, LayerLatents
-from bara_pyro.core.handlers import beside_foreign, check_conditions
+from bara_pyro.core.foreign import beside_foreign
+from bara_pyro.core.handlers import check_conditions
 from bara_pyro.core.latents import Gates, Latents
 from bara_pyro.core.likelihood import AnswerLikelihood, Likelihood, predicting
 from bara_pyro.core.modules import Module, by_name
