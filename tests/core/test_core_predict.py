@@ -195,6 +195,29 @@ def test_without_noise_the_draws_are_the_mean_gate() -> None:
     assert gaps[0] < 0.5 * gaps[1] < 0.25 * gaps[2]
 
 
+def test_a_guides_own_predictive_gets_the_arguments_of_predict(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def own(batch, samples, seed):
+        asked.append((batch.ids, samples, seed))
+        return torch.zeros(samples, len(batch), 3, dtype=torch.float64)
+
+    pair = toy()
+    monkeypatch.setattr(pair[1], "predictive", own, raising=False)
+    assert predict(*pair, make_batch(), samples=5, seed=7, memory_budget=1).shape == (5, 4, 3)
+    assert asked == [((row,), 5, 7) for row in make_batch().ids]
+
+
+def test_recorded_draws_keep_the_mask_and_the_memory_budget() -> None:
+    pair, batch = toy(), make_batch()
+    (whole,) = record(*pair, batch, samples=S)
+    assert torch.equal(whole.mask, batch.attention_mask.bool())
+    pieces = list(record(*pair, batch, samples=S, memory_budget=1))
+    assert [(p.log_probs.shape[:2], p.mask.shape[0]) for p in pieces] == [((1, 1), 1)] * S * len(batch)
+    for p in pieces:
+        close(p.log_probs, whole.log_probs[p.draws, p.rows])
+
+
 def test_lora_repeats_its_one_answer() -> None:
     pair = lora_pair()
     out = predict(*pair, make_batch(), samples=5)
