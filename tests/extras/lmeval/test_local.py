@@ -22,6 +22,7 @@ from bara_pyro.extras.lmeval.harness import BaraLM
 from bara_pyro.extras.lmeval.harness import rows as layouts
 from bara_pyro.extras.lmeval.harness.local import filled, local_tasks
 from bara_pyro.extras.lmeval.harness.running import loaded_tasks
+from bara_pyro.untrusted.files import read_jsonl
 
 STOCK = Path(str(files("lm_eval"))) / "tasks"
 OURS = Path(str(files("bara_pyro.extras.lmeval.harness"))) / "tasks"
@@ -113,6 +114,19 @@ def test_splits_that_are_not_there_are_left_out(rows: Path, tmp_path: Path) -> N
     assert boolq["training_split"] is None
     assert set(arc["dataset_kwargs"]["data_files"]) == {"train", "validation"}
     with pytest.raises(DataError, match=r"no .*gsm8k/test\.jsonl"), filled(["gsm8k"], tmp_path):
+        pass
+
+
+def test_examples_never_come_from_the_scored_rows(rows: Path, tmp_path: Path) -> None:
+    write_rows(tmp_path / "gsm8k" / "test.jsonl", [{"question": "1 + 1?", "answer": "2 #### 2"}] * 7)
+    write_rows(tmp_path / "arc_easy" / "test.jsonl", read_jsonl(rows / "arc_easy" / "validation.jsonl"))
+    for task, number, found in [("gsm8k", None, 5), ("gsm8k", 3, 3), ("arc_easy", 2, 2)]:
+        missing = rf"bara_{task} puts {found} examples .*{task}/train\.jsonl is missing.*--num-fewshot 0"
+        with pytest.raises(DataError, match=missing), filled([task], tmp_path, number):
+            pass
+    with filled(["gsm8k", "arc_easy"], tmp_path, 0):
+        pass
+    with filled(["arc_easy"], tmp_path):  # without examples of its own
         pass
 
 

@@ -39,24 +39,25 @@ def local_tasks() -> list[str]:
 
 
 @contextmanager
-def filled(names: Sequence[str], data_dir: Path) -> Iterator[Path]:
+def filled(names: Sequence[str], data_dir: Path, num_fewshot: int | None = None) -> Iterator[Path]:
     """Write task files that read local rows; yield their folder, for `include_path`.
 
     Args:
         names: names of tasks, without "bara_".
         data_dir: folder with <task>/<split>.jsonl, in the layout of each dataset on the hub.
+        num_fewshot: examples before each question; None: each task's own number.
 
     Raises:
-        DataError: a task has none of its test splits, or cannot use a row.
+        DataError: a task has none of its test splits, lacks the split of its examples, or cannot use a row.
     """
     with TemporaryDirectory() as place:
         for name in names:
-            text = json.dumps(_filled(_folder() / f"{name}.yaml", data_dir))
+            text = json.dumps(_filled(_folder() / f"{name}.yaml", data_dir, num_fewshot))
             (Path(place) / f"{name}.yaml").write_text(text, encoding="utf-8")  # JSON is YAML
         yield Path(place)
 
 
-def _filled(source: Path, data_dir: Path) -> Json:
+def _filled(source: Path, data_dir: Path, num_fewshot: int | None) -> Json:
     """Return the content of a file that includes a task file and sets the paths of its rows."""
     task = yaml.load(source.read_text(encoding="utf-8"), Loader=_LoaderOfNames)  # noqa: S506 - a SafeLoader
     paths = {split: data_dir / file for split, file in task["dataset_kwargs"]["data_files"].items()}
@@ -65,6 +66,13 @@ def _filled(source: Path, data_dir: Path) -> Json:
     if not any(split in there for split in tested):
         expected = " or ".join(str(paths[split]) for split in tested)
         raise DataError(f"There is no {expected}, which {task['task']} needs: give another --data-dir.")
+    examples = task.get("num_fewshot", 0) if num_fewshot is None else num_fewshot
+    split = task.get("fewshot_split") or task.get("training_split")
+    if examples and split and split not in there:  # lm-eval would take them from the rows that it scores
+        raise DataError(
+            f"{task['task']} puts {examples} examples before each question, and their file {paths[split]} is "
+            "missing: add it, or give --num-fewshot 0."
+        )
     check_task_rows(source, [paths[split] for split in there])
     absent = {key: None for key in SPLITS if task.get(key) is not None and task[key] not in there}
     return {

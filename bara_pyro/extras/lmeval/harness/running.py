@@ -20,7 +20,11 @@ KEPT = ("results", "groups", "versions", "n-shot", "n-samples", "higher_is_bette
 
 @contextmanager
 def loaded_tasks(
-    tasks: Sequence[str], *, data_dir: Path | None = None, include_path: Path | None = None
+    tasks: Sequence[str],
+    *,
+    data_dir: Path | None = None,
+    include_path: Path | None = None,
+    num_fewshot: int | None = None,
 ) -> Iterator[tuple[list[object], TaskManager]]:
     """Load tasks and their rows; yield them with their task manager, for `lm_eval.simple_evaluate`.
 
@@ -29,6 +33,7 @@ def loaded_tasks(
         data_dir: folder with <task>/<split>.jsonl, read instead of the hub; see
             `bara_pyro.extras.lmeval.harness.local`.
         include_path: folder of the user's own task files.
+        num_fewshot: examples before each question, for which local rows are checked; None: each task's own.
 
     Raises:
         ConfigError: a task is unknown, or `data_dir` has no rows for it.
@@ -41,7 +46,7 @@ def loaded_tasks(
     local = named(tasks, data_dir, others)
     with ExitStack() as stack:
         if data_dir is not None and local:
-            folders = [*folders, stack.enter_context(filled(local, data_dir))]
+            folders = [*folders, stack.enter_context(filled(local, data_dir, num_fewshot))]
         names = [f"{PREFIX}{task.removeprefix(PREFIX)}" if _is(task, local) else task for task in tasks]
         # lm-eval reads thousands of files to list its own tasks, so do this only if one is requested.
         stock = any(task not in others and not _is(task, local) for task in tasks)
@@ -101,7 +106,7 @@ def evaluate_tasks(
         "data_dir": None if data_dir is None else Path(data_dir),
         "include_path": None if include_path is None else Path(include_path),
     }
-    with loaded_tasks(tasks, **places) as (loaded, manager):
+    with loaded_tasks(tasks, **places, num_fewshot=num_fewshot) as (loaded, manager):
         report = lm_eval.simple_evaluate(
             model=lm,
             tasks=loaded,
