@@ -17,6 +17,8 @@ from bara_pyro.settings import DEFAULT_METHOD, validation_sentence
 from bara_pyro.types import Json
 
 LENGTH = ("steps", "epochs")  # settings of `train`, one of which gives the length of training
+# Raised when a default changes, since a hash names only what differs from the defaults.
+DEFAULTS = 1
 # Settings of the machine, without effect on results: they are reset if a run comes from another machine.
 OF_THE_MACHINE = (("backbone", "states_folder"),)
 WITHOUT_EFFECT = (*OF_THE_MACHINE, ("task", "streaming"))  # on results
@@ -97,6 +99,7 @@ class RunConfig(RunSettings):
         """Twelve hexadecimal digits that identify the configuration.
 
         Only settings that differ from their defaults count, so a setting that is added later changes no hash.
+        A default that changes must change all hashes, see `DEFAULTS`.
         Settings without effect on results, and those that only cost memory and time, never count. Labels
         "words" count as "auto": if the words are single tokens, both give the same run, and otherwise "words"
         is impossible. The default learning rate counts as none.
@@ -107,7 +110,7 @@ class RunConfig(RunSettings):
             del data["task"]["labels"]
         if self.train.lr == DEFAULT_LR:
             del data["train"]["lr"]
-        chosen = {name: part for name, part in data.items() if part}
+        chosen: Json = {"defaults": DEFAULTS, **{name: part for name, part in data.items() if part}}
         chosen["method"] = self.method.model_dump(mode="json", exclude_defaults=True)
         return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:12]
 

@@ -9,6 +9,7 @@ import yaml
 from setting_cases import at, other_settings
 
 from bara_pyro.errors import ConfigError
+from bara_pyro.runs import config as module
 from bara_pyro.runs.config import RunConfig, differences, load_config
 from bara_pyro.runs.sections import TrainConfig
 
@@ -179,7 +180,22 @@ def test_the_hash_is_the_same_in_another_order_and_process() -> None:
     two = load_config(assignments=["train.lr=0.5", "seed=1"])
     assert one.hash == two.hash
     assert len(one.hash) == 12
-    assert load_config(overrides={"seed": 1}).hash == "139f43de930a"
+    assert load_config(overrides={"seed": 1}).hash == "0128f288795e"
+
+
+def test_a_changed_default_changes_the_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a default has changed, raise `DEFAULTS` and write defaults.json anew."""
+    stored = json.loads((Path(__file__).parent / "defaults.json").read_text())
+    constants = {name: stored.pop(name) for name in ("DEFAULTS", "DEFAULT_LR")}
+    assert constants == {name: getattr(module, name) for name in constants}
+    for method, settings in stored.items():
+        current = RunConfig(method=method).model_dump(mode="json")
+        for key, value in settings.items():
+            section, _, name = key.rpartition(".")
+            assert (current[section] if section else current)[name] == value, (method, key)
+    before = load_config().hash
+    monkeypatch.setattr(module, "DEFAULTS", module.DEFAULTS + 1)
+    assert load_config().hash != before
 
 
 class NewerTrainConfig(TrainConfig):
