@@ -23,16 +23,19 @@ from statistics import mean, stdev
 from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 from scipy.stats import t as student
 from torch import Tensor, tensor
 
 from bara_pyro.errors import DataError
 from bara_pyro.metrics import aurc, decompose, ood_auroc, prediction_sets
 from bara_pyro.posthoc.temperature import predictive_at
+from bara_pyro.report.style import GREY, INK, new_figure
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.untrusted.files import read_jsonl
+from experiments.engine.figures import PAGE, draw_difference, name_rows, save
 from experiments.engine.record import on_task
 from experiments.grid import (
     DIVERGED,
@@ -197,12 +200,13 @@ def detected(system: System, known: Tensor) -> dict[str, float]:
 def table(args: Namespace) -> None:
     """Print the mean scores of the arms and the gate form's differences, on worlds and on real tasks."""
     scores: defaultdict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
+    shown: dict[str, dict[str, dict[str, dict[str, Any]]]] = {}
     for row in read_jsonl(SCORES):
         scores[row["pair"]][row["arm"]] = row if "log_probs" not in row else {**row, **derived(row)}
     for title, groups in (("Worlds", WORLDS), ("Real tasks", ROWS_SEEDS)):
         pairs = [pair for pair in args.pairs if group(pair) in groups and ENSEMBLE in scores[pair]]
         if pairs:
-            compared = with_worst({pair: scores[pair] for pair in pairs})
+            compared = shown[title] = with_worst({pair: scores[pair] for pair in pairs})
             print(f"\n{title}: {len(pairs)} pairs\n\n| arm | {' | '.join(MEASURES)} |")
             print(f"|---|{'---:|' * len(MEASURES)}")
             print_means(compared)
@@ -211,6 +215,9 @@ def table(args: Namespace) -> None:
         found = [one.get(shift, 50.0) for one in named]  # of a run that diverged: no better than chance
         if found:
             print(f"{arm}, distance-aware, {shift}: AUROC {mean(found):.1f} % in {len(found)} worlds")
+    if args.figure:
+        caption = "NLL of the gate form by default minus that of other arms; rings: worlds or draws of rows."
+        save(difference_figure(shown), args.figure, caption)
 
 
 def with_worst(scores: Mapping[str, Mapping[str, dict[str, Any]]]) -> dict[str, dict[str, dict[str, Any]]]:
@@ -233,12 +240,35 @@ def print_means(scores: Mapping[str, Mapping[str, Mapping[str, float]]]) -> None
         cells = [f"{mean(arms[arm][name] for arms in scores.values()):.3f}" for name in MEASURES]
         print(f"| {arm} | {' | '.join(cells)} |")
     for reference, name in product(ARMS[1:], MEASURES):
-        by_group: defaultdict[int, list[float]] = defaultdict(list)
-        for pair, arms in scores.items():
-            by_group[group(pair)].append(arms[GATE][name] - arms[reference][name])
-        middle, half = student_interval([mean(some) for some in by_group.values()])
+        middle, half = student_interval(differences(scores, reference, name))
         interval = f"{middle:+.3f} [{middle - half:+.3f}, {middle + half:+.3f}]"
         print(f"{GATE} minus {reference}, {name}: {interval}")
+
+
+def differences(
+    scores: Mapping[str, Mapping[str, Mapping[str, float]]], reference: str, name: str
+) -> list[float]:
+    """Return the gate form's mean score minus that of another arm, for each world or draw of rows."""
+    by_group: defaultdict[int, list[float]] = defaultdict(list)
+    for pair, arms in scores.items():
+        by_group[group(pair)].append(arms[GATE][name] - arms[reference][name])
+    return [mean(some) for some in by_group.values()]
+
+
+def difference_figure(compared: Mapping[str, Mapping[str, Mapping[str, Mapping[str, float]]]]) -> Figure:
+    """Draw the gate form's differences in NLL with intervals; rings: worlds or draws of rows."""
+    rows = {f"{title}: minus {reference}": differences(scores, reference, "nll")
+            for title, scores in compared.items() for reference in ARMS[1:]}  # fmt: skip
+    figure = new_figure(PAGE, 0.4 * len(rows) + 1.2)
+    axes = figure.add_subplot()
+    for place, values in enumerate(rows.values()):
+        middle, half = student_interval(values)
+        found = {"difference": middle, "low": middle - half, "high": middle + half}
+        draw_difference(axes, place, found)
+        axes.plot(values, [place + 0.25] * len(values), "o", color=GREY, markerfacecolor="none", markersize=4)
+    axes.axvline(0, color=INK, linewidth=0.9, linestyle="--")
+    name_rows(axes, rows, "Difference in NLL (nats)")
+    return figure
 
 
 def group(pair: str) -> int:
@@ -273,6 +303,7 @@ def main() -> None:
     parser.add_argument("what", choices=["rows", "run", "table"])
     parser.add_argument("--packages", type=Path, help="Debian's index of packages, unpacked")
     parser.add_argument("--arc-easy", type=Path, help="rows of ARC-Easy's training split, JSON Lines")
+    parser.add_argument("--figure", type=Path, help="file for a figure of the table, .svg")
     parser.add_argument("--pairs", nargs="+", metavar="PAIR", choices=[*pair_settings()],
         default=[*pair_settings()], help="'401, micro-wgs', 'rows 1, use' ..; default: all")  # fmt: skip
     args = parser.parse_args()

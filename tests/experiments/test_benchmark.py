@@ -65,11 +65,12 @@ def test_differences_are_averaged_by_world(place: Path, capsys: pytest.CaptureFi
     ]
     rows.append({"pair": "403, micro-wgs", "arm": GATE, "nll": 9.0})  # begun
     benchmark.SCORES.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    benchmark.table(Namespace(pairs=[*benchmark.pair_settings()]))
+    benchmark.table(Namespace(pairs=[*benchmark.pair_settings()], figure=place / "shown.svg"))
     middle, half = student_interval([0.2, 0.0])
     printed = capsys.readouterr().out
     assert "Worlds: 3 pairs" in printed
     assert f"minus {TUNED}, nll: +0.100 [{middle - half:+.3f}, {middle + half:+.3f}]" in printed
+    assert f"Worlds: minus {TUNED}" in (place / "shown.svg").read_text()
 
 
 def test_an_arm_that_diverged_counts_as_its_worst(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,7 +81,7 @@ def test_an_arm_that_diverged_counts_as_its_worst(place: Path, capsys: pytest.Ca
         scores = {"nll": float("inf")} if gap is None else dict.fromkeys(MEASURES, 0.5 + gap)
         rows.append({"pair": pair, "arm": GATE, **scores})
     benchmark.SCORES.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    benchmark.table(Namespace(pairs=[*benchmark.pair_settings()]))
+    benchmark.table(Namespace(pairs=[*benchmark.pair_settings()], figure=None))
     printed = capsys.readouterr().out
     assert "diverged on 402, micro-wgs" in printed
     for name, gap in {"nll": 0.25, "acc": 0.15}.items():  # means of 0.2 and 0.3, of 0.2 and 0.1
@@ -133,7 +134,7 @@ def test_every_arm_is_run_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> 
     rows = grid.drawn_rows(20, 20, 1)
     tiny = {"401, micro-obqa": {"backbone.name": "microworld", "task.name": "micro-obqa", **rows}}
     monkeypatch.setattr(benchmark, "pair_settings", lambda: tiny)
-    args = Namespace(pairs=[*tiny])
+    args = Namespace(pairs=[*tiny], figure=None)
     benchmark.run(args)
     stored = {row["arm"]: row for row in read_jsonl(benchmark.SCORES)}
     assert [*stored] == [
