@@ -20,6 +20,13 @@ from bara_pyro.moved import KEPT, MOVED, RENAMED
 
 ROOT = Path(__file__).parents[1]
 LAZY = [bp, bp.models, bp.guides]
+NEEDS = {
+    "bara_pyro.extras.hub.peft": "peft",
+    "bara_pyro.extras.hub.trainer": "accelerate",
+    "bara_pyro.extras.lmeval": "lm_eval",
+    "bara_pyro.extras.serve": "fastapi",
+}
+"""Module of a room -> package that it needs."""
 
 
 def python(code: str) -> str:
@@ -97,19 +104,29 @@ def test_what_pages_and_examples_use_is_there() -> None:
     assert {name: path for name, path in used.items() if name not in bp.__all__} == {}
 
 
-@pytest.mark.parametrize(("old", "new"), MOVED.items())
-def test_what_moved_is_found_under_its_old_name(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for extra in {"harness": ["lm_eval"], "peft": ["peft"], "serving": ["fastapi"]}.get(old[10:], []):
-        pytest.importorskip(extra)
-    now = import_module(new)
-    monkeypatch.delitem(sys.modules, old, raising=False)
+def module(name: str) -> ModuleType:
+    """The module, if what its room needs is installed."""
+    for room, package in NEEDS.items():
+        if name.startswith(room):
+            pytest.importorskip(package)
+    return import_module(name)
+
+
+def said_by(statement: str) -> list[str]:
+    """The DeprecationWarnings that a statement of a user's file gets."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        exec(f"import {old}", {})
-    told = [(one.filename, str(one.message)) for one in said if issubclass(one.category, DeprecationWarning)]
-    assert told == (
-        [] if old in KEPT else [("<string>", f"{old} is now {new}: the old name goes with the next version.")]
-    )
+        exec(statement, {})
+    kinds = (one for one in said if issubclass(one.category, DeprecationWarning))
+    return [str(one.message) for one in kinds if one.filename == "<string>"]
+
+
+@pytest.mark.parametrize(("old", "new"), MOVED.items())
+def test_what_moved_is_found_under_its_old_name(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = module(new)
+    monkeypatch.delitem(sys.modules, old, raising=False)
+    sentence = f"{old} is now {new}: the old name goes with the next version."
+    assert [one for one in said_by(f"import {old}") if old in one] == ([] if old in KEPT else [sentence])
     assert import_module(old) is now
     assert now.__spec__.name == now.__name__ == new
 
@@ -122,17 +139,23 @@ def test_what_is_in_a_room_that_moved_is_there_once() -> None:
         import_module("bara_pyro.generation.nothing")
 
 
-@pytest.mark.parametrize(
-    ("module", "old"), [(module, old) for module, names in RENAMED.items() for old in names]
-)
-def test_a_renamed_or_moved_name_is_found_and_the_new_one_said(module: str, old: str) -> None:
-    place, _, new = RENAMED[module][old].rpartition(".")
-    with pytest.warns(DeprecationWarning, match=new):
-        found = getattr(import_module(module), old)
-    assert found is getattr(import_module(place or module), new)
-    assert found.__name__ == new
-    with pytest.raises(AttributeError, match="nothing"):
-        import_module(module).nothing  # noqa: B018
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_a_renamed_or_moved_name_is_found_and_the_new_one_said(old: str, new: str) -> None:
+    (place, _, name), (now, _, attribute) = old.rpartition("."), new.rpartition(".")
+    assert name not in vars(module(place))  # an old name hides nothing
+    wanted = vars(module(now))[attribute]
+    sentence = f"{old} is now {new}: the old name goes with the next version."
+    assert set(said_by(f"from {place} import {name}")) == {sentence}
+    assert getattr(import_module(place), name) is wanted
+    with pytest.raises(AttributeError, match=rf"module '{place}' has no attribute 'nothing'"):
+        import_module(place).nothing  # noqa: B018
+
+
+def test_no_module_has_the_old_name_of_another() -> None:
+    for old in MOVED:
+        path = ROOT / old.replace(".", "/")
+        assert not path.with_suffix(".py").exists()
+        assert not (path / "__init__.py").exists()
 
 
 def test_no_class_name_is_defined_twice() -> None:

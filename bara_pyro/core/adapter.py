@@ -11,7 +11,6 @@ from torch.nn import functional as F
 from bara_pyro.core.modules import Module
 from bara_pyro.errors import BackboneError
 from bara_pyro.lm.targets import Target
-from bara_pyro.moved import old_names
 
 LayerLatents: TypeAlias = Any
 """Latents that a program's `global_latents` passes to one adapter; each program defines the type."""
@@ -138,6 +137,3 @@ def tapped(adapters: Iterable[Adapter]) -> Iterator[dict[str, tuple[Tensor, Tens
     finally:
         for adapter in adapters:
             adapter.tap = None
-
-
-__getattr__ = old_names(__name__)

@@ -20,7 +20,6 @@ from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.terms import ElboTerms, check_elbo, check_finite, loss_alone, per_example
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, TrainingError
-from bara_pyro.moved import old_names
 from bara_pyro.processes import Ranks
 
 M = TypeVar("M", bound=AdaptedLM)
@@ -239,6 +238,3 @@ class SVI(Generic[M, G]):
                 if value.grad is not None and not value.grad.isfinite().all():
                     return name
         return "some parameter"
-
-
-__getattr__ = old_names(__name__)

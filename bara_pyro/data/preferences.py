@@ -16,7 +16,6 @@ from bara_pyro.data.tables import Data, DataTable, read_table
 from bara_pyro.data.tools import GIVEN, is_list
 from bara_pyro.data.userfile import TEST_FRACTION
 from bara_pyro.errors import ConfigError, DataError, unknown
-from bara_pyro.moved import old_names
 from bara_pyro.types import Fields
 
 PREFERENCES = ("ultrafeedback",)
@@ -230,6 +229,3 @@ def _of_source(
 
 def _different(pairs: Sequence[PreferencePair]) -> list[PreferencePair]:
     return [pair for pair in pairs if pair.chosen != pair.rejected]
-
-
-__getattr__ = old_names(__name__)

@@ -6,7 +6,6 @@ from typing import Any
 
 from bara_pyro.diagnostics.context import Context
 from bara_pyro.diagnostics.result import Result
-from bara_pyro.moved import old_names
 from bara_pyro.registry import Registry
 from bara_pyro.report import Column, Paragraph, Picture, Points, Section, Table
 from bara_pyro.report.blocks import Block
@@ -59,5 +58,3 @@ class InspectionPart:
 ADDED: Registry[InspectionPart] = Registry(
     "part of an inspection", "bara_pyro.diagnostics", of=InspectionPart
 )
-
-__getattr__ = old_names(__name__)

@@ -5,7 +5,6 @@ from pathlib import Path
 from bara_pyro.microworld import replies as _replies  # noqa: F401 - registers its tasks
 from bara_pyro.microworld.tasks import TASKS, TaskSpec, micro_task
 from bara_pyro.microworld.world import WORLD_SEED, World
-from bara_pyro.moved import old_names
 
 __all__ = ["TASKS", "WORLD_SEED", "TaskSpec", "World", "backbone_path", "micro_task"]
 
@@ -13,6 +12,3 @@ __all__ = ["TASKS", "WORLD_SEED", "TaskSpec", "World", "backbone_path", "micro_t
 def backbone_path() -> Path:
     """Return the folder of the shipped backbone, in Hugging Face's format."""
     return Path(__file__).parent / "weights"
-
-
-__getattr__ = old_names(__name__)

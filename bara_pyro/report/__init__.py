@@ -1,6 +1,5 @@
 """Figures, tables and self-contained HTML reports."""
 
-from bara_pyro.moved import old_names
 from bara_pyro.report.blocks import (
     ColourScale,
     Details,
@@ -36,5 +35,3 @@ __all__ = [
     "training_curves",
     "write_index",
 ]
-
-__getattr__ = old_names(__name__)

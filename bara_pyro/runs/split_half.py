@@ -21,7 +21,6 @@ from bara_pyro.data.clusters import places_by_group, split_halves, together
 from bara_pyro.errors import DataError
 from bara_pyro.metrics import nll, posterior_predictive
 from bara_pyro.metrics.scores import nll_per_example
-from bara_pyro.moved import old_names
 from bara_pyro.posthoc.corrections import require_temperature
 from bara_pyro.posthoc.temperature import best_common_log_temperature, nll_at, predictive_at, too_unsure
 from bara_pyro.runs.by_rows import ASKED_ROWS, SPLIT_HALF_ROWS, calibrated
@@ -278,6 +277,3 @@ def fit_split_half(system: System, out: Path) -> dict[str, float]:
         "seconds": stored["seconds"],
         **found,
     }
-
-
-__getattr__ = old_names(__name__)

@@ -19,7 +19,6 @@ from bara_pyro.extras.serve.http.batcher import Batcher, FullError
 from bara_pyro.extras.serve.http.engine import Answer, Engine, QueuedQuestion
 from bara_pyro.extras.serve.http.meters import CONTENT_TYPE, Meters
 from bara_pyro.extras.serve.http.middleware import ANY, MOST_BYTES, Counted, Limited, Stoppable, Trusted
-from bara_pyro.moved import old_names
 from bara_pyro.types import Fields, Json
 
 READERS = 8
@@ -215,6 +214,3 @@ def _refusal(status: int, sentence: str, headers: dict[str, str] | None = None) 
         half = MOST_SAID // 2
         text = f"{text[:half]}[...]{text[-half:]}"
     return JSONResponse({"error": text}, status, headers)
-
-
-__getattr__ = old_names(__name__)
