@@ -36,9 +36,11 @@ MOVED: dict[str, str] = _TABLES["modules"]
 """Old module name -> new module name; its submodules are found as well."""
 RENAMED = _in_place(_TABLES["names"])
 """Old name of an object -> new name, both with their modules."""
+REMOVED = _in_place(_TABLES["removed"])
+"""Name of an object that was removed -> what to use instead."""
 KEPT = {"bara_pyro.peft"}
 """Old names without a warning: PEFT shows this one if bara_pyro is missing (`runs.peft_files.PEFT_TYPE`)."""
-_PLACES = {name.rpartition(".")[0] for name in RENAMED}
+_PLACES = {name.rpartition(".")[0] for name in (*RENAMED, *REMOVED)}
 
 
 class OldNames(MetaPathFinder, Loader):
@@ -77,6 +79,9 @@ class _WithOldNames(SourceFileLoader):
 
 def _old_name(module: str, otherwise: Callable[[str], Any], name: str) -> Any:
     old = f"{module}.{name}"
+    if old in REMOVED:
+        # `from module import name` would replace the sentence of an AttributeError by its own.
+        raise ImportError(f"{name} was removed: {REMOVED[old]}.", name=module)
     if old not in RENAMED:
         return otherwise(name)
     now = RENAMED[old]

@@ -8,7 +8,7 @@ import warnings
 from collections import Counter
 from importlib import import_module
 from pathlib import Path
-from pkgutil import iter_modules
+from pkgutil import iter_modules, resolve_name
 from types import ModuleType
 
 import pytest
@@ -16,7 +16,8 @@ import pytest
 import bara_pyro as bp
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.moved import KEPT, MOVED, RENAMED
+from bara_pyro.moved import KEPT, MOVED, REMOVED, RENAMED
+from bara_pyro.posthoc.corrections import CORRECTIONS
 
 ROOT = Path(__file__).parents[1]
 LAZY = [bp, bp.models, bp.guides]
@@ -151,11 +152,51 @@ def test_a_renamed_or_moved_name_is_found_and_the_new_one_said(old: str, new: st
         import_module(place).nothing  # noqa: B018
 
 
+@pytest.mark.parametrize(
+    "old",
+    [
+        "core.frozen.frozen",
+        "core.laws.transport",
+        "core.program.by_module",
+        "harness.laws.check_law",
+        "metrics.selective.aurc",
+        "runs.rehearsal.fit_rehearsed",
+    ],
+)
+def test_a_name_is_found_where_it_was(old: str) -> None:
+    """Also in a module that moved or was merged into another, and under a name that changed since."""
+    place, _, name = f"bara_pyro.{old}".rpartition(".")
+    module(MOVED.get(place, place))
+    assert callable(getattr(import_module(place), name))
+
+
+def test_a_removed_name_is_explained_where_it_was() -> None:
+    with pytest.raises(ImportError, match=r"^fit_distance was removed: use bara_pyro\.posthoc\.corrections"):
+        from bara_pyro.core.fit_distance import fit_distance  # noqa: F401
+
+
 def test_no_module_has_the_old_name_of_another() -> None:
     for old in MOVED:
         path = ROOT / old.replace(".", "/")
         assert not path.with_suffix(".py").exists()
         assert not (path / "__init__.py").exists()
+
+
+@pytest.mark.parametrize(("old", "instead"), REMOVED.items())
+def test_a_removed_name_says_what_to_use_instead(old: str, instead: str) -> None:
+    place, _, name = old.rpartition(".")
+    with pytest.raises(ImportError, match=re.escape(f"{name} was removed: {instead}.")):
+        exec(f"from {place} import {name}", {})
+    with pytest.raises(ImportError, match=re.escape(f"{name} was removed: {instead}.")):
+        getattr(import_module(place), name)
+
+
+@pytest.mark.parametrize("instead", REMOVED.values())
+def test_what_to_use_instead_is_there(instead: str) -> None:
+    for name in re.findall(r"(?:bara_pyro|bp)[.\w]+\w", instead):
+        assert resolve_name(re.sub("^bp", "bara_pyro", name))
+    kinds = {kind.option for kind in CORRECTIONS}
+    assert set(re.findall(r"(\w+)=True", instead)) <= kinds
 
 
 def test_no_class_name_is_defined_twice() -> None:
