@@ -7,14 +7,19 @@ import json
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, wraps
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import spec_from_loader
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
+
+from bara_pyro.errors import ConfigError
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def _now(name: str) -> str:
@@ -38,6 +43,8 @@ RENAMED = _in_place(_TABLES["names"])
 """Old name of an object -> new name, both with their modules."""
 REMOVED = _in_place(_TABLES["removed"])
 """Name of an object that was removed -> what to use instead."""
+OPTIONS: dict[str, str] = _TABLES["options"]
+"""Removed option of a model -> what to use instead."""
 KEPT = {"bara_pyro.peft"}
 """Old names without a warning: PEFT shows this one if bara_pyro is missing (`runs.peft_files.PEFT_TYPE`)."""
 _PLACES = {name.rpartition(".")[0] for name in (*RENAMED, *REMOVED)}
@@ -92,6 +99,18 @@ def _old_name(module: str, otherwise: Callable[[str], Any], name: str) -> Any:
 
 def _no_attribute(module: str, name: str) -> Any:
     raise AttributeError(f"module {module!r} has no attribute {name!r}", name=name, obj=sys.modules[module])
+
+
+def refuse_removed(create: Callable[P, R]) -> Callable[P, R]:
+    """Return the constructor of a model that refuses removed options with a ConfigError."""
+
+    @wraps(create)
+    def checked(*args: P.args, **options: P.kwargs) -> R:
+        for name in options.keys() & OPTIONS:
+            raise ConfigError(f"{name} is no longer an option of a model: {OPTIONS[name]}.")
+        return create(*args, **options)
+
+    return checked
 
 
 def warn_renamed(old: str, new: str) -> None:

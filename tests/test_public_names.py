@@ -6,17 +6,20 @@ import subprocess
 import sys
 import warnings
 from collections import Counter
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules, resolve_name
 from types import ModuleType
 
 import pytest
+from core_cases import backbone
 
 import bara_pyro as bp
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.moved import KEPT, MOVED, REMOVED, RENAMED
+from bara_pyro.errors import ConfigError
+from bara_pyro.moved import KEPT, MOVED, OPTIONS, REMOVED, RENAMED
 from bara_pyro.posthoc.corrections import CORRECTIONS
 
 ROOT = Path(__file__).parents[1]
@@ -28,6 +31,8 @@ NEEDS = {
     "bara_pyro.extras.serve": "fastapi",
 }
 """Module of a room -> package that it needs."""
+REQUIRED = {"GaussianLoRA": {"random": "A", "prior_scale": 0.1}, "PosthocLoRA": {"random": "A"}}
+"""Arguments that a model has no default for."""
 
 
 def python(code: str) -> str:
@@ -191,12 +196,25 @@ def test_a_removed_name_says_what_to_use_instead(old: str, instead: str) -> None
         getattr(import_module(place), name)
 
 
-@pytest.mark.parametrize("instead", REMOVED.values())
+@pytest.mark.parametrize("instead", [*REMOVED.values(), *OPTIONS.values()])
 def test_what_to_use_instead_is_there(instead: str) -> None:
     for name in re.findall(r"(?:bara_pyro|bp)[.\w]+\w", instead):
         assert resolve_name(re.sub("^bp", "bara_pyro", name))
     kinds = {kind.option for kind in CORRECTIONS}
     assert set(re.findall(r"(\w+)=True", instead)) <= kinds
+
+
+@pytest.mark.parametrize("name", bp.models.__all__)
+def test_a_model_refuses_removed_options(name: str) -> None:
+    create = partial(getattr(bp.models, name), backbone(), 4, **REQUIRED.get(name, {}))
+    for option, instead in OPTIONS.items():
+        with pytest.raises(ConfigError, match=f"^{option} is no longer an option of a model: ") as caught:
+            create(**{option: True})
+        assert str(caught.value).endswith(f": {instead}.")
+        assert len(str(caught.value)) <= 200
+    with pytest.raises(TypeError, match="'nothing'"):
+        create(nothing=True)
+    assert create(r=2).r > 0
 
 
 def test_no_class_name_is_defined_twice() -> None:

@@ -32,6 +32,7 @@ from bara_pyro.errors import ConfigError
 from bara_pyro.lm.backbone import Backbone
 from bara_pyro.lm.targets import Target, checked_ranks, find_targets
 from bara_pyro.lm.verifying import verify_once
+from bara_pyro.moved import refuse_removed
 from bara_pyro.types import is_whole
 
 
@@ -72,6 +73,7 @@ class AdaptedLM(Module):
     drawn_body = True
     members = 0  # number of ensemble members; its adapters take member indices as `latents`
 
+    @refuse_removed
     def __init__(
         self,
         backbone: Backbone,
