@@ -69,8 +69,7 @@ class OldNames(MetaPathFinder, Loader):
         old = module.__name__
         now = _now(old)
         if old in MOVED and old not in KEPT:
-            sentence = f"{old} is now {now}: the old name goes with the next version."
-            warnings.warn(sentence, DeprecationWarning, stacklevel=2)
+            warn_renamed(old, now)
         sys.modules[old] = import_module(now)
 
 
@@ -92,7 +91,7 @@ def _old_name(module: str, otherwise: Callable[[str], Any], name: str) -> Any:
     if old not in RENAMED:
         return otherwise(name)
     now = RENAMED[old]
-    warnings.warn(f"{old} is now {now}: the old name goes with the next version.", DeprecationWarning, 2)
+    warn_renamed(old, now)
     place, _, attribute = now.rpartition(".")
     return getattr(import_module(place), attribute)
 
@@ -114,7 +113,7 @@ def refuse_removed(create: Callable[P, R]) -> Callable[P, R]:
 
 
 def warn_renamed(old: str, new: str) -> None:
-    """Warn the caller of a function or property that it, or an argument of it, has a new name."""
+    """Warn the caller of a function, property or import that it, or an argument of it, has a new name."""
     sentence = f"{old} is now {new}: the old name goes with the next version."
     warnings.warn(sentence, DeprecationWarning, stacklevel=3)
 

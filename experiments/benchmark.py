@@ -217,7 +217,7 @@ def table(args: Namespace) -> None:
             print(f"{arm}, distance-aware, {shift}: AUROC {mean(found):.1f} % in {len(found)} worlds")
     if args.figure:
         caption = "NLL of the gate form by default minus that of other arms; rings: worlds or draws of rows."
-        save(difference_figure(shown), args.figure, caption)
+        save(contrast_figure(shown), args.figure, caption)
 
 
 def with_worst(scores: Mapping[str, Mapping[str, dict[str, Any]]]) -> dict[str, dict[str, dict[str, Any]]]:
@@ -255,7 +255,7 @@ def differences(
     return [mean(some) for some in by_group.values()]
 
 
-def difference_figure(compared: Mapping[str, Mapping[str, Mapping[str, Mapping[str, float]]]]) -> Figure:
+def contrast_figure(compared: Mapping[str, Mapping[str, Mapping[str, Mapping[str, float]]]]) -> Figure:
     """Draw the gate form's differences in NLL with intervals; rings: worlds or draws of rows."""
     rows = {f"{title}: minus {reference}": differences(scores, reference, "nll")
             for title, scores in compared.items() for reference in ARMS[1:]}  # fmt: skip

@@ -203,7 +203,7 @@ def test_a_guides_own_predictive_gets_the_arguments_of_predict(monkeypatch: pyte
         return torch.zeros(samples, len(batch), 3, dtype=torch.float64)
 
     pair = toy()
-    monkeypatch.setattr(pair[1], "predictive", own, raising=False)
+    monkeypatch.setattr(pair[1], "predictive", own)
     assert predict(*pair, make_batch(), samples=5, seed=7, memory_budget=1).shape == (5, 4, 3)
     assert asked == [((row,), 5, 7) for row in make_batch().ids]
 
