@@ -50,7 +50,7 @@ bench: venv
 	$(BIN)/python -m benchmarks.speed --size 896
 	$(BIN)/python -m benchmarks.kernels --size micro
 
-# Hours: every function of distributions, ELBO, guide, prediction and metrics, changed in every way by itself.
+# Hours: every function of distributions, ELBO, guides, prediction and metrics, changed in every way by itself.
 # MUTANTS='bara_pyro.metrics.*' takes some of them; what survives: .venv/bin/mutmut results, mutmut show NAME.
 # What was found is kept in tests/mutants.json, function by function, and what is left to try is printed.
 mutants: venv
