@@ -21,13 +21,13 @@ CRITICAL = 1.645  # standard errors, the critical value of a one-sided test at 5
 class Temperature(Correction):
     """Divides each draw's scores by `T = exp(log_temperature)`, which is 1 until it is set.
 
-    The most probable answer of every draw stays the same.
+    The most probable answer of every draw stays the same. It has no `fit`, because a program is too sure of
+    the rows that it has learned: `runs.split_half` and the methods `temperature` and `ensemble_temperature`
+    choose T on held-out rows, each by its own rule, and call `set`.
     """
 
     name, option = "temperature", "calibrated"
     subject = "Temperatures"
-    # `fit` does nothing: a program is too sure of rows that it has learned. `runs.split_half` or the method's
-    # `finish` sets T by rows that it has not.
     fewest = 0
 
     def __init__(self, width: int = 0) -> None:
