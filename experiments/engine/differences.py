@@ -30,7 +30,6 @@ from experiments.engine.arguments import command_line
 from experiments.engine.results import RESULTS, Results, read_results, results_option, stored_names
 from experiments.engine.rows import RunRows, lacking, rows_of_study
 
-METRICS = ("acc", "ece", "nll", "brier")
 AVERAGE = "average"
 RESAMPLES, LEVEL = 2000, 0.95
 DIGITS = 6  # of what is kept: points and nats far below what any interval resolves
@@ -51,21 +50,22 @@ def compare(
     references: Sequence[str],
     primary: Contrast | None = None,
     *,
+    metrics: Sequence[str] | None = None,
     resamples: int = RESAMPLES,
     level: float = LEVEL,
     seed: int = 0,
 ) -> list[dict[str, Any]]:
     """Compare every arm with each reference, on each task and on average, under the largest S.
 
-    An arm that lacks a task of the reference has no average.
+    An arm that lacks a task of the reference has no average. `metrics` names the metrics to compare; None:
+    all that can be compared (`bara_pyro.metrics.base.compared`).
 
     Returns:
         One entry an arm, reference and task: `arm`, `reference`, `task` (`AVERAGE` for the average), `seeds`
-        (those compared), `level`, `resamples` and per metric of `METRICS` (`acc`, `ece` in points, `nll` in
-        nats, `brier` 0 to 2) `difference`, `low`, `high`, the standard errors `se_seeds` (None for one seed)
-        and `se_rows`, `df`, `p`, `p_holm` (None for the primary one), `seed_sd` (of the differences by
-        seed) and `verdict`: "better", "worse" or "unclear" by `p_holm`, by `p` for the primary one. Where a
-        score is infinite, numbers are None.
+        (those compared), `level`, `resamples` and per metric, in its `difference_unit`, `difference`, `low`,
+        `high`, the standard errors `se_seeds` (None for one seed) and `se_rows`, `df`, `p`, `p_holm` (None
+        for the primary one), `seed_sd` (of the differences by seed) and `verdict`: "better", "worse" or
+        "unclear" by `p_holm`, by `p` for the primary one. Where a score is infinite, numbers are None.
 
     Raises:
         DataError: a reference has no runs, an arm has two runs of a seed on a task, or runs of one task were
@@ -74,7 +74,8 @@ def compare(
     by_task: dict[str, list[RunRows]] = {}
     for run in runs:
         by_task.setdefault(run.tested_on, []).append(run)
-    scored = {task: _score(task, found, resamples, seed) for task, found in by_task.items()}
+    names = tuple(compared() if metrics is None else metrics)
+    scored = {task: _score(task, found, names, resamples, seed) for task, found in by_task.items()}
     arms = dict.fromkeys(arm for scores in scored.values() for arm, _ in scores.place)
     entries = []
     for reference in references:
@@ -103,6 +104,7 @@ class Scores:
     """The scores of all runs on one task.
 
     Attributes:
+        metrics: their names.
         place: arm and seed -> index of the run.
         plain: `runs x metrics`: on the rows themselves.
         drawn: `resamples x runs x metrics`: on drawn clusters, the same for all runs.
@@ -110,6 +112,7 @@ class Scores:
         trained_on: the task that the runs learnt.
     """
 
+    metrics: tuple[str, ...]
     place: dict[tuple[str, int], int]
     plain: Tensor
     drawn: Tensor
@@ -125,10 +128,10 @@ class Scores:
         seeds = self.shared_seeds(arm, reference)
         ours, theirs = ([self.place[name, seed] for seed in seeds] for name in (arm, reference))
         plain, drawn = self.plain[ours] - self.plain[theirs], self.drawn[:, ours] - self.drawn[:, theirs]
-        return [TaskDifference(plain[:, i], drawn[:, :, i], self.clusters) for i in range(len(METRICS))]
+        return [TaskDifference(plain[:, i], drawn[:, :, i], self.clusters) for i in range(len(self.metrics))]
 
 
-def _score(task: str, runs: Sequence[RunRows], resamples: int, seed: int) -> Scores:
+def _score(task: str, runs: Sequence[RunRows], metrics: tuple[str, ...], resamples: int, seed: int) -> Scores:
     samples = same_rows(task, runs)
     place = {(run.arm, run.seed): i for i, run in enumerate(runs)}
     if len(place) < len(runs):
@@ -136,13 +139,13 @@ def _score(task: str, runs: Sequence[RunRows], resamples: int, seed: int) -> Sco
             f"An arm has two runs of one seed on {task}: compare the runs of one training task at a time."
         )
     first = runs[0]
-    columns = [rows_of(metric)(run.log_probs[samples], first.labels) for run in runs for metric in METRICS]
+    columns = [rows_of(metric)(run.log_probs[samples], first.labels) for run in runs for metric in metrics]
     infinite = torch.tensor([bool(torch.isinf(column).any()) for column in columns])
     usable = [column.nan_to_num(posinf=0.0) for column in columns]
-    shape = (len(runs), len(METRICS))
+    shape = (len(runs), len(metrics))
     plain = plain_scores(usable).masked_fill(infinite, math.inf).view(shape)
     drawn = drawn_scores(usable, first.clusters, resamples, seed).masked_fill(infinite, math.inf)
-    return Scores(place, plain, drawn.view(-1, *shape), Counter(first.clusters), first.task)
+    return Scores(metrics, place, plain, drawn.view(-1, *shape), Counter(first.clusters), first.task)
 
 
 def same_rows(task: str, runs: Sequence[RunRows]) -> int:
@@ -175,7 +178,7 @@ def _entry(arm: str, reference: str, tasks: Sequence[Scores], level: float) -> d
     places = [[own.index(seed) for seed in shared] for own in seeds]
     differences = [task.difference(arm, reference) for task in tasks]
     entry: dict[str, Any] = {"seeds": shared}
-    for i, metric in enumerate(METRICS):
+    for i, metric in enumerate(tasks[0].metrics):
         known = [metrics[i] for metrics in differences]
         if all(bool(one.by_seed.isfinite().all()) for one in known):
             by_seed = torch.stack([one.by_seed[place] for one, place in zip(known, places, strict=True)])
@@ -195,10 +198,15 @@ def _numbers(found: Interval, by_seed: Tensor) -> dict[str, Any]:
     return {**rounded, "p": float(f"{found.p_value:.4g}")}
 
 
+def metrics_of(entry: Mapping[str, Any]) -> list[str]:
+    """Return the metrics that an entry compares."""
+    return [name for name, found in entry.items() if isinstance(found, Mapping)]
+
+
 def _judge(entries: Sequence[dict[str, Any]], primary: Contrast | None, level: float) -> None:
     """Add what follows from each difference: by itself for the primary one, corrected for all others."""
     declared = _declared(entries, primary)
-    known = [(e, m) for e in entries for m in METRICS if e[m]["p"] is not None]
+    known = [(e, m) for e in entries for m in metrics_of(e) if e[m]["p"] is not None]
     first = None if declared is None else _question(*declared)
     # Of two arms that are each the other's reference there is one question, and one test of it.
     tests = {_question(entry, metric): entry[metric]["p"] for entry, metric in known}
@@ -284,14 +292,16 @@ def write_comparisons(study: str, comparisons: Comparisons, results: Path = RESU
 def compared_again(stored: Results) -> list[dict[str, Any]]:
     """Compute the stored comparisons of a set of results from its stored rows, and return them.
 
-    They say themselves what is compared, so this needs no code of the study, which may be retired.
+    They say themselves what is compared, and by which metrics, so this needs no code of the study, which may
+    be retired, and a metric that was added since changes none of them.
     """
     entries = stored.comparisons
-    declared = [(e["arm"], e["reference"], m) for e in entries for m in METRICS if e[m].get("primary")]
+    declared = [(e["arm"], e["reference"], m) for e in entries for m in metrics_of(e) if e[m].get("primary")]
     tasks = {entry["task"] for entry in entries}
     rows = [run for run in rows_of_study(stored.name, stored.folder) if run.tested_on in tasks]
     references = list(dict.fromkeys(entry["reference"] for entry in entries))
-    return compare(rows, references, Contrast(*declared[0]) if declared else None)
+    primary = Contrast(*declared[0]) if declared else None
+    return compare(rows, references, primary, metrics=metrics_of(entries[0]))
 
 
 def recompute(results: Path = RESULTS) -> list[str]:

@@ -32,6 +32,7 @@ from torch import Tensor
 from bara_pyro.atomic import atomic_write
 from bara_pyro.errors import DataError
 from bara_pyro.metrics import evaluate
+from bara_pyro.metrics.base import compared
 from bara_pyro.microworld import TASKS, micro_task
 from bara_pyro.microworld.world import WORLD_SEED
 from bara_pyro.runs.manifest import PREDICTIONS
@@ -225,8 +226,8 @@ def _found(arm: str, record: Record, folder: Path) -> RunRows | None:
 def _check(log_probs: Mapping[int, Tensor], labels: Tensor, scores: Mapping[str, Any], name: str) -> None:
     for samples, stored in scores.items():
         found = evaluate(log_probs[int(samples)], labels)
-        for metric in ("acc", "ece", "nll", "brier"):
-            if stored[metric] is not None and abs(found[metric] - stored[metric]) > ROUNDING:
+        for metric in compared():
+            if stored.get(metric) is not None and abs(found[metric] - stored[metric]) > ROUNDING:
                 raise DataError(
                     f"{name} has {metric} {found[metric]!r} by its rows and {stored[metric]!r} by the stored "
                     "record: the folder is of another run, repeat the study."

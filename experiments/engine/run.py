@@ -18,7 +18,7 @@ from experiments.engine.record import recorded
 from experiments.engine.results import Study, find_results, load_study, write_study
 from experiments.engine.rows import collect
 from experiments.engine.sweep import Run, sweep
-from experiments.engine.tables import arms_table, reference_of, task_table
+from experiments.engine.tables import arms_table, reference_of, score_columns, task_table
 from experiments.engine.values import display, gaps
 
 Arms = Mapping[str, Mapping[str, Any]]
@@ -76,7 +76,7 @@ def show_study(study: Study, folder: Path) -> None:
     """Print the tables of a study, and write them and the figure of its differences into a folder."""
     tables = [arms_table(study)]
     if len(study.tasks) > 1:
-        tables += [task_table(study, metric) for metric in ("acc", "ece", "nll")]
+        tables += [task_table(study, metric) for metric in score_columns(study)]
     parts = [*(f"Incomplete: {gap}." for gap in gaps(study)), *map(markdown, tables)]
     if study.comparisons:
         reference = reference_of(study.comparisons)

@@ -23,6 +23,7 @@ from bara_pyro.cli.terminal import say
 from bara_pyro.errors import BaraError, ConfigError
 from bara_pyro.lm.backbone import Backbone
 from bara_pyro.lm.loading import load_backbone
+from bara_pyro.metrics.base import compared
 from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.evaluate import evaluate_system
 from bara_pyro.runs.system import System, build_system, find_device
@@ -179,8 +180,11 @@ def outcome(run: Run, record: Record) -> str:
     if failures := run.failures(record):
         return f"failed: {' '.join(failures)}"
     scores = record["metrics"][max(record["metrics"], key=int)]
-    shown = (("acc", "acc", ".1f"), ("ece", "ECE", ".1f"), ("nll", "NLL", ".3f"))
-    known = (f"{said} {scores[key]:{form}}" for key, said, form in shown if scores.get(key) is not None)
+    known = (
+        f"{metric.heading} {scores[name]:.{metric.digits}f}"
+        for name, metric in compared().items()
+        if metric.heading and scores.get(name) is not None
+    )
     return f"{run.label}: {', '.join(known)}"
 
 

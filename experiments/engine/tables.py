@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from bara_pyro.metrics.base import METRICS
+from bara_pyro.metrics.base import compared as compared_metrics
 from bara_pyro.report import Column, Table
-from experiments.engine.differences import AVERAGE, METRICS
+from experiments.engine.differences import AVERAGE
 from experiments.engine.methods import in_order
 from experiments.engine.results import Entry, Seeds, Study
 from experiments.engine.values import (
@@ -20,12 +22,6 @@ from experiments.engine.values import (
     score,
 )
 
-SCORES = {
-    "acc": Column("acc", "ACC", "%", ".1f", "max", second=True),
-    "ece": Column("ece", "ECE", "%", ".1f", "min", second=True),
-    "nll": Column("nll", "NLL", "nats", ".3f", "min", second=True),
-    "brier": Column("brier", "Brier", "", ".3f", "min", second=True),
-}
 ARROWS = {"max": "↑", "min": "↓"}
 ABOUT = (Column("name", "method"), Column("parameters", "params", format=",d"))
 GATES = {"phi": "Φ", "theta": "θ", "psi": "Φθ"}
@@ -39,20 +35,37 @@ UNCORRECTED = (
 )
 
 
+def score_columns(study: Study) -> dict[str, Column]:
+    """Return a column for each metric that can be compared and that all records of a study have, by name."""
+    stored = [
+        scores
+        for runs in study.arms.values()
+        for record in finished(runs)
+        for scores in record["metrics"].values()
+    ]
+    return {
+        name: Column(
+            name, metric.heading or name, metric.unit, f".{metric.digits}f", metric.best, second=True
+        )
+        for name, metric in compared_metrics().items()
+        if all(name in scores for scores in stored)
+    }
+
+
 def arms_table(study: Study) -> Table:
     """Return a row an arm: scores averaged over tasks under the largest S, and its NLL minus LoRA's.
 
     Shares of gates near 0 are shown if every arm has gates.
     """
-    rows = []
+    rows, scores = [], score_columns(study)
     for arm in in_order(study.arms):
         runs = {task: study.arms[arm].get(task, {}) for task in study.tasks}
         samples = largest_draws(runs)
         row: dict[str, Any] = {"arm": arm, "name": display(arm), "parameters": parameters_of(runs)}
-        row |= {metric: over_tasks(runs, study.tasks, score(samples, metric)) for metric in METRICS}
+        row |= {metric: over_tasks(runs, study.tasks, score(samples, metric)) for metric in scores}
         row |= {gate: _gate(runs, study.tasks, gate) for gate in GATES}
         rows.append(row)
-    columns = [replace(c, heading=f"{c.heading} {ARROWS[str(c.best)]}") for c in SCORES.values()]
+    columns = [replace(c, heading=f"{c.heading} {ARROWS[str(c.best)]}") for c in scores.values()]
     caption = f"Mean over {len(study.tasks)} tasks" if len(study.tasks) > 1 else "".join(study.tasks)
     if gates := [gate for gate in GATES if rows and all(row[gate] is not None for row in rows)]:
         columns += [Column(gate, GATES[gate], "%", ".1f") for gate in gates]
@@ -101,7 +114,7 @@ def task_table(study: Study, metric: str) -> Table:
         rows.append(
             {"name": display(arm), **{task: over_seeds(runs.get(task, {}), read) for task in study.tasks}}
         )
-    c = SCORES[metric]
+    c = score_columns(study)[metric]
     columns = [replace(c, key=task, heading=task, unit="") for task in study.tasks]
     return Table([ABOUT[0], *columns], rows, f"{c.title} {ARROWS[str(c.best)]} by task")
 
@@ -113,7 +126,7 @@ def _gate(runs: Mapping[str, Seeds], names: Sequence[str], gate: str) -> Value:
 
 def difference(entry: Entry, metric: str, marked: bool = True) -> str:
     """Return a difference as value [interval], and if `marked` better or worse if it is significant."""
-    found, digits = entry[metric], 3 if metric in ("nll", "brier") else 1
+    found, digits = entry[metric], METRICS[metric].digits
     if found["difference"] is None:
         return f"∞, {found['verdict']}" if found["verdict"] != "unclear" else "–"
     verdict = f" {found['verdict']}" if marked and found["verdict"] != "unclear" else ""

@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from bara_pyro.metrics.base import METRICS
 from bara_pyro.report import Column, Table
 from experiments.engine import values
 from experiments.engine.record import Record, number
@@ -15,7 +16,8 @@ from experiments.paper import alignment
 from experiments.paper.protocol import ARMS, DATASETS, SHIFTED, SHIFTED_FROM, TRAINED_ON, PaperRun, Settings
 
 PUBLISHED = json.loads((Path(__file__).parent / "published.json").read_text(encoding="utf-8"))
-METRICS = {"acc": "ACC (%, higher is better)", "ece": "ECE (%, lower is better)", "nll": "NLL (nats, lower)"}
+SCORES = ("acc", "ece", "nll")  # what the paper's tables have
+BETTER = {"max": "higher", "min": "lower"}
 BARA = ("bara-paper", "bara")
 GATES = {"phi": "Φ", "theta": "θ", "psi": "Ψ"}
 MILLIONS = Column("params", "params (M)", format=".3f")
@@ -155,7 +157,7 @@ def parameters(records: Records, arm: str, variant: str) -> float | None:
 
 def three(cell: Callable[[Read], Cell]) -> dict[Column, Cell]:
     """Return a column for each score."""
-    return {Column(m, m.upper(), "nats" if m == "nll" else "%"): cell(score(m)) for m in METRICS}
+    return {Column(name, name.upper(), METRICS[name].unit): cell(score(name)) for name in SCORES}
 
 
 def on_wgs(read: Read) -> Cell:
@@ -196,7 +198,7 @@ def bara_by(heading: str, table: str, variants: Iterable[str]) -> list[RowGroup]
 def scores(table: str, tested: Sequence[str], averaged: Sequence[str]) -> list[TablePart]:
     """Return a table a metric, a row a method and a column a data set."""
     parts = []
-    for metric, caption in METRICS.items():
+    for metric in SCORES:
         cells = {
             task: over_seeds(score(metric), SHIFTED_FROM, task)
             if table == "out_of_distribution" and task in SHIFTED
@@ -206,6 +208,7 @@ def scores(table: str, tested: Sequence[str], averaged: Sequence[str]) -> list[T
         columns: dict[Column, Cell] = {MILLIONS: parameters}
         columns |= {Column(task, DATASETS[task].name): cell for task, cell in cells.items()}
         columns[Column("average", "average")] = average(cells[task] for task in averaged)
+        caption = f"{metric.upper()} ({METRICS[metric].unit}, {BETTER[METRICS[metric].best]} is better)"
         parts.append(TablePart(caption, by_method(PUBLISHED[table][metric]), columns))
     return parts
 

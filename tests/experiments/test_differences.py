@@ -13,7 +13,6 @@ from bara_pyro.errors import DataError
 from bara_pyro.metrics import accuracy, brier, ece, holm, nll, paired_bootstrap
 from experiments.engine.differences import (
     AVERAGE,
-    METRICS,
     Comparisons,
     Contrast,
     compare,
@@ -40,14 +39,14 @@ def test_the_declared_reference_is_compared_with() -> None:
 
 
 def primary_of(entries: list[dict]) -> list[tuple[dict, str]]:
-    return [(entry, metric) for entry in entries for metric in METRICS if entry[metric].get("primary")]
+    return [(entry, metric) for entry in entries for metric in SCORES if entry[metric].get("primary")]
 
 
 def of(runs: list[RunRows], arm: str, task: str) -> list[RunRows]:
     return [run for run in runs if (run.arm, run.task) == (arm, task)]
 
 
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("metric", SCORES)
 def test_a_task_is_the_paired_bootstrap_of_its_runs(metric: str) -> None:
     runs = rows_of(TASKS, seeds=3, per=5)
     entries = compare(runs, ["lora"], resamples=200, seed=5)
@@ -103,14 +102,14 @@ def test_the_primary_contrast_stands_for_itself_and_all_others_are_corrected() -
     back = [e for e in entries if (e["arm"], e["reference"]) == ("lora", "blob")]
     mirrored = {e["task"]: e for e in entries if (e["arm"], e["reference"]) == ("blob", "lora")}
     for e in back:
-        for m in METRICS:
+        for m in SCORES:
             assert e[m]["p_holm"] == mirrored[e["task"]][m]["p_holm"]
             assert {e[m]["verdict"], mirrored[e["task"]][m]["verdict"]} in ({"unclear"}, {"better", "worse"})
-    others = [e[m] for e in entries if e not in back for m in METRICS if e[m] is not entry["nll"]]
+    others = [e[m] for e in entries if e not in back for m in SCORES if e[m] is not entry["nll"]]
     assert len(others) == 4 * (len(entries) - len(back)) - 1
     assert [o["p_holm"] for o in others] == pytest.approx(holm([o["p"] for o in others]), rel=1e-3)
     for e in entries:
-        for m in METRICS:
+        for m in SCORES:
             found = e[m]
             decisive = found["p"] if found["p_holm"] is None else found["p_holm"]
             better = (found["difference"] > 0) == (m == "acc")

@@ -7,15 +7,17 @@ from pathlib import Path
 from statistics import mean, stdev
 
 import pytest
+import torch
 from study_cases import invent, lines_of, rows_of
 
+from bara_pyro.metrics.base import METRICS, Metric, register_metric
 from experiments.engine import tables, values
-from experiments.engine.differences import METRICS, Comparisons, recompute, write_comparisons
+from experiments.engine.differences import Comparisons, metrics_of, recompute, write_comparisons
 from experiments.engine.record import IDENTITY
 from experiments.engine.results import changing, load_study, read_results, results_path
 from experiments.engine.rows import rows_path, write_rows
 from experiments.engine.run import show_study
-from experiments.engine.tables import CORRECTED, UNCORRECTED, arms_table
+from experiments.engine.tables import CORRECTED, UNCORRECTED, arms_table, score_columns
 from experiments.engine.values import display
 from experiments.studies.in_distribution.study import main
 
@@ -92,7 +94,7 @@ def test_the_caption_says_that_rows_are_missing(tmp_path: Path) -> None:
     assert f"{CORRECTED}; the primary contrast (BaRA) is not corrected" in caption(tmp_path)
     stored = read_results("some", tmp_path)
     for entry in stored.comparisons:  # as they were before rows were stored
-        for metric in METRICS:
+        for metric in metrics_of(entry):
             entry[metric] = {key: entry[metric][key] for key in ("difference", "low", "high", "verdict")}
     stored.write()
     assert caption(tmp_path).endswith(UNCORRECTED)
@@ -111,6 +113,34 @@ def test_intervals_are_computed_again_where_all_rows_are(tmp_path: Path) -> None
     rows_path("some", tmp_path).unlink()
     (line,) = recompute(tmp_path)
     assert line == "some: not recomputed, the rows of 12 runs are not stored"
+
+
+def test_a_new_metric_is_compared_and_leaves_stored_comparisons(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One registration, no edit of a study: a column and a comparison; older results lack both."""
+    with_rows(tmp_path)
+    found = write_comparisons("some", Comparisons(), tmp_path)
+    monkeypatch.setattr(METRICS, "_items", dict(METRICS))
+
+    def surprise(log_probs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return -log_probs.gather(1, torch.as_tensor(labels)[:, None])
+
+    def total(log_probs: torch.Tensor, labels: torch.Tensor) -> float:
+        return float(surprise(log_probs, labels).mean())
+
+    register_metric(Metric("surprise", total, "nats", "min", 2, surprise, "surprise", "surprise"))
+    assert recompute(tmp_path) == [f"some: {len(found)} comparisons, as stored"]
+    assert "surprise" not in score_columns(load_study("some", tmp_path))
+    invent("new", tmp_path, tasks=SIZES, seeds=2)
+    write_rows("new", rows_of({task: (count, 2) for task, count in SIZES.items()}), tmp_path)
+    for entry in write_comparisons("new", Comparisons(), tmp_path):
+        keys = ("difference", "low", "high")
+        assert [entry["surprise"][key] for key in keys] == [entry["nll"][key] for key in keys]
+    show_study(load_study("new", tmp_path), tmp_path)
+    text = (tmp_path / "new.md").read_text()
+    assert "| surprise ↓ (nats) |" in text
+    assert "surprise (nats) ↓ by task" in text
 
 
 def test_examples_in_docstrings() -> None:

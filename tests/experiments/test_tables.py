@@ -7,7 +7,6 @@ import pytest
 from study_cases import invent, records_of
 
 from bara_pyro.report import Table, markdown
-from experiments.engine.differences import METRICS
 from experiments.engine.results import Study, load_study
 from experiments.engine.tables import arms_table, compared, task_table
 from experiments.engine.values import gaps, largest_draws
@@ -63,18 +62,18 @@ def test_every_number_is_that_of_the_records(seeds: int, tmp_path: Path) -> None
     def values(arm: str, metric: str) -> list[list[float]]:
         return [[files[arm, t, s]["metrics"]["10"][metric] for s in range(seeds)] for t in tasks]
 
-    for metric in METRICS:
+    for metric, digits in DIGITS.items():
         header, rows = parse(task_table(study, metric))
         assert header == ["method", *tasks]
         assert [row[0] for row in rows] == [*names]
         for name, *cells in rows:
-            expected = [shown(v, DIGITS[metric]) for v in values(names[name], metric)]
+            expected = [shown(v, digits) for v in values(names[name], metric)]
             assert [plain(cell) for cell in cells] == expected
     header, rows = parse(arms_table(study))
     assert header[:2] == ["method", "params"]
     for name, parameters, *cells in rows:
         arm = names[name]
-        for metric, cell in zip(METRICS, cells, strict=False):
+        for metric, cell in zip(DIGITS, cells, strict=False):
             by_seed = [mean(pair) for pair in zip(*values(arm, metric), strict=True)]
             assert plain(cell) == shown(by_seed, DIGITS[metric])
         assert parameters == f"{files[arm, 'micro-wgs', 0]['parameters']['trainable']:,d}"
@@ -154,5 +153,5 @@ def test_comparisons_that_are_zero_or_infinite() -> None:
         "arm": "bara", "reference": "lora", "task": "t", "acc": same,
         "ece": same, "nll": {**none, "verdict": "worse"}, "brier": {**none, "verdict": "unclear"},
     }  # fmt: skip
-    cells = {metric: compared([entry], "lora", metric) for metric in METRICS}
-    assert [cells[metric]["bara"] for metric in METRICS] == ["0.0 [0.0, 0.0]"] * 2 + ["∞, worse", "–"]
+    cells = {metric: compared([entry], "lora", metric) for metric in DIGITS}
+    assert [cells[metric]["bara"] for metric in DIGITS] == ["0.0 [0.0, 0.0]"] * 2 + ["∞, worse", "–"]
