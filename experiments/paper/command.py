@@ -31,7 +31,7 @@ from experiments.paper import alignment
 from experiments.paper.figures import figure_of
 from experiments.paper.plan import model_of, show_plan
 from experiments.paper.prompts import PROMPTS
-from experiments.paper.protocol import ARMS, OPEN, PROTOCOL, SAMPLES, PaperRun, differences
+from experiments.paper.protocol import ARMS, OPEN, PROTOCOL, SAMPLES, PaperRun, published
 from experiments.paper.runs import Setup
 from experiments.paper.tables import PUBLISHED, TABLES, runs_of
 
@@ -50,7 +50,8 @@ def parser() -> ArgumentParser:
     found = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     add = found.add_argument
     add("--model", required=True, metavar="NAME", help="language model: a hub name or a local folder")
-    add("--out", required=True, type=Path, metavar="DIR", help="folder of the results")
+    add("--out", type=Path, default=Path("runs/paper"), metavar="DIR",
+        help="folder of the results; default: %(default)s")  # fmt: skip
     tables = [*TABLES, "all"]
     add("--table", nargs="+", default=["in_distribution"], choices=tables, metavar="TABLE",
         help=f"tables to reproduce: {', '.join(tables)}; default: in_distribution")  # fmt: skip
@@ -58,7 +59,7 @@ def parser() -> ArgumentParser:
         help=f"only these: {', '.join(ARMS)}; default: all that a table has")  # fmt: skip
     add("--tasks", nargs="+", metavar="TASK", help="only these data sets; default: all that a table has")
     add("--seeds", type=positive, default=3, metavar="N", help="repeat with the seeds 0 to N - 1; default: 3")
-    add("--data", type=Path, metavar="DIR",
+    add("--data-dir", type=Path, metavar="DIR",
         help="read DIR/<data set>/<split>.jsonl, in the hub's columns, instead of the hub")  # fmt: skip
     add("--prompt", choices=[*PROMPTS], default="bayesian-peft",
         help="prompts; default: %(default)s (published)")  # fmt: skip
@@ -71,13 +72,17 @@ def parser() -> ArgumentParser:
         metavar="N",
         help="use the first N training rows; default: all published",
     )
-    add("--test-rows", type=positive, metavar="N", help="use the first N test rows; default: all")
+    add("--test-rows", type=positive, metavar="N",
+        help="use the first N test rows, for alignment also prompts, problems and rows of a taxed task; "
+        "default: all")  # fmt: skip
     add("--judge", default=alignment.JUDGE, metavar="NAME",
         help="alignment: reward model, hub name or folder; default: %(default)s (published)")  # fmt: skip
-    add("--replies", type=positive, default=alignment.REPLIES, metavar="N",
+    add("--replies", type=positive, default=alignment.Replies.replies, metavar="N",
         help="alignment: replies for each prompt; default: %(default)s (published)")  # fmt: skip
-    add("--new-tokens", type=positive, default=alignment.NEW_TOKENS, metavar="N",
+    add("--new-tokens", type=positive, default=alignment.Replies.new_tokens, metavar="N",
         help="alignment: most tokens of a reply; default: %(default)s")  # fmt: skip
+    add("--taxed", nargs="+", choices=alignment.TAXED, default=alignment.TAXED, metavar="TASK",
+        help=f"alignment: only these tasks of the tax: {', '.join(alignment.TAXED)}")  # fmt: skip
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="any other setting; can be repeated")
     add("--device", default="cpu", metavar="NAME", help="cpu, cuda, cuda:1, mps; default: %(default)s")
     add("--workers", type=positive, default=1, metavar="N",
@@ -159,11 +164,13 @@ def page(name: str, setup: Setup, records: dict[str, Record], arms: Sequence[str
     parts = [f"# {table.title}\n", f'{setup.model}. Rows marked "paper": {PUBLISHED["source"]}.\n']
     parts += [markdown(part.table(records, arms)) for part in table.parts]
     done = [(run, records[run.name]) for run in table.runs(arms, seeds) if run.name in records]
+    if name == "alignment":
+        parts += [alignment.described(record) for _, record in done if "failed" not in record][:1]
     if figure := figure_of(name, [record for _, record in done]):
         save(figure, setup.out / f"{name}.png")
         parts.append(f"![{table.title}]({name}.png)\n")
-    given = differences(setup.typed) | setup.limits()
-    rest = {key: value for key, value in PROTOCOL.items() if key not in given}
+    rest, given = published((table.variants or {}).get("", {}), setup.typed)
+    given |= setup.limits()
     parts.append(f"## Settings\n\nPublished: {_listed(rest)}.\n")
     if given:
         parts.append(f"**Not published, but typed**: {_listed(given)}.\n")
@@ -180,6 +187,7 @@ def main() -> None:
     """Run the command."""
     args = parser().parse_args()
     args.table = [*TABLES] if "all" in args.table else args.table
+    args.taxed = tuple(args.taxed)
     check(args)
     given = {name: getattr(args, name) for field in fields(Setup) if hasattr(args, name := field.name)}
     setup = Setup(**given, typed=typed_settings(args))

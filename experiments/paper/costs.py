@@ -3,17 +3,17 @@
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 
 from bara_pyro.cli.terminal import say
-from bara_pyro.data import first_rows
 from bara_pyro.errors import BaraError
 from bara_pyro.methods import METHODS
 from bara_pyro.runs.evaluate import draw
+from experiments.paper import alignment
 from experiments.paper.protocol import PROTOCOL, SAMPLES, PaperRun
 from experiments.paper.runs import Setup
 
@@ -31,12 +31,14 @@ class Cost:
         row: seconds a test row, with S = 0 and the most draws.
         memory: GiB above the weights while it trains.
         trained: trainable parameters, as a multiple of LoRA's.
+        token: seconds a token of a reply, eight replies at a time.
     """
 
     step: float
     row: float
     memory: float
     trained: float = 1.0
+    token: float = TOKEN
 
 
 # One NVIDIA H100, Qwen2.5-7B's shapes in bfloat16, r = 8, four rows of 300 tokens a step, S = 10 (the study
@@ -63,7 +65,11 @@ def estimated(setup: Setup, weights: int) -> dict[str, Cost]:
     draws = max(setup.typed.get("predict.samples", [SAMPLES])) / SAMPLES
     return {
         arm: Cost(
-            max(OVERHEAD, c.step * ratio * batch), c.row * ratio * draws, c.memory * ratio * batch, c.trained
+            max(OVERHEAD, c.step * ratio * batch),
+            c.row * ratio * draws,
+            c.memory * ratio * batch,
+            c.trained,
+            max(OVERHEAD / 8, c.token * ratio),
         )
         for arm, c in COSTS.items()
     }
@@ -81,9 +87,10 @@ def measured(
     arms, tasks = (list(dict.fromkeys(names)) for names in zip(*((r.arm, r.task) for r in runs), strict=True))
     pairs = [(arm, tasks[0]) for arm in arms] + [(arms[0], task) for task in tasks[1:]]
     first = {arm: next(run for run in runs if run.arm == arm) for arm in arms}
+    known = {(run.arm, run.task): run for run in reversed(runs)}
     found: dict[tuple[str, str], Cost] = {}
     for arm, task in pairs:
-        one = PaperRun(arm, task, 0, first[arm].variant, first[arm].settings)
+        one = known.get((arm, task), replace(first[arm], task=task))
         try:
             found[arm, task] = _timed(one, setup, guess[arm], seconds / len(pairs))
         except BaraError as error:
@@ -94,28 +101,27 @@ def measured(
         for task in tasks:
             own, there = found[arm, tasks[0]], found[arms[0], task]
             more = (there.step / base.step, there.row / base.row)
-            found.setdefault(
-                (arm, task), Cost(own.step * more[0], own.row * more[1], own.memory, own.trained)
-            )
+            cost = replace(own, step=own.step * more[0], row=own.row * more[1], token=there.token)
+            found.setdefault((arm, task), cost)
     return found
 
 
 def _timed(run: PaperRun, setup: Setup, known: Cost, seconds: float) -> Cost:
     """Train and predict for some seconds; the first step and the first rows are not timed."""
-    system = setup.job(run).system()
+    system = replace(setup, test_rows=min(8, setup.test_rows or 8)).job(run).system()
     c, device = system.config, system.backbone.device
     svi = METHODS[c.method.name].svi(system.model, system.guide, c.train, c.method)
-    rows, test = system.split("train"), system.split("test")
+    rows, test = system.encoded("train"), system.encoded("test")
     size, times = c.train.batch_size, list[float]()
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0)).tolist()
     while sum(times) < 0.6 * seconds or len(times) < 3:
         places = [order[(len(times) * size + i) % len(order)] for i in range(size)]
         batch = rows.batch(places, system.answer_ids).to(device)
         times.append(_seconds(partial(svi.step, batch), device))
-    some = first_rows(test, min(len(test), 8))
-    row = sum(_seconds(partial(draw, system, some, s), device) for s in c.predict.samples) / len(some)
+    row = sum(_seconds(partial(draw, system, test, s), device) for s in c.predict.samples) / len(test)
     peak = torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else known.memory
-    return Cost(statistics.median(times[1:]), row, peak, known.trained)
+    token = alignment.seconds_a_token(system) if run.task == alignment.TASK else known.token
+    return Cost(statistics.median(times[1:]), row, peak, known.trained, token)
 
 
 def _seconds(call: Any, device: torch.device) -> float:

@@ -15,12 +15,13 @@ from bara_pyro.report import Column, Table
 from bara_pyro.runs.by_rows import for_rows
 from bara_pyro.runs.config import load_config
 from experiments.paper import alignment
-from experiments.paper.costs import TOKEN, WEIGHTS, Cost, estimated, measured
+from experiments.paper.costs import WEIGHTS, Cost, estimated, measured
 from experiments.paper.protocol import ARMS, DATASETS, PROTOCOL, PaperRun
 from experiments.paper.runs import Setup, load_rows
 
 HOUR = 3600.0
-PROMPTS = 805 + 164  # of AlpacaEval and HumanEval
+PROMPTS = (805, 164)  # of AlpacaEval and HumanEval
+TAXED_ROWS = 1000  # of an OpenLLM task, roughly
 BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "int8": 1.0, "int4": 0.5}
 
 
@@ -51,7 +52,7 @@ def rows_of(runs: Sequence[PaperRun], setup: Setup) -> tuple[dict[str, tuple[int
     """Return the numbers of training and test rows of each data set, and what is missing or differs."""
     found: dict[str, tuple[int, int]] = {}
     replies = any(run.task == alignment.TASK for run in runs)
-    missing = alignment.missing(setup.data, setup.judge) if replies else []
+    missing = alignment.missing(setup.data_dir, setup.asked()) if replies else []
     for name in dict.fromkeys(name for run in runs for name in (run.task, *run.shifted)):
         published = DATASETS[name]
         counts = (published.train, published.test)
@@ -80,7 +81,9 @@ def seconds_of(run: PaperRun, setup: Setup, rows: dict[str, tuple[int, int]], co
     """Return the estimated seconds of a run: training, and testing on all its data sets."""
     tested = sum(rows[name][1] for name in (run.task, *run.shifted)) * cost.row
     if run.task == alignment.TASK:
-        tested = PROMPTS * setup.replies * setup.new_tokens * TOKEN
+        most = setup.test_rows or TAXED_ROWS
+        tested += len(setup.taxed) * most * cost.row
+        tested += sum(min(most, of) for of in PROMPTS) * setup.replies * setup.new_tokens * cost.token
     return steps_of(run, setup, rows) * cost.step + tested
 
 
@@ -114,9 +117,13 @@ def show_plan(
         lines.append({"name": ARMS[arm].name, **cells})
     total = {key: sum(line[key] for line in lines) for key in ("runs", "steps", "hours")}
     show(Table(COLUMNS, [*lines, {"name": "all", **total}], f"{', '.join(tables)} with {setup.model}"))
-    source = f"measured on {setup.device}" if calibrate else "estimated for an H100; --calibrate measures"
+    gpu = setup.device.startswith("cuda")
+    other = "" if gpu else f", not for this {setup.device}"
+    source = (
+        f"measured on {setup.device}" if calibrate else f"estimated for an H100{other}; --calibrate measures"
+    )
     wall = f", {total['hours'] / workers:.1f} hours with {workers} runs at a time" if workers > 1 else ""
-    say(f"Time: {total['hours']:.1f} GPU-hours, {source}{wall}.")
+    say(f"Time: {total['hours']:.1f} {'GPU-' if gpu else ''}hours, {source}{wall}.")
     for sentence in needs(setup, model, costs, measured_here=calibrate):
         say(sentence)
     say("Missing or different:" if missing or unread else "Nothing is missing.")

@@ -220,6 +220,9 @@ def run_settings(run: PaperRun, typed: Settings) -> dict[str, Any]:
     return {**own, **typed, **place}
 
 
-def differences(typed: Settings) -> dict[str, Any]:
-    """Return the typed settings that are not the protocol's."""
-    return {key: value for key, value in typed.items() if PROTOCOL.get(key) != value}
+def published(own: Settings, typed: Settings) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the published settings of a table with settings of its own that hold, and the typed others."""
+    known = {key: value for key, value in {**PROTOCOL, **own}.items() if value is not None}
+    given = {key: value for key, value in typed.items() if known.get(key) != value}
+    replaced = {*given, *(["train.epochs"] if "train.steps" in typed else [])}
+    return {key: value for key, value in known.items() if key not in replaced}, given

@@ -1,7 +1,7 @@
 """The runs of the paper's tables, as the sweep takes them: their rows, and what is measured beside scores."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,24 +29,25 @@ class Setup:
     Attributes:
         model: name or folder of the language model.
         out: folder of all results.
-        data: folder of the rows in the hub's columns; None: the hub.
+        data_dir: folder of the rows in the hub's columns; None: the hub.
         prompt: name of the prompts (`experiments.paper.prompts.PROMPTS`).
         device: where to compute.
         train_rows, test_rows: the most rows of a data set; None: those of the protocol.
-        judge, replies, new_tokens: reward model of replies, how many a prompt, and the most tokens of one.
+        judge, replies, new_tokens, taxed: see `alignment.Replies`.
         typed: dotted settings that were typed; they take the place of any other.
     """
 
     model: str
     out: Path
-    data: Path | None = None
+    data_dir: Path | None = None
     prompt: str = "bayesian-peft"
     device: str = "cpu"
     train_rows: int | None = None
     test_rows: int | None = None
-    judge: str = alignment.JUDGE
-    replies: int = alignment.REPLIES
-    new_tokens: int = alignment.NEW_TOKENS
+    judge: str = alignment.Replies.judge
+    replies: int = alignment.Replies.replies
+    new_tokens: int = alignment.Replies.new_tokens
+    taxed: tuple[str, ...] = alignment.Replies.taxed
     typed: Settings = field(default_factory=dict)
 
     def settings(self, run: PaperRun) -> dict[str, Any]:
@@ -60,14 +61,19 @@ class Setup:
 
     def limits(self) -> dict[str, Any]:
         """Return what is not the protocol's beside the typed settings."""
-        prompt = None if self.prompt == "bayesian-peft" else self.prompt
-        found = {"train_rows": self.train_rows, "test_rows": self.test_rows, "prompt": prompt}
-        return {key: value for key, value in found.items() if value is not None}
+        names = {"train_rows", "test_rows", "prompt", "judge", "replies", "new_tokens", "taxed"}
+        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name in names}
+        return {f.name: own[f.name] for f in fields(self) if f.name in names and own[f.name] != f.default}
+
+    def asked(self) -> alignment.Replies:
+        """Return what is asked of a system that learnt replies."""
+        return alignment.Replies(self.judge, self.replies, self.new_tokens, self.taxed, self.test_rows)
 
     def said(self) -> dict[str, Any]:
         """Return what results depend on, to be the same when they are resumed."""
         names = ("model", "prompt", "train_rows", "test_rows", "judge", "replies", "new_tokens")
-        return {name: getattr(self, name) for name in names} | {"settings": dict(self.typed)}
+        own = {name: getattr(self, name) for name in names}
+        return own | {"taxed": list(self.taxed), "settings": dict(self.typed)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +100,7 @@ class PaperJob(Run):
     def system(self) -> System:
         """Return what is to be trained, with its rows; memory is counted from here on."""
         replies = self.run.task == alignment.TASK
-        if replies and (missing := alignment.missing(self.setup.data, self.setup.judge)):
+        if replies and (missing := alignment.missing(self.setup.data_dir, self.setup.asked())):
             raise ConfigError("; ".join(missing))
         backbone = shared_backbone(self.config)
         if backbone.device.type == "cuda":
@@ -116,16 +122,15 @@ class PaperJob(Run):
         found |= super().measured(system)
         if self.run.gates:
             found["gates"] = _gates(system)
-        if system.conversations and setup.data:
-            how = (setup.judge, setup.replies, setup.new_tokens, setup.test_rows)
-            found |= alignment.looked_at(system, setup.data, *how)
+        if system.conversations and setup.data_dir:
+            found |= alignment.looked_at(system, self.out / "replies", setup.data_dir, setup.asked())
         return found
 
 
 def load_rows(setup: Setup, name: str) -> Task | ReplyTask:
     """Return a data set with the prompts and at most the numbers of rows of the setup."""
     load = load_replies if name == alignment.TASK else load_task
-    task: Any = load(name, setup.data)
+    task: Any = load(name, setup.data_dir)
     kept = min(DATASETS[name].train, setup.train_rows or len(task.train))
     task = replace(task, train=task.train[:kept], test=task.test[: setup.test_rows])
     return with_prompts(task, setup.prompt) if isinstance(task, Task) else cast(ReplyTask, task)

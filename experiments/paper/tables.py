@@ -2,17 +2,23 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import numpy as np
+import torch
+
+from bara_pyro.metrics import TaskDifference, crossed_interval, prompt_weights
 from bara_pyro.metrics.base import METRICS
 from bara_pyro.report import Column, Table
 from experiments.engine import values
 from experiments.engine.record import Record, number
+from experiments.engine.tables import interval_cell
 from experiments.engine.values import Read, Value
 from experiments.paper import alignment
+from experiments.paper.alignment import score_of
 from experiments.paper.protocol import ARMS, DATASETS, SHIFTED, SHIFTED_FROM, TRAINED_ON, PaperRun, Settings
 
 PUBLISHED = json.loads((Path(__file__).parent / "published.json").read_text(encoding="utf-8"))
@@ -34,7 +40,8 @@ class RowGroup:
     Attributes:
         name: the method's name in the paper.
         lines: (arm, variant) of the rows here.
-        published: the figures of the paper's row, in the order of the columns.
+        published: the figures of the paper's row, in the order of the columns; there is no such row if all
+            are None.
         about: further cells of all these rows.
     """
 
@@ -60,7 +67,7 @@ class TablePart:
             for arm, variant in lines:
                 cells = {column.key: cell(records, arm, variant) for column, cell in self.columns.items()}
                 rows.append({**group.about, "method": ARMS[arm].name, "from": "here", **cells})
-            if lines:
+            if lines and any(figure is not None for figure in group.published):
                 keys = (column.key for column in self.columns)
                 theirs = dict(zip(keys, group.published, strict=True))
                 rows.append({**group.about, "method": group.name, "from": "paper", **theirs})
@@ -119,21 +126,49 @@ def runs_of(tables: Iterable[str], arms: Sequence[str], seeds: int) -> list[Pape
 
 def score(metric: str) -> Read:
     """Return what reads a score under the most draws."""
-    return lambda record: number(record["metrics"][max(record["metrics"], key=int)][metric])
+    return lambda record: number(score_of(record, metric))
 
 
 def over_seeds(read: Read, task: str, shifted: str = "") -> Cell:
     """Return the mean and standard deviation over seeds, on a shifted data set if one is named."""
 
     def cell(records: Records, arm: str, variant: str) -> Value:
-        place = (arm, task, variant)
-        own = {r["seed"]: r for r in records.values() if (r["arm"], r["task"], r["variant"]) == place}
+        own = {r["seed"]: r for r in records.values() if place(r) == (arm, task, variant)}
         if shifted:
             own = {seed: r if "failed" in r else r["shifted"].get(shifted) for seed, r in own.items()}
         known = {seed: r for seed, r in own.items() if r and ("failed" in r or read(r) is not None)}
         return values.over_seeds(known, read)
 
     return cell
+
+
+def minus(reference: str, read: alignment.Read, task: str) -> Cell:
+    """Return the difference from an arm, with an interval over prompts and the seeds that both have."""
+
+    def cell(records: Records, arm: str, variant: str) -> Value:
+        own, other = (
+            {
+                r["seed"]: read(r)
+                for r in records.values()
+                if "failed" not in r and place(r) == (name, task, variant)
+            }
+            for name in (arm, reference)
+        )
+        seeds = sorted(own.keys() & other.keys())
+        if arm == reference or not seeds:
+            return None
+        by_prompt = np.array([np.subtract(own[seed], other[seed]) for seed in seeds])
+        names = [str(i) for i in range(by_prompt.shape[1])]
+        drawn = torch.from_numpy(prompt_weights(names) @ by_prompt.T)
+        found = crossed_interval([TaskDifference(torch.from_numpy(by_prompt.mean(1)), drawn, names)])
+        return interval_cell(asdict(found), 1)
+
+    return cell
+
+
+def place(record: Record) -> tuple[str, str, str]:
+    """Return which arm, data set and variant a record is of."""
+    return record["arm"], record["task"], record["variant"]
 
 
 def average(cells: Iterable[Cell]) -> Cell:
@@ -317,11 +352,18 @@ TABLES = {
         "Replies: best of n, programs, and the alignment tax",
         ("lora", "blob", "scalabl", *BARA),
         (alignment.TASK,),
-        one(
-            alignment.CAPTION,
-            by_method(PUBLISHED["alignment"]),
-            {column: over_seeds(read, alignment.TASK) for column, read in alignment.COLUMNS.items()},
-        ),
+        [
+            TablePart(
+                alignment.CAPTION,
+                by_method(PUBLISHED["alignment"]),
+                {column: over_seeds(read, alignment.TASK) for column, read in alignment.COLUMNS.items()},
+            ),
+            TablePart(
+                alignment.CAPTION_BY_PROMPT,
+                by_method(dict.fromkeys(PUBLISHED["alignment"], ())),
+                {column: minus("lora", read, alignment.TASK) for column, read in alignment.BY_PROMPT.items()},
+            ),
+        ],
         {"": alignment.SETTINGS},
     ),
 }

@@ -1,8 +1,10 @@
 """The paper's tables in one command, on a random Qwen2 and rows in the hub's columns."""
 
 import json
+import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,11 +16,12 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from bara_pyro.data import load_task, prompt_text
-from bara_pyro.errors import ConfigError, Stopped
+from bara_pyro.errors import ConfigError, DataError, Stopped
+from bara_pyro.extras.replies.generation import file as file_of_replies
 from bara_pyro.runs.config import load_config
 from experiments.engine import sweep
 from experiments.paper import alignment, command
-from experiments.paper.costs import COSTS, measured
+from experiments.paper.costs import COSTS, estimated, measured
 from experiments.paper.plan import seconds_of
 from experiments.paper.prompts import with_prompts
 from experiments.paper.protocol import ARMS, DATASETS, SHIFTED, TRAINED_ON, PaperRun, run_settings
@@ -50,7 +53,8 @@ def rows_of(name: str, number: int) -> dict[str, Any]:
     if name == "boolq":
         return {"question": f"is it {number}", "answer": number % 2 == 0, "passage": f"it is {number} ."}
     if name == "ultrafeedback":
-        asked = {"role": "user", "content": f"which {number}"}
+        many = 2100 if number == 11 else 1  # one prompt is longer than the protocol's rows
+        asked = {"role": "user", "content": " ".join([f"which {number}"] * many)}
         replies = {key: [asked, {"role": "assistant", "content": key}] for key in ("chosen", "rejected")}
         return {**replies, "score_chosen": 1.0, "score_rejected": 0.0}
     if name.startswith("mmlu"):
@@ -68,8 +72,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
             split = "test" if name == "ultrafeedback" and split != "train" else split
             write_rows(folder / own / f"{split}.jsonl", [rows_of(name, start + i) for i in range(count)])
     write_rows(folder / "alpaca_eval" / "eval.jsonl", [{"instruction": "which 20", "output": "thing"}] * 2)
-    program = {"task_id": "one", "prompt": "def one(x): ", "entry_point": "one", "test": "def check(f): 0"}
-    write_rows(folder / "humaneval" / "test.jsonl", [{**program, "canonical_solution": "1"}])
+    program = {"prompt": "def one(x): ", "entry_point": "one", "test": "def check(f): 0"}
+    programs = [{**program, "task_id": name, "canonical_solution": "1"} for name in ("one", "two")]
+    write_rows(folder / "humaneval" / "test.jsonl", programs)
     return folder
 
 
@@ -96,7 +101,7 @@ def run(model: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """Return the command with a few quick settings: `run("out", "--seeds", "1")`."""
 
     def start(out: str, *options: str) -> Path:
-        quick = ["--data", data, "--dtype", "float32", "--steps", "6", "--samples", "2", "--seeds", "1"]
+        quick = ["--data-dir", data, "--dtype", "float32", "--steps", "6", "--samples", "2", "--seeds", "1"]
         folder = tmp_path / out
         arguments = ["paper", "--model", model, "--out", folder, *quick, *options]
         monkeypatch.setattr(sys, "argv", [str(argument) for argument in arguments])
@@ -209,6 +214,7 @@ def test_the_plan_counts_what_a_hand_counts(run: Command, capsys: pytest.Capture
     totals = next(line.split() for line in said.splitlines() if line.split()[:1] == ["all"])
     assert totals[1:3] == ["24", "144"]  # two methods, six data sets, two seeds; six steps each
     assert all(DATASETS[name].name in said for name in TRAINED_ON)  # the tests have fewer rows of each
+    assert "for an H100, not for this cpu" in said
     shifted = PaperRun("blob", "openbookqa", 0, shifted=("arc_easy",))
     rows = {"openbookqa": (100, 10), "arc_easy": (100, 5)}
     taken = seconds_of(shifted, Setup("model", Path("out"), typed={"train.steps": 7}), rows, COSTS["blob"])
@@ -231,15 +237,14 @@ def stubbed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alignment, "missing", lambda *_: [])
     monkeypatch.setattr(alignment, "reward_model", lambda *_: SimpleNamespace(held_out=None))
     monkeypatch.setattr(
-        alignment, "score_replies", lambda _, pairs: torch.tensor([float(len(reply)) for _, reply in pairs])
+        alignment,
+        "score_replies",
+        lambda _, pairs, **__: torch.tensor([float(len(reply)) for _, reply in pairs]),
     )
     monkeypatch.setattr(
         alignment,
-        "judge",
-        lambda _, texts, **__: (
-            SimpleNamespace(index=i, outcome=SimpleNamespace(passed=len(text) % 2 == 0))
-            for i, (_, text) in enumerate(texts)
-        ),
+        "judge_programs",
+        lambda _, programs, *__, **___: [{**row, "passed": len(row["reply"]) % 2 == 0} for row in programs],
     )
     monkeypatch.setattr(alignment, "taxed", lambda *_: {"arc": {"before": 50.0, "after": 48.0}})
 
@@ -270,6 +275,108 @@ def test_every_table(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     shifted = records(folder)["blob-openbookqa-seed0"]["shifted"]
     mean = sum(scores["metrics"]["2"]["acc"] for scores in shifted.values()) / 4
     assert float(cells(pages["out_of_distribution"], "BLoB")[0][-1]) == pytest.approx(mean, abs=0.006)
+
+
+ALIGNED = ("--table", "alignment", "--replies", "2", "--new-tokens", "3", "--steps", "2")
+
+
+def test_alignment_says_what_was_asked_and_compares_by_prompt(
+    run: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stubbed(monkeypatch)
+    folder = run("aligned", *ALIGNED, "--methods", "lora", "blob", "--judge", "own")
+    page = (folder / "alignment.md").read_text()
+    shown = [row for row in page.splitlines() if row.startswith("| BLoB | here")]
+    found = records(folder)
+    one, other = (found[f"{arm}-ultrafeedback-seed0"]["chat"]["one"] for arm in ("blob", "lora"))
+    difference = f"{sum(one) / 2 - sum(other) / 2:+.1f}".replace("-", "−").replace("+0.0", "0.0")
+    assert len(shown) == 2
+    assert "2 prompts of AlpacaEval and 2 problems of HumanEval, 2 replies to each" in page
+    assert shown[1].split("|")[3].split()[0] == difference
+    published, typed = page.split("Published: ")[1].split("**Not published, but typed**: ")
+    assert all(f"`{said}`" in typed for said in ("judge=own", "replies=2", "new_tokens=3", "train.steps=2"))
+    assert "task.max_length=2048" in published
+    assert "train.steps" not in published
+    assert "train.epochs" not in published
+
+
+def test_resumed_alignment_writes_no_reply_again(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    stubbed(monkeypatch)
+    asked = (*ALIGNED, "--methods", "lora")
+    whole = records(run("whole", *asked))
+
+    def broken(*_: Any) -> None:
+        raise DataError("no rows")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(alignment, "taxed", broken)
+        folder = run("broken", *asked)
+    assert "no rows" in (folder / "alignment.md").read_text()
+    files = sorted((folder / "runs").glob("*/replies/*.jsonl"))
+    assert [file.stem for file in files] == ["chat", "programs"]
+    kept = [file.read_text() for file in files]
+    with monkeypatch.context() as patch:
+        patch.setattr(file_of_replies, "_encoded", broken)
+        patch.setattr(
+            file_of_replies, "generate", lambda *_, **how: iter(()) if len(how["skip"]) == 4 else broken()
+        )
+        assert records(run("broken", *asked, "--resume")) == whole
+    assert [file.read_text() for file in files] == kept
+
+
+def test_alignment_names_what_it_lacks_before_it_trains(
+    data: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alignment, "check_isolation", lambda: None)
+    judge = shutil.copytree(model, tmp_path / "judge")
+    config = json.loads((judge / "config.json").read_text())
+
+    def said(**asked: Any) -> str:
+        return " ".join(alignment.missing(data, alignment.Replies(**{"taxed": ("arc_challenge",), **asked})))
+
+    assert "is a language model" in said(judge=str(judge))
+    (judge / "config.json").write_text(
+        json.dumps({**config, "architectures": ["Qwen2ForSequenceClassification"]})
+    )
+    assert said(judge=str(judge)) == ""
+    assert "--new-tokens" in said(judge=str(judge), new_tokens=2048)
+    assert "--test-rows" in said(judge=str(judge), rows=1)
+    assert "hellaswag" in said(judge=str(judge), taxed=("hellaswag",))
+    write_rows(tmp_path / "alpaca_eval" / "eval.jsonl", [{"instruction": "a", "output": "b " * 2050}])
+    for folder in ("humaneval", "arc_challenge"):
+        (tmp_path / folder).symlink_to(data / folder)
+    assert "row 1" in " ".join(
+        alignment.missing(tmp_path, alignment.Replies(str(judge), taxed=("arc_challenge",)))
+    )
+
+
+def test_a_plan_needs_no_more_than_a_model() -> None:
+    args = command.parser().parse_args(["--model", "m", "--dry-run"])
+    assert (args.out, args.data_dir) == (Path("runs/paper"), None)
+
+
+def test_the_plan_of_replies_counts_prompts_and_the_size_of_the_model() -> None:
+    setup = Setup("model", Path("out"), test_rows=10, replies=2, new_tokens=5, taxed=("winogrande",))
+    run, rows, cost = PaperRun("lora", "ultrafeedback", 0), {"ultrafeedback": (8, 7)}, COSTS["lora"]
+    run = replace(run, settings={**alignment.SETTINGS, "train.steps": 3, "train.epochs": None})
+    known = 3 * cost.step + (7 + 10) * cost.row + (10 + 10) * 2 * 5 * cost.token
+    assert seconds_of(run, setup, rows, cost) == pytest.approx(known)
+    small, large = (estimated(setup, weights)["lora"].token for weights in (10**8, 7 * 10**9))
+    assert small < large
+
+
+def test_replies_are_measured_with_their_own_settings(
+    model: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alignment, "missing", lambda *_: [])
+    setup = Setup(str(model), Path("out"), data, typed={"backbone.dtype": "float32", "predict.samples": [2]})
+    asked = [
+        PaperRun("lora", "winogrande_s", 0),
+        PaperRun("lora", "ultrafeedback", 0, "", alignment.SETTINGS),
+    ]
+    found = measured(asked, setup, COSTS, seconds=0.01)
+    assert found["lora", "ultrafeedback"].token != COSTS["lora"].token
+    assert found["lora", "winogrande_s"].token == COSTS["lora"].token
 
 
 @pytest.mark.slow
