@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from bara_pyro.cli.outlets import outlast_readers
-from bara_pyro.errors import BaraError, ConfigError
+from bara_pyro.cli.wrap import terminated_as_interrupted
+from bara_pyro.errors import BaraError, ConfigError, Stopped
 from bara_pyro.methods import METHODS
 from bara_pyro.runs.assignments import assigned
 from experiments.engine.launchers import LAUNCHERS
@@ -182,10 +183,16 @@ def overlaps(one: str, other: str) -> bool:
 
 
 def start(main: Callable[[], None]) -> None:
-    """Run an experiment; a mistake of the user's is one sentence on stderr and exit code 2."""
+    """Run an experiment; a mistake of the user's is one sentence on stderr and exit code 2.
+
+    SIGTERM and SIGHUP stop it like Ctrl-C, so that it can say what was saved.
+    """
     outlast_readers()
     try:
-        main()
+        with terminated_as_interrupted():
+            main()
+    except Stopped as stop:
+        sys.exit(stop.code)
     except BaraError as error:
         print(f"Error: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, ConfigError) else 1)

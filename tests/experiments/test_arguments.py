@@ -1,5 +1,8 @@
 """The command line of the experiments."""
 
+import os
+import signal
+
 import pytest
 
 from bara_pyro.errors import ConfigError, DataError
@@ -37,3 +40,20 @@ def test_a_mistake_is_one_sentence(error: Exception, code: int, capsys: pytest.C
         start(main)
     assert ended.value.code == code
     assert capsys.readouterr().err == f"Error: {error}\n"
+
+
+def test_a_terminated_experiment_says_what_it_keeps(capsys: pytest.CaptureFixture[str]) -> None:
+    def main() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        except KeyboardInterrupt:
+            print("kept")
+            raise
+
+    before = signal.signal(signal.SIGTERM, lambda *_: None)  # without it the tests would end here
+    try:
+        with pytest.raises(SystemExit) as ended:
+            start(main)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert (ended.value.code, capsys.readouterr().out) == (143, "kept\n")
