@@ -21,6 +21,7 @@ from bara_pyro.runs.split_half import (
     check_split_half,
     halves_of,
     rate_of,
+    rates_tried,
     split_half_steps,
     steps_wanted,
 )
@@ -153,8 +154,9 @@ def run(
             "calibration found the run underconfident. --no-may-double prevents this."
         )
     if config.train.find_lr:
-        found, *tried = (f"{rate_of(system, i):.2g}" for i in (best_rate(system, out), *range(len(RATES))))
-        say(f"Note: trained at a learning rate of {found}, chosen from {', '.join(tried)} (--lr sets one).")
+        found, tried = rate_of(system, best_rate(system, out)), rates_tried(system, out)
+        chosen = ", ".join(f"{rate:.2g}" for rate in tried)
+        say(f"Note: trained at a learning rate of {found:.2g}, chosen from {chosen} (--lr sets one).")
     report = evaluate_with_progress(system, out, label, wall_clock_train_s=train_seconds(out))
     check_kept(out)
     check_run(out)

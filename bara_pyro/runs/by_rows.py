@@ -7,8 +7,8 @@ from bara_pyro.methods import METHODS
 from bara_pyro.runs.config import RunConfig
 from bara_pyro.runs.sections import TrainConfig
 
-# Default length of training: passes over few rows and over MANY_ROWS or more; passes over replies; the fewest
-# and the most steps.
+# Default length of training: passes over few rows, and over MANY_ROWS or more (or with a search for the rate);
+# passes over replies; the fewest and the most steps.
 PASSES, MANY_ROWS, REPLY_PASSES = (10, 20), 640, 2
 FEWEST_STEPS, MOST_STEPS = 100, 6000
 # Split-half calibration needs at least so many rows, and so many held out: fewer say less about the
@@ -44,9 +44,10 @@ def for_rows(config: RunConfig, rows: int, held_out: int | None = None) -> RunCo
     if c.epochs is not None:
         steps = steps_of(c.epochs, rows, c.batch_size)
     elif c.steps is None:
-        steps = default_steps(rows, c.batch_size, replies=config.task.likelihood == "completion")
         if config.adapter.calibrated:
             c = _searching(c)
+        replies = config.task.likelihood == "completion"
+        steps = default_steps(rows, c.batch_size, replies=replies, searching=bool(c.find_lr))
     else:
         return config
     return config.model_copy(update={"train": c.model_copy(update={"steps": steps, "epochs": None})})
@@ -93,10 +94,9 @@ def split_half_note(config: RunConfig, rows: int, held_out: int) -> list[str]:
         return []
     learnt = "half" if rows - 2 * held_out in (0, 1) else str(rows - held_out)
     longer = "; if it is underconfident, training takes twice as many steps"
-    fits = "three fits" if config.train.find_lr else "a fit"
-    what = (
-        "choose the learning rate and set the temperature" if config.train.find_lr else "sets the temperature"
-    )
+    fits, what = "a fit", "sets the temperature"
+    if config.train.find_lr:
+        fits, what = "fits at different learning rates", "choose the rate and set the temperature"
     off = "--no-calibrated turns it off"
     if config.adapter.start is not None:
         off += ": do so if the adapter was trained on these rows, where the temperature stays near 1"
@@ -111,8 +111,14 @@ def steps_of(epochs: float, rows: int, batch_size: int) -> int:
     return max(1, ceil(epochs * rows / batch_size))
 
 
-def default_steps(rows: int, batch_size: int, *, replies: bool = False) -> int:
+def default_steps(rows: int, batch_size: int, *, replies: bool = False, searching: bool = False) -> int:
     """Return the default number of steps; record 6 of docs/decisions.md says why.
+
+    Args:
+        rows: number of training rows.
+        batch_size: rows of a step.
+        replies: whether replies are learnt, not answers.
+        searching: whether split-half calibration looks for the learning rate (`find_lr`).
 
     >>> default_steps(80, 4), default_steps(640, 4), default_steps(100_000, 4)
     (200, 3200, 6000)
@@ -120,5 +126,5 @@ def default_steps(rows: int, batch_size: int, *, replies: bool = False) -> int:
     if replies:
         return min(MOST_STEPS, steps_of(REPLY_PASSES, rows, batch_size))
     few, many = PASSES
-    passes = min(many, max(few, many * rows / MANY_ROWS))
+    passes = many if searching else min(many, max(few, many * rows / MANY_ROWS))
     return min(MOST_STEPS, max(FEWEST_STEPS, steps_of(passes, rows, batch_size)))

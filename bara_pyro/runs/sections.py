@@ -231,8 +231,8 @@ class AdapterConfig(SettingsSection):
     calibrated: bool | None = Field(
         None,
         description="split-half calibration: fit a temperature with a second training on half of the "
-        "training rows, scored on the other half; 50 % more training, 150 % with find_lr, no validation "
-        "rows; null: on for bara and bara-gate with 20 to 639 training rows",
+        "training rows, scored on the other half; 50 % more training, no validation rows (with find_lr see "
+        "there); null: on for bara and bara-gate with 20 to 639 training rows",
     )
     start: str | None = Field(
         None,
@@ -248,7 +248,7 @@ class TrainConfig(SettingsSection):
     steps: Annotated[int, Field(ge=0, le=MOST_STEPS)] | None = Field(
         None,
         description="optimiser steps; null: 10 to 20 passes over the training rows, at least 100 and at most "
-        "6,000 steps, which split-half calibration may double; for replies 2 passes",
+        "6,000 steps, which split-half calibration may double; 20 passes with find_lr; for replies 2 passes",
     )
     may_double: bool | None = Field(
         None,
@@ -258,10 +258,10 @@ class TrainConfig(SettingsSection):
     )
     find_lr: bool | None = Field(
         None,
-        description="find the learning rate by split-half calibration: train on half of the rows at 1, 3 and "
-        "5 times lr, and take a higher rate if it predicts the other half clearly better; 150 % more "
-        "training, any method; null: on with split-half calibration if none of lr, steps, epochs and "
-        "may_double is given and the method sets no lr",
+        description="find the learning rate by split-half calibration: train on half of the rows at 3 times "
+        "lr and at lr, take lr if it predicts the other half significantly better, then try 0.3 times lr "
+        "likewise; 100 to 150 % more training, any method; null: on with split-half calibration if none of "
+        "lr, steps, epochs and may_double is given and the method sets no lr",
     )
     epochs: PositiveFloat | None = Field(None, description="passes over the training rows, instead of steps")
     batch_size: Rows = Field(4, description="rows per optimiser step")

@@ -3,9 +3,9 @@
 A second fit is trained on half of the training rows, with as many passes over them as the run makes over all
 rows. Its predictions of the other half set the temperature. The run itself is then trained on all rows.
 
-With `train.find_lr` one such fit is made for each of `RATES`. In this order a rate replaces the one taken so
-far if it predicts the other half better by more than one standard error. The last one taken sets both the
-learning rate and the temperature.
+With `train.find_lr` such fits are made at each of `RATES`, from the highest down, until a lower rate does not
+predict the other half significantly better than the one before. The last one that did sets both the learning
+rate and the temperature.
 """
 
 import math
@@ -22,7 +22,13 @@ from bara_pyro.errors import DataError
 from bara_pyro.metrics import nll, posterior_predictive
 from bara_pyro.metrics.scores import nll_per_example
 from bara_pyro.posthoc.corrections import require_temperature
-from bara_pyro.posthoc.temperature import best_common_log_temperature, nll_at, predictive_at, too_unsure
+from bara_pyro.posthoc.temperature import (
+    CRITICAL,
+    best_common_log_temperature,
+    nll_at,
+    predictive_at,
+    too_unsure,
+)
 from bara_pyro.runs.by_rows import ASKED_ROWS, SPLIT_HALF_ROWS, calibrated
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.manifest import SPLIT_HALF_FILE
@@ -32,11 +38,7 @@ from bara_pyro.untrusted.files import read_json
 from bara_pyro.untrusted.schemas import SplitHalfFile
 
 DRAWS, SPREAD = 10, 0.5  # draws per prediction; prior standard deviation of ln T
-RATES = (
-    1.0,
-    3.0,
-    5.0,
-)  # learning rates that `find_lr` tries, as multiples of lr; docs/calibrated.md says why
+RATES = (3.0, 1.0, 0.3)  # rates that `find_lr` tries, as multiples of lr; docs/calibrated.md says why
 
 
 def split_half_steps(steps: int, learnt: int, rows: int) -> int:
@@ -78,13 +80,8 @@ def split_half_system(system: System, steps: int, rate: int = 0) -> tuple[System
     """
     split, c = system.split("train"), system.config
     learnt, held_out = halves_of(system)
-    steps_of_half, lr = split_half_steps(steps, len(learnt), len(split)), c.train.peak_lr
-    if c.train.find_lr:
-        # Under Adam a weight moves by at most about its rate per step. With fewer steps the fit would prefer
-        # rates that are too high for the run; so its own are higher by the ratio of the steps.
-        lr = rate_of(system, rate) * steps / steps_of_half
-    own = {"steps": steps_of_half, "lr": lr, "may_double": None, "find_lr": False}
-    train = c.train.model_copy(update=own)
+    own = {"steps": split_half_steps(steps, len(learnt), len(split)), "lr": rate_of(system, rate)}
+    train = c.train.model_copy(update={**own, "may_double": None, "find_lr": False})
     config = calibrated(c, False).model_copy(update={"train": train})
     half = assemble(config, system.backbone, system.task, len(learnt), system.model.rank_pattern)
     if c.adapter.start is not None:
@@ -120,12 +117,9 @@ def steps_wanted(system: System, out: Path) -> int:
     return 2 * steps if too_unsure(*_answers(stored), _groups(system, stored)) else steps
 
 
-def losses_of_rates(system: System, out: Path) -> list[float]:
-    """Return the losses (nats) of the first of `RATES`, as far as a stored calibration tried them.
-
-    The loss of a rate at which training diverged is infinite.
-    """
-    return [math.inf if tried["loss"] is None else tried["loss"] for tried in _tried(system, out)]
+def rates_tried(system: System, out: Path) -> list[float]:
+    """Return the learning rates that a stored calibration of this run has tried with `find_lr`."""
+    return [tried["lr"] for tried in _tried(system, out)]
 
 
 def _tried(system: System, out: Path) -> list[Json]:
@@ -154,9 +148,10 @@ def next_fit(system: System, out: Path) -> tuple[int, int] | None:
     Returns:
         The run's number of steps, and the index of the rate in `RATES`.
     """
-    steps, tried = steps_wanted(system, out), len(losses_of_rates(system, out))
+    steps, tried = steps_wanted(system, out), _tried(system, out)
     if system.config.train.find_lr:
-        return (steps, tried) if tried < len(RATES) else None
+        lower = not tried or tried[-1]["taken"] or tried[-1]["loss"] is None
+        return (steps, len(tried)) if lower and len(tried) < len(RATES) else None
     return None if calibrated_steps(system, out) == steps else (steps, 0)
 
 
@@ -226,11 +221,11 @@ def _losses(stored: Json) -> Tensor:
 def _replaces(losses: Tensor, system: System, there: Json) -> bool:
     """Whether a rate with these losses (nats, `n`) replaces the one whose predictions are stored."""
     kept = [tried for tried in there["tried"] if tried["taken"]][-1]
-    return kept["loss"] is None or clearly_lower(losses, _losses(there), _groups(system, there))
+    return kept["loss"] is None or significantly_lower(losses, _losses(there), _groups(system, there))
 
 
-def clearly_lower(losses: Tensor, others: Tensor, groups: Sequence[Sequence[int]]) -> bool:
-    """Return whether losses are on average more than one standard error below others of the same rows.
+def significantly_lower(losses: Tensor, others: Tensor, groups: Sequence[Sequence[int]]) -> bool:
+    """Return whether losses are lower on average than others of the same rows (one-sided test at 5 %).
 
     Args:
         losses: `n`.
@@ -239,7 +234,7 @@ def clearly_lower(losses: Tensor, others: Tensor, groups: Sequence[Sequence[int]
     """
     gains = others - losses
     deviations = torch.stack([(gains[list(group)] - gains.mean()).sum() for group in groups])
-    return float(gains.sum()) > float(deviations.square().sum().sqrt())
+    return float(gains.sum()) > CRITICAL * float(deviations.square().sum().sqrt())
 
 
 def best_temperature(draws: Tensor, labels: Tensor) -> float:

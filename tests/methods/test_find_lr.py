@@ -1,4 +1,4 @@
-"""`find_lr`: three fits on half of the rows, the rate of the best one for the run."""
+"""`find_lr`: fits on half of the rows at lower and lower rates, for the rate of the run."""
 
 import math
 from pathlib import Path
@@ -26,7 +26,7 @@ from bara_pyro.runs.train import train
 from bara_pyro.untrusted.files import read_json
 
 STEPS, HALF, LR = 6, 3, 0.01
-TRIED = [0.01, 0.03, 0.05]  # 1, 3 and 5 times LR
+TRIED = [0.03, 0.01, 0.003]  # 3, 1 and 0.3 times LR
 
 
 def config(folder: Path, **settings: object) -> RunConfig:
@@ -53,42 +53,48 @@ def right(monkeypatch: pytest.MonkeyPatch) -> tuple[list[float], list[float]]:
     return probabilities, rates
 
 
-def test_clearly_lower_is_a_paired_comparison_with_its_standard_error() -> None:
-    """SciPy's standard error has n - 1 where ours, for groups of one row, has n."""
+def test_significantly_lower_is_a_paired_comparison_with_its_standard_error() -> None:
+    """SciPy's standard error has n - 1 where ours, for groups of one row, has n; 1.645 is the 95 % quantile."""
     torch.manual_seed(0)
     losses, rows = torch.rand(30, dtype=torch.float64), [[row] for row in range(30)]
     noise = torch.randn(30, dtype=torch.float64)
     error = float(sem(noise.numpy(), ddof=0))
-    for errors, lower in ((0.9, False), (1.1, True), (-1.1, False)):
+    for errors, lower in ((1.6, False), (1.7, True), (-1.7, False)):
         gains = noise - noise.mean() + errors * error
-        assert split_half.clearly_lower(losses, losses + gains, rows) is lower
+        assert split_half.significantly_lower(losses, losses + gains, rows) is lower
 
 
 def test_rows_of_one_group_count_as_one() -> None:
     """Three copies of each row say no more than the row alone."""
-    gains = torch.tensor([1.0, -0.4, 0.9, -0.2, 0.6], dtype=torch.float64)  # 1.4 standard errors above 0
+    gains = torch.tensor([1.0, -0.1, 0.9, 0.0, 0.6], dtype=torch.float64)  # 2.4 standard errors above 0
     alone, copied = [[row] for row in range(5)], [[row, row + 5, row + 10] for row in range(5)]
     for shift, lower in ((0.0, True), (-0.2, False)):
         one, three = gains + shift, (gains + shift).repeat(3)
-        assert split_half.clearly_lower(-one, torch.zeros(5), alone) is lower
-        assert split_half.clearly_lower(-three, torch.zeros(15), copied) is lower
+        assert split_half.significantly_lower(-one, torch.zeros(5), alone) is lower
+        assert split_half.significantly_lower(-three, torch.zeros(15), copied) is lower
     # As independent rows the copies would be clear.
-    assert split_half.clearly_lower(-three, torch.zeros(15), [[row] for row in range(15)])
+    assert split_half.significantly_lower(-three, torch.zeros(15), [[row] for row in range(15)])
 
 
-@pytest.mark.parametrize("best", range(3))
-def test_the_run_takes_the_rate_of_the_best_fit(
-    tmp_path: Path, right: tuple[list[float], list[float]], best: int
+@pytest.mark.parametrize(
+    ("predicted", "best"),
+    [([0.9, 0.6], 0), ([0.6, 0.9, 0.8], 1), ([0.6, 0.8, 0.9], 2)],
+    ids=["the highest", "the second", "the lowest"],
+)
+def test_the_run_takes_the_lowest_rate_that_was_better_than_the_one_before(
+    tmp_path: Path, right: tuple[list[float], list[float]], predicted: list[float], best: int
 ) -> None:
+    """The search ends at the first rate that is no better."""
     probabilities, rates = right
-    probabilities[:] = [0.9 if i == best else 0.6 for i in range(3)]
+    probabilities[:] = predicted
+    fits = len(predicted)
     system, seen = build_system(config(tmp_path)), list[int]()
     train(system, tmp_path / "run", on_split_half=lambda step, _: seen.append(step))
-    assert seen == [1, 2, 3] * 3
-    # A fit makes half of the run's steps, at twice the rate that it stands for.
-    assert rates == pytest.approx([rate * STEPS / HALF for rate in TRIED])
+    assert seen == [1, 2, 3] * fits
+    assert rates == pytest.approx(TRIED[:fits])
+    assert split_half.rates_tried(system, tmp_path / "run") == pytest.approx(TRIED[:fits])
     stored = read_json(tmp_path / "run" / "rehearsal.json")
-    assert [tried["lr"] for tried in stored["tried"]] == pytest.approx(TRIED)
+    assert [tried["lr"] for tried in stored["tried"]] == pytest.approx(TRIED[:fits])
     assert [tried["loss"] for tried in stored["tried"]] == pytest.approx(
         [-math.log(p) for p in probabilities]
     )
@@ -133,7 +139,7 @@ def test_a_kill_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.mark.parametrize(("right_rows", "taken"), [(0.6, False), (0.8, True)])
-def test_a_higher_rate_must_be_clearly_better(
+def test_a_lower_rate_must_be_significantly_better(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, right_rows: float, taken: bool
 ) -> None:
     """The second fit is right on a share of the rows and wrong on the others."""
@@ -153,7 +159,7 @@ def test_a_higher_rate_must_be_clearly_better(
     train(build_system(config(tmp_path)), tmp_path / "run")
     stored = read_json(tmp_path / "run" / "rehearsal.json")["tried"]
     assert stored[1]["loss"] < stored[0]["loss"]
-    assert [tried["taken"] for tried in stored] == [True, taken, False]
+    assert [tried["taken"] for tried in stored] == ([True, True, False] if taken else [True, False])
     fitted = read_json(tmp_path / "run" / "fitted.json")
     assert fitted["calibrated_lr"] == pytest.approx(TRIED[int(taken)])
 
@@ -161,19 +167,23 @@ def test_a_higher_rate_must_be_clearly_better(
 def test_rates_of_another_version_are_tried_anew(
     tmp_path: Path, right: tuple[list[float], list[float]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right[0][:] = [0.9, 0.6, 0.6]
+    right[0][:] = [0.9, 0.6]
     system = build_system(config(tmp_path))
     train(system, tmp_path / "run")
     assert split_half.next_fit(system, tmp_path / "run") is None
-    monkeypatch.setattr(split_half, "RATES", (0.5, 1.6, 5.0))
+    monkeypatch.setattr(split_half, "RATES", (5.0, 1.6, 0.5))
     assert split_half.next_fit(system, tmp_path / "run") == (STEPS, 0)
 
 
-@pytest.mark.parametrize("diverging", [0, 2])
+@pytest.mark.parametrize(("diverging", "best"), [(0, 2), (1, 2), (2, 1)])
 def test_a_rate_that_diverges_is_not_taken(
-    tmp_path: Path, right: tuple[list[float], list[float]], monkeypatch: pytest.MonkeyPatch, diverging: int
+    tmp_path: Path,
+    right: tuple[list[float], list[float]],
+    monkeypatch: pytest.MonkeyPatch,
+    diverging: int,
+    best: int,
 ) -> None:
-    """Not even if its last predictions were the best."""
+    """Not even if its last predictions were the best. A lower rate is then tried."""
     right[0][:] = [0.99 if i == diverging else 0.6 + i / 10 for i in range(3)]
     fits = 0
 
@@ -190,13 +200,12 @@ def test_a_rate_that_diverges_is_not_taken(
     stored = read_json(tmp_path / "run" / "rehearsal.json")
     assert [tried["loss"] is None for tried in stored["tried"]] == [i == diverging for i in range(3)]
     fitted = read_json(tmp_path / "run" / "fitted.json")
-    best = 2 if diverging == 0 else 1
     assert fitted["calibrated_lr"] == pytest.approx(TRIED[best])
     assert fitted["calibrated_nll_1"] == pytest.approx(-math.log(right[0][best]))
 
 
 def test_rows_that_changed_are_tried_anew(tmp_path: Path, right: tuple[list[float], list[float]]) -> None:
-    right[0][:] = [0.9, 0.6, 0.6]
+    right[0][:] = [0.9, 0.6]
 
     def stop(step: int, _: dict[str, float]) -> None:
         raise Interrupted
@@ -205,7 +214,7 @@ def test_rows_that_changed_are_tried_anew(tmp_path: Path, right: tuple[list[floa
         train(build_system(config(tmp_path)), tmp_path / "run", on_step=stop)
     write_rows(tmp_path / "rows.jsonl", [row | {"id": f"new {row['id']}"} for row in questions()])
     system = build_system(config(tmp_path))
-    assert split_half.losses_of_rates(system, tmp_path / "run") == []
+    assert split_half.rates_tried(system, tmp_path / "run") == []
     assert split_half.next_fit(system, tmp_path / "run") == (STEPS, 0)
 
 
