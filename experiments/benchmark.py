@@ -12,7 +12,6 @@ ARC-Easy. The plan, experiments/studies/benchmark/plan.md, was fixed before the 
 """
 
 import json
-import re
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -45,13 +44,13 @@ from experiments.grid import (
     TEXTS,
     UPPER,
     RunDraws,
-    balanced,
     chosen_of,
     drawn_rows,
     file_settings,
     grid,
     keep,
     score,
+    tagged_packages,
     trained,
     write_parts,
 )
@@ -94,16 +93,8 @@ def pair_settings() -> dict[str, dict[str, Any]]:
 
 def write_rows(args: Namespace) -> None:
     """Write the rows of the real tasks: 300 for the test, the others to draw from."""
-    described: defaultdict[str, set[str]] = defaultdict(set)
-    for entry in args.packages.read_text().split("\n\n"):
-        text = re.search(r"^Description: (.*)", entry, re.MULTILINE)
-        described[text[1] if text else ""] |= {*re.findall(r"\b(?:use|interface)::[\w-]+", entry)}
     for task, tags in TAGS.items():
-        own = {text: [tag for tag in tags if f"{task}::{tag}" in known] for text, known in described.items()}
-        rows = [
-            {"text": text, "label": one[0]} for text, one in sorted(own.items()) if text and len(one) == 1
-        ]
-        write(task, balanced(rows, tags))
+        write(task, tagged_packages(args.packages, task, tags))
     lines = [json.loads(line) for line in args.arc_easy.read_text().splitlines()]
     write("arc_easy", [line for line in lines if line["choices"]["label"] == [*"ABCD"]])
 

@@ -5,7 +5,9 @@ A score is a line of a file, written as it comes: what is stored is not run agai
 
 import json
 import random
+import re
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, inf, isfinite
@@ -45,6 +47,17 @@ def balanced(rows: list[Row], labels: Iterable[str]) -> list[Row]:
     of_label = [[row for row in rows if row["label"] == label] for label in labels]
     least = min(map(len, of_label))
     return [row for some in of_label for row in some[:least]]
+
+
+def tagged_packages(packages: Path, facet: str, tags: Sequence[str]) -> list[Row]:
+    """Return the descriptions in Debian's index that have exactly one of the tags of a facet, as many of each."""
+    tags_of: defaultdict[str, set[str]] = defaultdict(set)
+    for entry in packages.read_text().split("\n\n"):
+        text = re.search(r"^Description: (.*)", entry, re.MULTILINE)
+        tags_of[text[1] if text else ""] |= {*re.findall(rf"\b{facet}::([\w-]+)", entry)}
+    own = {text: [tag for tag in tags if tag in known] for text, known in tags_of.items()}
+    rows = [{"text": text, "label": one[0]} for text, one in sorted(own.items()) if text and len(one) == 1]
+    return balanced(rows, tags)
 
 
 def write_parts(folder: Path, name: str, rows: list[Row], cut: int) -> None:
