@@ -12,6 +12,7 @@ ARC-Easy. The plan, experiments/studies/benchmark/plan.md, was fixed before the 
 """
 
 import json
+import re
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

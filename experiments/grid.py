@@ -50,7 +50,7 @@ def balanced(rows: list[Row], labels: Iterable[str]) -> list[Row]:
 
 
 def tagged_packages(packages: Path, facet: str, tags: Sequence[str]) -> list[Row]:
-    """Return the descriptions in Debian's index that have exactly one of the tags of a facet, as many of each."""
+    """Return the descriptions in Debian's index with exactly one of these tags of a facet, as many each."""
     tags_of: defaultdict[str, set[str]] = defaultdict(set)
     for entry in packages.read_text().split("\n\n"):
         text = re.search(r"^Description: (.*)", entry, re.MULTILINE)

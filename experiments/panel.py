@@ -1,16 +1,15 @@
 """How much does it cost not to tune? Defaults against a tuned grid, on pairs of a language model and a task.
 
-    bara microworld build --world 301 --seed 301 --out runs/worlds/301
+    bara microworld build --world 501 --seed 501 --out runs/worlds/501
     bara backbone get smollm2 --out runs/smollm2
-    python -m experiments.panel rows --packages Packages --hellaswag validation.jsonl
+    python -m experiments.panel rows --packages Packages
     python -m experiments.panel run --llama FOLDER     # hours; goes on where it was stopped
     python -m experiments.panel table
 
-`Packages` is Debian's index of packages (bookworm, main, amd64): the task is to name a package's section from
-its description. The plan, docs/results/panel.md, was fixed before the first run.
+`Packages` is Debian's index of packages (bookworm, main, amd64): the task is to name a package's tag from its
+description. The plan, experiments/studies/panel/plan.md, was fixed before the first run.
 """
 
-import json
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections import defaultdict
 from collections.abc import Mapping
@@ -23,6 +22,7 @@ from matplotlib.lines import Line2D
 from numpy import quantile
 
 from bara_pyro.report.style import INK, PALETTE, legend_of, new_figure
+from bara_pyro.runs.by_rows import default_steps
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.system import build_system
 from bara_pyro.untrusted.files import read_jsonl
@@ -34,49 +34,44 @@ from experiments.grid import (
     RATES,
     TEXTS,
     UPPER,
-    balanced,
     chosen_of,
     drawn_rows,
     file_settings,
     grid,
     keep,
     score,
+    tagged_packages,
     write_parts,
 )
 
-SCORES = Path(__file__).parent / "results" / "panel.jsonl"
+SCORES = Path(__file__).parent / "results" / "second_panel.jsonl"
 ROWS, RUN = Path("runs/panel/rows"), Path("runs/panel/run")
 METHODS = ("bara-gate", "lora")
-ONE_LENGTH = ("SmolLM2, hellaswag, 80, texts",)  # a step takes two seconds
 VALIDATION = 80
-SECTIONS = {
-    "two": "graphics sound",
-    "four": "electronics games mail science",
-    "twenty": "admin database editors electronics fonts games graphics hamradio httpd kernel "
-    "mail math net news ruby science shells sound video web",
+TAGS = {
+    "field": ("mathematics", "finance"),
+    "role": ("program", "documentation", "app-data", "plugin"),
+    "works-with": ("text", "audio", "mail", "db", "file"),
+    "implemented-in": ("c", "perl", "python", "java", "lisp"),
+    "suite": ("gnu", "debian", "kde", "emacs", "openstack", "gnome"),
 }
-MICRO = {"backbone.name": "runs/worlds/301", "task.world": 301, "task.seed": 301}
+MICRO = {"backbone.name": "runs/worlds/501", "task.world": 501, "task.seed": 501}
 LLAMA = {"backbone.name": "llama"}
 # Name of a pair -> its number of training rows and its settings.
 PAIRS: dict[str, tuple[int, dict[str, Any]]] = {
-    "microworld, wgs, 40": (40, {**MICRO, "task.name": "micro-wgs"}),
-    "microworld, arce, 40": (40, {**MICRO, "task.name": "micro-arce"}),
-    "microworld, obqa, 80": (80, {**MICRO, "task.name": "micro-obqa"}),
-    "microworld, arcc, 160": (160, {**MICRO, "task.name": "micro-arcc"}),
-    "microworld, boolq, 160": (160, {**MICRO, "task.name": "micro-boolq"}),
-    "microworld, wgs, 320": (320, {**MICRO, "task.name": "micro-wgs"}),
-    "Llama, two sections, 40": (40, {**LLAMA, "task.name": "two"}),
-    "Llama, four sections, 160": (160, {**LLAMA, "task.name": "four"}),
-    "Llama, four sections, 320": (320, {**LLAMA, "task.name": "four"}),
-    "SmolLM2, four sections, 40": (40, {**UPPER, "task.name": "four"}),
-    "SmolLM2, two sections, 80, texts": (80, {**UPPER, **TEXTS, "task.name": "two"}),
-    "SmolLM2, twenty sections, 160": (160, {**UPPER, "task.name": "twenty"}),
-    "SmolLM2, hellaswag, 80, texts": (80, {**UPPER, **TEXTS, "task.name": "hellaswag"}),
+    "microworld, arce, 80": (80, {**MICRO, "task.name": "micro-arce"}),
+    "microworld, obqa, 160": (160, {**MICRO, "task.name": "micro-obqa"}),
+    "microworld, wgs, 160": (160, {**MICRO, "task.name": "micro-wgs"}),
+    "Llama, field, 60": (60, {**LLAMA, "task.name": "field"}),
+    "Llama, works-with, 160": (160, {**LLAMA, "task.name": "works-with"}),
+    "Llama, implemented-in, 320": (320, {**LLAMA, "task.name": "implemented-in"}),
+    "SmolLM2, role, 40, texts": (40, {**UPPER, **TEXTS, "task.name": "role"}),
+    "SmolLM2, works-with, 80": (80, {**UPPER, "task.name": "works-with"}),
+    "SmolLM2, suite, 120": (120, {**UPPER, "task.name": "suite"}),
 }
-# What is compared with the grid: the default of BaRA, for LoRA too; the one before; what PEFT's examples use.
+# What is compared with the grid: the default of BaRA, for LoRA too, and what PEFT's examples use.
 ARMS: dict[str, dict[str, Any]] = {
     "default": HELP,
-    "at 1e-3": {**HELP, "train.lr": 1e-3},
     "PEFT's": {"adapter.calibrated": False, "train.lr": 2e-4, "train.epochs": 3},
 }
 
@@ -88,7 +83,6 @@ def main() -> None:
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["rows", "run", "table"])
     parser.add_argument("--packages", type=Path, help="Debian's index of packages, unpacked")
-    parser.add_argument("--hellaswag", type=Path, help="rows of HellaSwag's validation split, JSON Lines")
     parser.add_argument("--llama", type=Path, help="folder of tinystories-llama-260k")
     parser.add_argument("--figure", type=Path, help="file for a figure of the table, .svg")
     parser.add_argument("--pairs", nargs="+", choices=PAIRS, default=list(PAIRS))
@@ -97,22 +91,10 @@ def main() -> None:
 
 
 def write_rows(args: Namespace) -> None:
-    """Write the rows of the real tasks: 500 for training and validation, the rest for testing."""
-    described = defaultdict(list)
-    for entry in args.packages.read_text().split("\n\n"):
-        fields = dict(line.split(": ", 1) for line in entry.splitlines() if ": " in line and line[0] != " ")
-        described[fields.get("Section")].append(fields.get("Description", ""))
-    for name, named in SECTIONS.items():
-        sections = named.split()
-        texts = {text: section for section in sections for text in sorted(set(described[section]))}
-        write(name, balanced([{"text": text, "label": section} for text, section in texts.items()], sections))
-    lines = [json.loads(line) for line in args.hellaswag.read_text().splitlines()]
-    write("hellaswag", [{"text": r["ctx"], "choices": r["endings"], "label": int(r["label"])} for r in lines])
-
-
-def write(name: str, rows: list[dict[str, Any]]) -> None:
-    """Write shuffled rows: those of training and validation, and those of the test."""
-    write_parts(ROWS, name, rows, min(500, len(rows) * 3 // 5))
+    """Write the rows of the real tasks: at most 500 for training and validation, the next for testing."""
+    for facet, tags in TAGS.items():
+        rows = tagged_packages(args.packages, facet, tags)
+        write_parts(ROWS, facet, rows, min(500, len(rows) * 3 // 5))
 
 
 def settings(pair: str, args: Namespace) -> dict[str, Any]:
@@ -131,7 +113,7 @@ def run(args: Namespace) -> None:
     for pair in args.pairs:
         base = settings(pair, args)
         first = build_system(load_config(overrides=base))
-        tried = grid(first.config.train.total_steps, lengths(pair))
+        tried = grid(default_steps(PAIRS[pair][0], first.config.train.batch_size))
         for method in METHODS:
             for arm, own in {**ARMS, **tried}.items():
                 if (pair, method, arm) in done:
@@ -142,20 +124,15 @@ def run(args: Namespace) -> None:
                 keep(SCORES, {"pair": pair, "method": method, "arm": arm}, scores)
 
 
-def lengths(pair: str) -> tuple[float, ...]:
-    """Return the lengths of a pair's grid."""
-    return (1,) if pair in ONE_LENGTH else LENGTHS
-
-
 def table(args: Namespace) -> None:
     """Print the NLL of the tuned and of the best setting, and each arm's minus the tuned one's, in nats."""
     scores: defaultdict[tuple[str, str], dict[str, dict[str, Any]]] = defaultdict(dict)
     for row in read_jsonl(SCORES):
         scores[row["pair"], row["method"]][row["arm"]] = row
     regrets: defaultdict[str, dict[str, float]] = defaultdict(dict)
-    print(f"| pair | method | tuned | best | {' | '.join(ARMS)} |\n|---|---|---:|---:|---:|---:|---:|")
+    print(f"| pair | method | tuned | best | {' | '.join(ARMS)} |\n|---|---|---:|---:|{'---:|' * len(ARMS)}")
     for (pair, method), arms in scores.items():
-        if len(arms) < len(ARMS) + len(RATES) * len(lengths(pair)):
+        if len(arms) < len(ARMS) + len(RATES) * len(LENGTHS):
             continue
         tried = [row for arm, row in arms.items() if arm not in ARMS]
         tuned = chosen_of(tried)["nll"]
