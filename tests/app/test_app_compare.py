@@ -87,7 +87,7 @@ def test_a_new_metric_appears_wherever_there_are_scores(
     assert published["surprise"] == pytest.approx(published["NLL"])
     assert bara("inspect", run, "--out", tmp_path / "page").code == 0
     inspection = json.loads((tmp_path / "page" / "inspection.json").read_text())
-    assert inspection["scores"]["evaluated"][-1]["added"] == {"surprise": pytest.approx(metrics["3"]["nll"])}
+    assert inspection["scores"]["evaluated"][-1]["added"]["surprise"] == pytest.approx(metrics["3"]["nll"])
     tables = (tmp_path / "page" / "index.html").read_text().split("<table")
     assert [f">{nll}</td>" in one for one in tables if "surprise (nats)" in one] == [True]
 

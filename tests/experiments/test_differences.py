@@ -11,6 +11,7 @@ from study_cases import invent, rows_of
 
 from bara_pyro.errors import DataError
 from bara_pyro.metrics import accuracy, brier, ece, holm, nll, paired_bootstrap
+from bara_pyro.metrics.base import METRICS
 from experiments.engine.differences import (
     AVERAGE,
     Comparisons,
@@ -18,6 +19,7 @@ from experiments.engine.differences import (
     compare,
     compare_study,
     compared_again,
+    metrics_of,
     write_comparisons,
 )
 from experiments.engine.results import load_study, read_results
@@ -101,18 +103,19 @@ def test_the_primary_contrast_stands_for_itself_and_all_others_are_corrected() -
     # Each arm is the other's reference, too: the same questions, which count once, and have one answer.
     back = [e for e in entries if (e["arm"], e["reference"]) == ("lora", "blob")]
     mirrored = {e["task"]: e for e in entries if (e["arm"], e["reference"]) == ("blob", "lora")}
+    metrics = metrics_of(entry)
     for e in back:
-        for m in SCORES:
+        for m in metrics:
             assert e[m]["p_holm"] == mirrored[e["task"]][m]["p_holm"]
             assert {e[m]["verdict"], mirrored[e["task"]][m]["verdict"]} in ({"unclear"}, {"better", "worse"})
-    others = [e[m] for e in entries if e not in back for m in SCORES if e[m] is not entry["nll"]]
-    assert len(others) == 4 * (len(entries) - len(back)) - 1
+    others = [e[m] for e in entries if e not in back for m in metrics if e[m] is not entry["nll"]]
+    assert len(others) == len(metrics) * (len(entries) - len(back)) - 1
     assert [o["p_holm"] for o in others] == pytest.approx(holm([o["p"] for o in others]), rel=1e-3)
     for e in entries:
-        for m in SCORES:
+        for m in metrics:
             found = e[m]
             decisive = found["p"] if found["p_holm"] is None else found["p_holm"]
-            better = (found["difference"] > 0) == (m == "acc")
+            better = (found["difference"] > 0) == (METRICS[m].best == "max")
             assert found["verdict"] == ("unclear" if decisive >= 0.05 else "better" if better else "worse")
             assert (found["low"] <= 0 <= found["high"]) == (found["p"] >= 0.05)
     assert primary_of(compare(rows_of(TASKS), ["lora"])) == []
