@@ -31,6 +31,7 @@ from bara_pyro.errors import DataError
 from bara_pyro.metrics import aurc, decompose, ood_auroc, prediction_sets
 from bara_pyro.posthoc.temperature import predictive_at
 from bara_pyro.report.style import GREY, INK, new_figure
+from bara_pyro.runs.by_rows import default_steps
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.system import System, build_system
@@ -73,7 +74,13 @@ REAL: dict[str, tuple[int, dict[str, Any]]] = {
 WORLDS, ROWS_SEEDS = (401, 402, 403, 404, 405, 406), (1, 2, 3)
 GATE, HELPED, TUNED, ENSEMBLE = "gate form, default", "LoRA, same help", "LoRA, tuned", "three LoRAs, tuned"
 ARMS = (GATE, HELPED, TUNED, ENSEMBLE)
-DEFAULTS = {GATE: {"method": "bara-gate", **HELP}, HELPED: {"method": "lora", **HELP}}
+# The default was changed after the planned runs. These arms, which were not planned, have the new one.
+LATER, LATER_HELPED = "gate form, from 3e-3", "LoRA, from 3e-3"
+DEFAULTS = {
+    arm: {"method": method, **HELP}
+    for method, arms in {"bara-gate": (GATE, LATER), "lora": (HELPED, LATER_HELPED)}.items()
+    for arm in arms
+}
 MEMBERS = (1, 2, 3)
 SHIFTED, SHIFTS = "micro-obqa", ("micro-near", "micro-far")
 MEASURES = ("nll", "acc", "ece", "aurc", "set size")
@@ -116,13 +123,13 @@ def run_pair(pair: str) -> None:
     done = {row["arm"] for row in read_jsonl(SCORES) if row["pair"] == pair}
     base = {**pair_settings()[pair], "seed": 1}
     first = build_system(load_config(overrides=base))
-    tried = grid(first.config.train.total_steps)
+    tried = grid(default_steps(first.model.num_data, first.config.train.batch_size))
 
     def system(settings: dict[str, Any]) -> System:
         return build_system(load_config(overrides={**base, **settings}), first.backbone, first.task)
 
     for arm, settings in DEFAULTS.items():
-        if arm not in done:
+        if arm not in done and (pair.startswith("rows") or arm in ARMS):
             keep(SCORES, {"pair": pair, "arm": arm}, of_test([trained(system(settings), RUN)], tuned=False))
     for arm, settings in tried.items() if searched(pair) == pair else ():
         if arm not in done:
@@ -201,7 +208,9 @@ def table(args: Namespace) -> None:
             compared = shown[title] = with_worst({pair: scores[pair] for pair in pairs})
             print(f"\n{title}: {len(pairs)} pairs\n\n| arm | {' | '.join(MEASURES)} |")
             print(f"|---|{'---:|' * len(MEASURES)}")
-            print_means(compared)
+            print_means(compared, GATE, ARMS)
+            if all(LATER in arms for arms in compared.values()):
+                print_means(compared, LATER, (LATER, LATER_HELPED, TUNED, ENSEMBLE))
     for arm, shift in product((GATE, TUNED), SHIFTS):
         named = [some for arms in scores.values() if (some := arms.get(f"{arm}, distance-aware"))]
         found = [one.get(shift, 50.0) for one in named]  # of a run that diverged: no better than chance
@@ -226,24 +235,26 @@ def with_worst(scores: Mapping[str, Mapping[str, dict[str, Any]]]) -> dict[str, 
     return filled
 
 
-def print_means(scores: Mapping[str, Mapping[str, Mapping[str, float]]]) -> None:
-    """Print rows of the arms' means over pairs, and the gate form's differences with 95 % intervals."""
-    for arm in ARMS:
+def print_means(
+    scores: Mapping[str, Mapping[str, Mapping[str, float]]], gate: str, arms_shown: Sequence[str]
+) -> None:
+    """Print rows of the arms' means over pairs, and one arm's differences from the others, with intervals."""
+    for arm in arms_shown:
         cells = [f"{mean(arms[arm][name] for arms in scores.values()):.3f}" for name in MEASURES]
         print(f"| {arm} | {' | '.join(cells)} |")
-    for reference, name in product(ARMS[1:], MEASURES):
-        middle, half = student_interval(differences(scores, reference, name))
+    for reference, name in product(arms_shown[1:], MEASURES):
+        middle, half = student_interval(differences(scores, reference, name, gate))
         interval = f"{middle:+.3f} [{middle - half:+.3f}, {middle + half:+.3f}]"
-        print(f"{GATE} minus {reference}, {name}: {interval}")
+        print(f"{gate} minus {reference}, {name}: {interval}")
 
 
 def differences(
-    scores: Mapping[str, Mapping[str, Mapping[str, float]]], reference: str, name: str
+    scores: Mapping[str, Mapping[str, Mapping[str, float]]], reference: str, name: str, arm: str = GATE
 ) -> list[float]:
-    """Return the gate form's mean score minus that of another arm, for each world or draw of rows."""
+    """Return an arm's mean score minus that of a reference, for each world or draw of rows."""
     by_group: defaultdict[int, list[float]] = defaultdict(list)
     for pair, arms in scores.items():
-        by_group[group(pair)].append(arms[GATE][name] - arms[reference][name])
+        by_group[group(pair)].append(arms[arm][name] - arms[reference][name])
     return [mean(some) for some in by_group.values()]
 
 
