@@ -24,6 +24,7 @@ from bara_pyro.runs.split_half import (
     rates_tried,
     split_half_steps,
     steps_wanted,
+    turns,
 )
 from bara_pyro.runs.steps import check_shares, train_seconds
 from bara_pyro.runs.system import System, build_system
@@ -97,7 +98,7 @@ class Stages:
 
     Args:
         before: steps of a fit of the calibration, 0 without one.
-        steps: number of steps of the run; they double if a fit follows that was not planned.
+        steps: number of steps of the run; they double with those of a fit.
         advance: moves the bar.
         fits: number of fits that are planned.
     """
@@ -108,13 +109,12 @@ class Stages:
         self._fits = fits
 
     def split_half(self, step: int, parts: dict[str, float]) -> None:
-        """Show a step of split-half calibration, of which a longer one follows if it was underconfident."""
+        """Show a step of split-half calibration; after an underconfident fit there are more than planned."""
         if step <= self._last:
-            self._before += self._here
-            if self._fits > 1:
-                self._fits -= 1
-            else:
-                self._here, self.steps = 2 * self._here, 2 * self.steps
+            self._before += self._last
+            self._fits = max(1, self._fits - 1)
+        if step > self._here:
+            self._here, self.steps, self._fits = 2 * self._here, 2 * self.steps, self._fits + 1
         self._last = step
         self._show(self._before + step, f"calibration, nll {parts['nll']:.3f}")
 
@@ -142,7 +142,7 @@ def run(
     if config.adapter.calibrated:
         learnt, scored = map(len, halves_of(system))
         before = split_half_steps(steps, learnt, learnt + scored)
-    fits = len(RATES) if config.train.find_lr else 1
+    fits = (len(RATES) if config.train.find_lr else 1) + (before > 0 and turns(system))
     with progress(f"train {label}", fits * before + steps) as advance:
         stages = Stages(before, steps, advance, fits)
         fit(system, out, resume=resume, on_split_half=stages.split_half, on_step=stages.run)

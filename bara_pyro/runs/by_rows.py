@@ -7,7 +7,7 @@ from bara_pyro.methods import METHODS
 from bara_pyro.runs.config import RunConfig
 from bara_pyro.runs.sections import TrainConfig
 
-# Default length of training: passes over few rows, and over MANY_ROWS or more (or with a search for the rate);
+# Default length of training: passes over few rows, and over MANY_ROWS or more or with a search for the rate;
 # passes over replies; the fewest and the most steps.
 PASSES, MANY_ROWS, REPLY_PASSES = (10, 20), 640, 2
 FEWEST_STEPS, MOST_STEPS = 100, 6000
@@ -94,14 +94,12 @@ def split_half_note(config: RunConfig, rows: int, held_out: int) -> list[str]:
         return []
     learnt = "half" if rows - 2 * held_out in (0, 1) else str(rows - held_out)
     longer = "; if it is underconfident, training takes twice as many steps"
-    fits, what = "a fit", "sets the temperature"
-    if config.train.find_lr:
-        fits, what = "fits at different learning rates", "choose the rate and set the temperature"
+    what = f"{'choose the learning rate and ' if config.train.find_lr else ''}set the temperature"
     off = "--no-calibrated turns it off"
     if config.adapter.start is not None:
         off += ": do so if the adapter was trained on these rows, where the temperature stays near 1"
     return [
-        f"split-half calibration comes first: {fits} on {learnt} of the {rows} training rows "
+        f"split-half calibration comes first: fits on {learnt} of the {rows} training rows "
         f"{what}{longer if config.train.may_double else ''} ({off})"
     ]
 

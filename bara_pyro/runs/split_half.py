@@ -1,16 +1,18 @@
 """Split-half calibration: a temperature without validation rows.
 
-A second fit is trained on half of the training rows, with as many passes over them as the run makes over all
-rows. Its predictions of the other half set the temperature. The run itself is then trained on all rows.
+A fit is trained on half of the training rows, with as many passes over them as the run makes over all rows,
+and predicts the other half. With the halves turned around, another one predicts the first. These predictions
+of all training rows set the temperature. The run itself is then trained on all rows.
 
-With `train.find_lr` such fits are made at each of `RATES`, from the highest down, until a lower rate does not
-predict the other half significantly better than the one before. The last one that did sets both the learning
-rate and the temperature.
+With `train.find_lr` the first half is fitted at each of `RATES`, from the highest down, until a lower rate
+does not predict the other half significantly better than the one before. The last one that did is the run's
+learning rate, and that of the turned fit.
 """
 
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,14 +43,35 @@ DRAWS, SPREAD = 10, 0.5  # draws per prediction; prior standard deviation of ln 
 RATES = (3.0, 1.0, 0.3)  # rates that `find_lr` tries, as multiples of lr; docs/calibrated.md says why
 
 
+class HalfFit(NamedTuple):
+    """A fit of split-half calibration.
+
+    Attributes:
+        steps: steps of the run; the fit has as many passes over its rows as the run over all.
+        rate: with `find_lr`, the index in `RATES` of the run's learning rate that the fit tries.
+        turned: 1 if it learns the rows that the others are scored on, and is scored on theirs; else 0.
+    """
+
+    steps: int
+    rate: int = 0
+    turned: int = 0
+
+
 def split_half_steps(steps: int, learnt: int, rows: int) -> int:
     """Return the steps of the second fit, so that it sees each of its rows as often as the run does."""
     return math.ceil(steps * learnt / rows)
 
 
-def halves_of(system: System) -> tuple[list[int], list[int]]:
-    """Return the indices of the training rows that the second fit learns, and of those it is scored on."""
-    return split_halves(system.task, system.split("train"), system.config.seed)
+def halves_of(system: System, turned: int = 0) -> tuple[list[int], list[int]]:
+    """Return the indices of the training rows that a fit learns, and of those it is scored on."""
+    learnt, held_out = split_halves(system.task, system.split("train"), system.config.seed)
+    return (held_out, learnt) if turned else (learnt, held_out)
+
+
+def turns(system: System) -> bool:
+    """Return whether the halves are turned around: not if related rows leave one below half of the other."""
+    learnt, held_out = halves_of(system)
+    return 2 * len(held_out) >= len(learnt)
 
 
 def check_split_half(system: System) -> None:
@@ -70,17 +93,11 @@ def check_split_half(system: System) -> None:
         )
 
 
-def split_half_system(system: System, steps: int, rate: int = 0) -> tuple[System, EncodedSplit]:
-    """Return an untrained system for half of the rows, and the other half.
-
-    Args:
-        system: the run's own system.
-        steps: steps of the run; the second fit has as many passes over its rows as the run over all.
-        rate: with `find_lr`, the index in `RATES` of the run's learning rate that the fit tries.
-    """
+def split_half_system(system: System, fit: HalfFit) -> tuple[System, EncodedSplit]:
+    """Return an untrained system for the rows that a fit learns, and the rows that it is scored on."""
     split, c = system.split("train"), system.config
-    learnt, held_out = halves_of(system)
-    own = {"steps": split_half_steps(steps, len(learnt), len(split)), "lr": rate_of(system, rate)}
+    learnt, held_out = halves_of(system, fit.turned)
+    own = {"steps": split_half_steps(fit.steps, len(learnt), len(split)), "lr": rate_of(system, fit.rate)}
     train = c.train.model_copy(update={**own, "may_double": None, "find_lr": False})
     config = calibrated(c, False).model_copy(update={"train": train})
     half = assemble(config, system.backbone, system.task, len(learnt), system.model.rank_pattern)
@@ -114,7 +131,7 @@ def steps_wanted(system: System, out: Path) -> int:
     if steps != c.total_steps or not c.may_double:
         return steps or c.total_steps
     stored = read_json(out / SPLIT_HALF_FILE, SplitHalfFile)
-    return 2 * steps if too_unsure(*_answers(stored), _groups(system, stored)) else steps
+    return 2 * steps if too_unsure(*_answers(stored["rows"]), _groups(system, stored)) else steps
 
 
 def rates_tried(system: System, out: Path) -> list[float]:
@@ -142,17 +159,19 @@ def best_rate(system: System, out: Path) -> int:
     return max((rate for rate, tried in enumerate(_tried(system, out)) if tried["taken"]), default=0)
 
 
-def next_fit(system: System, out: Path) -> tuple[int, int] | None:
-    """Return the next fit that calibration needs, or None if it is complete.
-
-    Returns:
-        The run's number of steps, and the index of the rate in `RATES`.
-    """
-    steps, tried = steps_wanted(system, out), _tried(system, out)
+def next_fit(system: System, out: Path) -> HalfFit | None:
+    """Return the next fit that calibration needs, or None if it is complete."""
+    steps = steps_wanted(system, out)
     if system.config.train.find_lr:
+        tried = _tried(system, out)
         lower = not tried or tried[-1]["taken"] or tried[-1]["loss"] is None
-        return (steps, len(tried)) if lower and len(tried) < len(RATES) else None
-    return None if calibrated_steps(system, out) == steps else (steps, 0)
+        if lower and len(tried) < len(RATES):
+            return HalfFit(steps, len(tried))
+    elif calibrated_steps(system, out) != steps:
+        return HalfFit(steps)
+    if turns(system) and not read_json(out / SPLIT_HALF_FILE, SplitHalfFile).get("turned"):
+        return HalfFit(steps, best_rate(system, out), turned=1)
+    return None
 
 
 def _groups(system: System, stored: Json) -> list[list[int]]:
@@ -161,15 +180,15 @@ def _groups(system: System, stored: Json) -> list[list[int]]:
     return places_by_group(together([known[row["id"]] for row in stored["rows"]], passages=True))
 
 
-def _answers(stored: Json) -> tuple[Tensor, Tensor]:
-    """Return the stored log-probabilities, `S x n x C`, and the labels, `n`."""
+def _answers(rows: Sequence[Json]) -> tuple[Tensor, Tensor]:
+    """Return the log-probabilities of stored rows, `S x n x C`, and the labels, `n`."""
     # JSON has no infinity: the log-probability of an option that a row does not offer is stored as null.
     known = [
         [[-math.inf if value is None else value for value in draw] for draw in row["log_probs"]]
-        for row in stored["rows"]
+        for row in rows
     ]
     draws = torch.tensor(known, dtype=torch.float64).transpose(0, 1)
-    return draws, torch.tensor([row["label"] for row in stored["rows"]])
+    return draws, torch.tensor([row["label"] for row in rows])
 
 
 def write_split_half(
@@ -177,44 +196,45 @@ def write_split_half(
     half: System,
     held_out: EncodedSplit,
     out: Path,
-    fit: tuple[int, int],
+    fit: HalfFit,
     seconds: float,
     *,
     diverged: bool = False,
 ) -> None:
-    """Write the second fit's predictions of the held-out half, unless it is of a rate that is not taken.
+    """Write a fit's predictions of the rows that it did not learn, unless it is of a rate that is not taken.
 
     Args:
         system: the run's own system.
-        half: the second fit.
+        half: the fit.
         held_out: the rows that it did not learn.
         out: folder of the run.
-        fit: steps of the run and index of the rate that it is for; see `next_fit`.
+        fit: which fit it is.
         seconds: how long it took to train.
         diverged: whether its loss became infinite or undefined.
     """
-    steps, rate = fit
     there = read_json(out / SPLIT_HALF_FILE, SplitHalfFile) if calibrated_steps(system, out) else {}
     drawn = draw(half, held_out, DRAWS)
     rows: list[Json] = [
         {"id": held_out.ids[i], "label": held_out.labels[i], "log_probs": drawn[:, i].tolist()}
         for i in range(len(held_out))
     ]
-    stored: Json = {"steps": steps, "seconds": there.get("seconds", 0.0) + seconds, "rows": rows}
-    if system.config.train.find_lr:
+    stored: Json = {"steps": fit.steps, "seconds": there.get("seconds", 0.0) + seconds, "rows": rows}
+    if fit.turned:
+        stored = {**there, "seconds": stored["seconds"], "turned": rows}
+    elif system.config.train.find_lr:
         losses = _losses(stored)
-        taken = rate == 0 or (not diverged and _replaces(losses, system, there))
+        taken = fit.rate == 0 or (not diverged and _replaces(losses, system, there))
         if not taken:
             stored["rows"] = there["rows"]
         loss = None if diverged else float(losses.mean())
-        tried = there["tried"] if rate else []
-        stored["tried"] = [*tried, {"lr": rate_of(system, rate), "loss": loss, "taken": taken}]
+        tried = there["tried"] if fit.rate else []
+        stored["tried"] = [*tried, {"lr": rate_of(system, fit.rate), "loss": loss, "taken": taken}]
     write_json(out / SPLIT_HALF_FILE, stored)
 
 
 def _losses(stored: Json) -> Tensor:
     """Return the losses (nats, `n`) of stored predictions at the temperature that suits them best."""
-    draws, labels = _answers(stored)
+    draws, labels = _answers(stored["rows"])
     return nll_per_example(predictive_at(draws, best_temperature(draws, labels)), labels)
 
 
@@ -240,7 +260,7 @@ def significantly_lower(losses: Tensor, others: Tensor, groups: Sequence[Sequenc
 def best_temperature(draws: Tensor, labels: Tensor) -> float:
     """Return the most probable ln T on held-out rows; prior N(0, SPREAD^2). It is never below 0 (T = 1).
 
-    If the two halves resemble each other (duplicates, one template), the second fit is right too often, and
+    If the two halves resemble each other (duplicates, one template), their fits are right too often, and
     T < 1 would make the run overconfident on new rows.
 
     Args:
@@ -251,15 +271,15 @@ def best_temperature(draws: Tensor, labels: Tensor) -> float:
 
 
 def fit_split_half(system: System, out: Path) -> dict[str, float]:
-    """Set the temperature by the held-out half; see `best_temperature`.
+    """Set the temperature by the predictions of rows that were held out; see `best_temperature`.
 
     Returns:
-        `temperature`, `nll_1` and `nll_temperature` (NLL in nats of the held-out half at T = 1 and at the
-        temperature), `rows`, `steps` of the run, `seconds` that calibration took, and with `find_lr` the
-        learning rate `lr`.
+        `temperature`, `nll_1` and `nll_temperature` (NLL in nats of these rows at T = 1 and at the
+        temperature), their number `rows`, `steps` of the run, `seconds` that calibration took, and with
+        `find_lr` the learning rate `lr`.
     """
     stored = read_json(out / SPLIT_HALF_FILE, SplitHalfFile)
-    draws, labels = _answers(stored)
+    draws, labels = _answers([*stored["rows"], *stored.get("turned", [])])
     log_temperature = best_temperature(draws, labels)
     require_temperature(system.corrections).set(log_temperature)
     found = {"lr": rate_of(system, best_rate(system, out))} if system.config.train.find_lr else {}

@@ -48,6 +48,7 @@ from bara_pyro.runs.own_rows import check_own_rows
 from bara_pyro.runs.ownership import discard
 from bara_pyro.runs.resumed import check_same_settings
 from bara_pyro.runs.split_half import (
+    HalfFit,
     best_rate,
     check_split_half,
     fit_split_half,
@@ -206,21 +207,19 @@ def _make_second_fits(system: System, out: Path, ranks: Ranks, on_step: OnStep |
     """Make the fits of split-half calibration that are missing; return the run's `steps` and `lr`."""
     while True:
         due = next_fit(system, out) if ranks.first else None
-        steps, rate = (ranks.largest(number) for number in due or (0, 0))
-        if not steps:
+        fit = HalfFit(*(ranks.largest(number) for number in due or HalfFit(0)))
+        if not fit.steps:
             return {
                 "steps": ranks.largest(steps_wanted(system, out) if ranks.first else 0),
                 "lr": rate_of(system, ranks.largest(best_rate(system, out) if ranks.first else 0)),
             }
-        _make_second_fit(system, out, ranks, on_step, (steps, rate))
+        _make_second_fit(system, out, ranks, on_step, fit)
 
 
-def _make_second_fit(
-    system: System, out: Path, ranks: Ranks, on_step: OnStep | None, fit: tuple[int, int]
-) -> None:
+def _make_second_fit(system: System, out: Path, ranks: Ranks, on_step: OnStep | None, fit: HalfFit) -> None:
     if ranks.first:
         begin(system, out)  # from here on the run can be resumed
-    half, held_out = split_half_system(system, *fit)
+    half, held_out = split_half_system(system, fit)
     folder = out / SPLIT_HALF_FOLDER
     if ranks.first and is_run(folder) and stored_config(folder)[0].hash != half.config.hash:
         discard(folder)  # of the fit before, whose result is written

@@ -209,7 +209,10 @@ class TriedRate(Stored):
 
 
 class SplitHalfFile(Stored):
-    """Predictions of the held-out half in split-half calibration; of the rate taken, if it tried several."""
+    """Predictions of held-out rows in split-half calibration; of the rate taken, if it tried several.
+
+    `turned` are those with the halves turned around: predictions of the rows that the other fits learned.
+    """
 
     most_bytes: ClassVar[int] = 2**30  # there may be many classes
 
@@ -217,11 +220,12 @@ class SplitHalfFile(Stored):
     rows: Annotated[list[AskedRow], Field(min_length=1)]
     steps: Count
     tried: list[TriedRate] = []
+    turned: list[AskedRow] = []
 
     @model_validator(mode="after")
     def _of_one_shape(self) -> Self:
         draws, classes = len(self.rows[0].log_probs), len((self.rows[0].log_probs or [[]])[0])
-        for row in self.rows:
+        for row in (*self.rows, *self.turned):
             if len(row.log_probs) != draws or any(len(draw) != classes for draw in row.log_probs):
                 raise ValueError(f"row {row.id[:60]!r} differs from the first in its draws or classes")
             if not row.label < classes:

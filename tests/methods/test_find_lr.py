@@ -1,4 +1,4 @@
-"""`find_lr`: fits on half of the rows at lower and lower rates, for the rate of the run."""
+"""`find_lr`: fits on half of the rows at lower and lower rates; the rate taken is the run's."""
 
 import math
 from pathlib import Path
@@ -54,7 +54,7 @@ def right(monkeypatch: pytest.MonkeyPatch) -> tuple[list[float], list[float]]:
 
 
 def test_significantly_lower_is_a_paired_comparison_with_its_standard_error() -> None:
-    """SciPy's standard error has n - 1 where ours, for groups of one row, has n; 1.645 is the 95 % quantile."""
+    """Ours has n where SciPy's standard error has n - 1, for groups of one row; 1.645 is the 95 % quantile."""
     torch.manual_seed(0)
     losses, rows = torch.rand(30, dtype=torch.float64), [[row] for row in range(30)]
     noise = torch.randn(30, dtype=torch.float64)
@@ -84,24 +84,25 @@ def test_rows_of_one_group_count_as_one() -> None:
 def test_the_run_takes_the_lowest_rate_that_was_better_than_the_one_before(
     tmp_path: Path, right: tuple[list[float], list[float]], predicted: list[float], best: int
 ) -> None:
-    """The search ends at the first rate that is no better."""
+    """The search ends at the first rate that is no better. Then the halves are turned around."""
     probabilities, rates = right
-    probabilities[:] = predicted
+    probabilities[:] = [*predicted, 0.7]
     fits = len(predicted)
     system, seen = build_system(config(tmp_path)), list[int]()
     train(system, tmp_path / "run", on_split_half=lambda step, _: seen.append(step))
-    assert seen == [1, 2, 3] * fits
-    assert rates == pytest.approx(TRIED[:fits])
+    assert seen == [1, 2, 3] * (fits + 1)
+    assert rates == pytest.approx([*TRIED[:fits], TRIED[best]])
     assert split_half.rates_tried(system, tmp_path / "run") == pytest.approx(TRIED[:fits])
     stored = read_json(tmp_path / "run" / "rehearsal.json")
     assert [tried["lr"] for tried in stored["tried"]] == pytest.approx(TRIED[:fits])
-    assert [tried["loss"] for tried in stored["tried"]] == pytest.approx(
-        [-math.log(p) for p in probabilities]
-    )
+    assert [tried["loss"] for tried in stored["tried"]] == pytest.approx([-math.log(p) for p in predicted])
+    halves = [{row["id"] for row in stored[name]} for name in ("rows", "turned")]
+    assert not halves[0] & halves[1]
+    assert halves[0] | halves[1] == {row.id for row in system.task.train}
     assert stored["rows"][0]["log_probs"][0][stored["rows"][0]["label"]] == pytest.approx(math.log(0.9))
     fitted = read_json(tmp_path / "run" / "fitted.json")
     assert fitted["calibrated_lr"] == pytest.approx(TRIED[best])
-    assert fitted["calibrated_nll_1"] == pytest.approx(-math.log(0.9))
+    assert fitted["calibrated_nll_1"] == pytest.approx(-math.log(0.9) / 2 - math.log(0.7) / 2)
     # The same run as one with that rate, but for the temperature, which is 1 here.
     given = {"train.find_lr": False, "train.lr": LR * split_half.RATES[best], "adapter.calibrated": False}
     same = build_system(config(tmp_path, **given))
@@ -114,7 +115,7 @@ def test_the_run_takes_the_lowest_rate_that_was_better_than_the_one_before(
     assert run_facts(look(tmp_path / "run", again, Options(), None)).lr == pytest.approx(TRIED[best])
 
 
-@pytest.mark.parametrize("stage", ["first fit", "second fit", "between two fits", "run"])
+@pytest.mark.parametrize("stage", ["first fit", "second fit", "turned fit", "between two fits", "run"])
 @pytest.mark.slow
 def test_a_kill_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
     whole = build_system(config(tmp_path))
@@ -128,13 +129,15 @@ def test_a_kill_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         if stage == "between two fits":  # the result is written, the folder of the fit still there
             patch.setattr(training, "discard", kill)
         with pytest.raises(Interrupted):
-            train(cut, tmp_path / "cut", **kills(stage, {"first fit": 1, "second fit": 2}, STEPS - 1))
+            fits = {"first fit": 1, "second fit": 2, "turned fit": 3}
+            train(cut, tmp_path / "cut", **kills(stage, fits, STEPS - 1))
     again = build_system(config(tmp_path))
     train(again, tmp_path / "cut", resume=True)
     assert torch.equal(answers(again), answers(whole))
     both = [read_json(tmp_path / name / "rehearsal.json") for name in ("whole", "cut")]
     assert both[0]["tried"] == both[1]["tried"]
     assert both[0]["rows"] == both[1]["rows"]
+    assert both[0]["turned"] == both[1]["turned"]
     assert not (tmp_path / "cut" / ".rehearsal").exists()
 
 
@@ -167,12 +170,12 @@ def test_a_lower_rate_must_be_significantly_better(
 def test_rates_of_another_version_are_tried_anew(
     tmp_path: Path, right: tuple[list[float], list[float]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right[0][:] = [0.9, 0.6]
+    right[0][:] = [0.9, 0.6, 0.7]
     system = build_system(config(tmp_path))
     train(system, tmp_path / "run")
     assert split_half.next_fit(system, tmp_path / "run") is None
     monkeypatch.setattr(split_half, "RATES", (5.0, 1.6, 0.5))
-    assert split_half.next_fit(system, tmp_path / "run") == (STEPS, 0)
+    assert split_half.next_fit(system, tmp_path / "run") == (STEPS, 0, 0)
 
 
 @pytest.mark.parametrize(("diverging", "best"), [(0, 2), (1, 2), (2, 1)])
@@ -184,7 +187,7 @@ def test_a_rate_that_diverges_is_not_taken(
     best: int,
 ) -> None:
     """Not even if its last predictions were the best. A lower rate is then tried."""
-    right[0][:] = [0.99 if i == diverging else 0.6 + i / 10 for i in range(3)]
+    right[0][:] = [*(0.99 if i == diverging else 0.6 + i / 10 for i in range(3)), 0.9]
     fits = 0
 
     def fit_steps(*args: Any) -> None:
@@ -201,11 +204,11 @@ def test_a_rate_that_diverges_is_not_taken(
     assert [tried["loss"] is None for tried in stored["tried"]] == [i == diverging for i in range(3)]
     fitted = read_json(tmp_path / "run" / "fitted.json")
     assert fitted["calibrated_lr"] == pytest.approx(TRIED[best])
-    assert fitted["calibrated_nll_1"] == pytest.approx(-math.log(right[0][best]))
+    assert fitted["calibrated_nll_1"] == pytest.approx(-math.log(right[0][best]) / 2 - math.log(0.9) / 2)
 
 
 def test_rows_that_changed_are_tried_anew(tmp_path: Path, right: tuple[list[float], list[float]]) -> None:
-    right[0][:] = [0.9, 0.6]
+    right[0][:] = [0.9, 0.6, 0.7]
 
     def stop(step: int, _: dict[str, float]) -> None:
         raise Interrupted
@@ -215,7 +218,7 @@ def test_rows_that_changed_are_tried_anew(tmp_path: Path, right: tuple[list[floa
     write_rows(tmp_path / "rows.jsonl", [row | {"id": f"new {row['id']}"} for row in questions()])
     system = build_system(config(tmp_path))
     assert split_half.rates_tried(system, tmp_path / "run") == []
-    assert split_half.next_fit(system, tmp_path / "run") == (STEPS, 0)
+    assert split_half.next_fit(system, tmp_path / "run") == (STEPS, 0, 0)
 
 
 @pytest.mark.parametrize(

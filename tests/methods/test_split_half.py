@@ -1,4 +1,4 @@
-"""Split-half calibration: a temperature from a second fit on half of the training rows."""
+"""Split-half calibration: a temperature from fits on both halves of the training rows."""
 
 import json
 import math
@@ -27,7 +27,7 @@ from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.ownership import clear
-from bara_pyro.runs.split_half import DRAWS, SPREAD, fit_split_half, split_half_system
+from bara_pyro.runs.split_half import DRAWS, SPREAD, HalfFit, fit_split_half, split_half_system
 from bara_pyro.runs.steps import train_seconds
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train
@@ -67,10 +67,11 @@ def test_the_second_fit_has_as_many_passes_as_its_run(tmp_path: Path, steps: int
     """Of 32 rows 21 are of one cluster: it learns these, for 21/32 of the steps; halves of rows for half."""
     task = build_system(calibrated(tmp_path)).task
     rows = [replace(row, cluster="one" if i < 21 else "") for i, row in enumerate(task.train)]
-    half, asked = split_half_system(build_system(calibrated(tmp_path), task=replace(task, train=rows)), steps)
+    uneven = build_system(calibrated(tmp_path), task=replace(task, train=rows))
+    half, asked = split_half_system(uneven, HalfFit(steps))
     assert (len(half.split("train")), len(asked)) == (21, 11)
     assert half.config.train.total_steps == math.ceil(steps * 21 / 32)
-    half, asked = split_half_system(build_system(calibrated(tmp_path)), steps)
+    half, asked = split_half_system(build_system(calibrated(tmp_path)), HalfFit(steps))
     assert (len(half.split("train")), len(asked)) == (16, 16)
     assert half.config.train.total_steps == math.ceil(steps / 2)
 
@@ -92,6 +93,8 @@ def test_too_few_rows_to_hold_out_turn_calibration_off(tmp_path: Path, alone: in
     with nullcontext() if on else pytest.raises(DataError, match=r"only 9 of 32 .* needs 10"):
         train(asked_for, tmp_path / "run")
     assert (tmp_path / "run").exists() is on
+    if on:  # 10 rows are too few to learn what predicts the other 22
+        assert "turned" not in read_json(tmp_path / "run" / "rehearsal.json")
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -102,7 +105,7 @@ def test_a_text_of_two_clusters_joins_them(tmp_path: Path, order: int) -> None:
     for i in range(0, 32, 4):  # c0 and c1 share a text, c2 and c3 ...
         rows[i + 2] = replace(rows[i + 2], question=rows[i].question.upper(), context=rows[i].context)
     system = build_system(calibrated(tmp_path), task=replace(task, train=rows[::order]))
-    half, asked = split_half_system(system, STEPS)
+    half, asked = split_half_system(system, HalfFit(STEPS))
     four = {row.id: i // 4 for i, row in enumerate(rows)}
     ours, theirs = ({four[row] for row in part.ids} for part in (half.split("train"), asked))
     assert not ours & theirs
@@ -127,7 +130,7 @@ def test_rows_that_share_something_lie_on_one_side(tmp_path: Path, shared: str) 
         for i, row in enumerate(task.train)
     ]
     system = build_system(calibrated(tmp_path), task=replace(task, train=tuple(pairs)))
-    half, asked = split_half_system(system, STEPS)
+    half, asked = split_half_system(system, HalfFit(STEPS))
     pair = {row.id: i // 2 for i, row in enumerate(pairs)}
     ours, theirs = ([pair[row] for row in part.ids] for part in (half.split("train"), asked))
     assert not set(ours) & set(theirs)
@@ -159,7 +162,7 @@ def test_a_run_that_is_killed_in_its_calibration_goes_on(tmp_path: Path) -> None
         train(build_system(config), tmp_path / "cut", on_split_half=killed)
     again = build_system(config)
     train(again, tmp_path / "cut", resume=True, on_split_half=lambda step, _: steps.append(step))
-    assert steps == [3, 4, 5]  # from the checkpoint after step 2
+    assert steps == [3, 4, 5, 1, 2, 3, 4, 5]  # from the checkpoint after step 2; then the halves are turned
     assert torch.equal(answers(again), answers(whole))
 
 
@@ -236,11 +239,16 @@ def test_nothing_but_the_temperature_differs_from_a_run_without(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("method", ["bara-gate", "mc_dropout"])
-def test_what_is_kept_is_what_a_run_on_half_of_the_rows_says(tmp_path: Path, method: str) -> None:
+@pytest.mark.parametrize("kept_as", ["rows", "turned"])
+def test_what_is_kept_is_what_a_run_on_half_of_the_rows_says(
+    tmp_path: Path, method: str, kept_as: str
+) -> None:
     system = build_system(calibrated(tmp_path, method))
     train(system, tmp_path / "run")
     rows = system.task.train
     learnt, asked = halves([row.question for row in rows], system.config.seed)
+    if kept_as == "turned":
+        learnt, asked = asked, learnt
     half = replace(
         system.task, train=tuple(rows[i] for i in learnt), test=tuple(rows[i] for i in asked), notes=()
     )
@@ -249,7 +257,7 @@ def test_what_is_kept_is_what_a_run_on_half_of_the_rows_says(tmp_path: Path, met
         task=half,
     )
     train(alone, tmp_path / "half")
-    kept = read_json(tmp_path / "run" / "rehearsal.json")["rows"]
+    kept = read_json(tmp_path / "run" / "rehearsal.json")[kept_as]
     assert [row["id"] for row in kept] == [row.id for row in half.test]
     assert [row["label"] for row in kept] == list(alone.split("test").labels)
     there = torch.tensor([row["log_probs"] for row in kept], dtype=torch.float64).transpose(0, 1)
@@ -260,7 +268,9 @@ def test_the_temperature_is_the_most_probable_one(tmp_path: Path) -> None:
     system = build_system(calibrated(tmp_path, **{"train.lr": 0.05, "train.steps": 40}))
     train(system, tmp_path / "run")
     fitted = json.loads((tmp_path / "run" / "fitted.json").read_text())
-    rows = read_json(tmp_path / "run" / "rehearsal.json")["rows"]
+    stored = read_json(tmp_path / "run" / "rehearsal.json")
+    rows = stored["rows"] + stored["turned"]
+    assert {row["id"] for row in rows} == {row.id for row in system.task.train}
     draws = np.array([row["log_probs"] for row in rows]).transpose(1, 0, 2)
     labels = np.array([row["label"] for row in rows])
 

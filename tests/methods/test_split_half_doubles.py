@@ -125,9 +125,9 @@ def test_copies_of_a_row_are_no_more_evidence_than_it_is() -> None:
 @pytest.mark.parametrize(
     ("told", "fits", "steps"),
     [
-        ([SURE], [HALF], STEPS),
-        ([UNSURE], [HALF, STEPS], 2 * STEPS),  # once: not again where the second is unsure, too
-        ([UNSURE, SURE], [HALF, STEPS], 2 * STEPS),
+        ([SURE], [HALF, HALF], STEPS),
+        ([UNSURE], [HALF, STEPS, STEPS], 2 * STEPS),  # once: not again where the second is unsure, too
+        ([UNSURE, SURE], [HALF, STEPS, STEPS], 2 * STEPS),
     ],
 )
 def test_a_run_is_as_long_as_its_calibration_says(
@@ -213,12 +213,16 @@ def test_the_command_says_so_and_goes_on(
 
 
 def test_the_bar_knows_what_is_ahead() -> None:
+    """Of the longer fit from its first step that was not planned."""
     shown: list[tuple[int, int]] = []
-    stages = running.Stages(HALF, STEPS, lambda **how: shown.append((how["completed"], how["total"])))
-    for length in (HALF, STEPS):
+    stages = running.Stages(HALF, STEPS, lambda **how: shown.append((how["completed"], how["total"])), fits=2)
+    for length in (HALF, STEPS, STEPS):
         for step in range(1, length + 1):
             stages.split_half(step, {"nll": 0.5})
     for step in range(1, 2 * STEPS + 1):
         stages.run(step, {"nll": 0.5})
-    assert [done for done, _ in shown] == list(range(1, HALF + 3 * STEPS + 1))
-    assert [total for _, total in shown] == [HALF + STEPS] * HALF + [HALF + 3 * STEPS] * 3 * STEPS
+    whole = HALF + 4 * STEPS
+    assert [done for done, _ in shown] == list(range(1, whole + 1))
+    planned = 2 * HALF + STEPS
+    assert [total for _, total in shown] == [planned] * 2 * HALF + [whole] * (whole - 2 * HALF)
+    assert stages.steps == 2 * STEPS
