@@ -54,7 +54,7 @@ def right(monkeypatch: pytest.MonkeyPatch) -> tuple[list[float], list[float]]:
 
 
 def test_significantly_lower_is_a_paired_comparison_with_its_standard_error() -> None:
-    """Ours has n where SciPy's standard error has n - 1, for groups of one row; 1.645 is the 95 % quantile."""
+    """The standard error divides by n; 1.645 of them are the 95 % quantile of a normal distribution."""
     torch.manual_seed(0)
     losses, rows = torch.rand(30, dtype=torch.float64), [[row] for row in range(30)]
     noise = torch.randn(30, dtype=torch.float64)
@@ -125,11 +125,11 @@ def test_a_kill_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         raise Interrupted
 
     cut = build_system(config(tmp_path))
+    fits = {"first fit": 1, "second fit": 2, "turned fit": 3}
     with monkeypatch.context() as patch:
         if stage == "between two fits":  # the result is written, the folder of the fit still there
             patch.setattr(training, "discard", kill)
         with pytest.raises(Interrupted):
-            fits = {"first fit": 1, "second fit": 2, "turned fit": 3}
             train(cut, tmp_path / "cut", **kills(stage, fits, STEPS - 1))
     again = build_system(config(tmp_path))
     train(again, tmp_path / "cut", resume=True)
