@@ -92,7 +92,7 @@ def split_half_note(config: RunConfig, rows: int, held_out: int) -> list[str]:
         ]
     if not config.adapter.calibrated:
         return []
-    learnt = "half" if rows - 2 * held_out in (0, 1) else str(rows - held_out)
+    learnt = "halves" if rows - 2 * held_out in (0, 1) else str(rows - held_out)
     longer = "; if it is underconfident, training takes twice as many steps"
     what = f"{'choose the learning rate and ' if config.train.find_lr else ''}set the temperature"
     off = "--no-calibrated turns it off"

@@ -16,7 +16,7 @@ MANIFEST = "manifest.json"
 CONFIG, PEFT_CONFIG = "bara_config.json", "adapter_config.json"
 ADAPTER, GUIDE = "adapter_model.safetensors", "guide.safetensors"
 LOG, FITTED = "train_log.jsonl", "fitted.json"
-# Split-half calibration: folder of the second fit while it is trained, and its stored predictions. Stored
+# Split-half calibration: folder of a fit while it is trained, and the stored predictions. Stored
 # runs have these names, which are older than the term.
 SPLIT_HALF_FOLDER, SPLIT_HALF_FILE = ".rehearsal", "rehearsal.json"
 CHECKPOINT = "checkpoint.safetensors"

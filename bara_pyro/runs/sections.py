@@ -230,8 +230,8 @@ class AdapterConfig(SettingsSection):
     )
     calibrated: bool | None = Field(
         None,
-        description="split-half calibration: fit a temperature with a second training on half of the "
-        "training rows, scored on the other half; 50 % more training, no validation rows (with find_lr see "
+        description="split-half calibration: fit a temperature to predictions of each half of the "
+        "training rows by a fit to the other; twice as much training, no validation rows (with find_lr see "
         "there); null: on for bara and bara-gate with 20 to 639 training rows",
     )
     start: str | None = Field(
@@ -260,8 +260,8 @@ class TrainConfig(SettingsSection):
         None,
         description="find the learning rate by split-half calibration: train on half of the rows at 3 times "
         "lr and at lr, take lr if it predicts the other half significantly better, then try 0.3 times lr "
-        "likewise; 100 to 150 % more training, any method; null: on with split-half calibration if none of "
-        "lr, steps, epochs and may_double is given and the method sets no lr",
+        "likewise; 2.5 to 3 times as much training, any method; null: on with split-half calibration if none "
+        "of lr, steps, epochs and may_double is given and the method sets no lr",
     )
     epochs: PositiveFloat | None = Field(None, description="passes over the training rows, instead of steps")
     batch_size: Rows = Field(4, description="rows per optimiser step")

@@ -58,7 +58,7 @@ class HalfFit(NamedTuple):
 
 
 def split_half_steps(steps: int, learnt: int, rows: int) -> int:
-    """Return the steps of the second fit, so that it sees each of its rows as often as the run does."""
+    """Return the steps of a fit to half of the rows, so that it sees each as often as the run does."""
     return math.ceil(steps * learnt / rows)
 
 

@@ -193,7 +193,10 @@ class LogLine(Stored):
 
 
 class AskedRow(Stored):
-    """The second fit's prediction of a row: log-probabilities in nats, draws x classes; None: not offered."""
+    """A fit's prediction of a row that it did not learn.
+
+    Log-probabilities are in nats, draws x classes; None: not offered.
+    """
 
     id: Text
     label: Label
