@@ -116,10 +116,8 @@ def looked_at(system: System, out: Path, data: Path, asked: Replies) -> dict[str
         for each prompt, of one reply and of the best of all), `entropy` (nats a token) and, of two replies
         or more, `diversity`; `tax`: task -> accuracy in percent before and after; `judge`.
     """
-    rows, problems = (
-        _alpaca_eval(data, asked),
-        load_humaneval(data / "humaneval" / "test.jsonl")[: asked.rows],
-    )
+    rows = _alpaca_eval(data, asked)
+    problems = load_humaneval(data / "humaneval" / "test.jsonl")[: asked.rows]
     drawn = system.guide.stochastic and bool(system.model.latents)
     how = Decoding("each" if drawn else "mean", max_new_tokens=asked.new_tokens)
     with progress("write replies", len(rows) * asked.replies) as advance:
