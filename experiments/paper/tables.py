@@ -158,6 +158,8 @@ def minus(reference: str, read: alignment.Read, task: str) -> Cell:
         if arm == reference or not seeds:
             return None
         by_prompt = np.array([np.subtract(own[seed], other[seed]) for seed in seeds])
+        if not by_prompt.any():  # equal scores say nothing of other prompts
+            return "0.0, each prompt alike"
         names = [str(i) for i in range(by_prompt.shape[1])]
         drawn = torch.from_numpy(prompt_weights(names) @ by_prompt.T)
         found = crossed_interval([TaskDifference(torch.from_numpy(by_prompt.mean(1)), drawn, names)])

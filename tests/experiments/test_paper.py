@@ -26,7 +26,7 @@ from experiments.paper.plan import seconds_of
 from experiments.paper.prompts import with_prompts
 from experiments.paper.protocol import ARMS, DATASETS, SHIFTED, TRAINED_ON, PaperRun, run_settings
 from experiments.paper.runs import Setup
-from experiments.paper.tables import PUBLISHED, TABLES, runs_of
+from experiments.paper.tables import PUBLISHED, TABLES, minus, runs_of
 
 Rows = list[dict[str, Any]]
 Command = Callable[..., Path]
@@ -292,12 +292,24 @@ def test_alignment_says_what_was_asked_and_compares_by_prompt(
     difference = f"{sum(one) / 2 - sum(other) / 2:+.1f}".replace("-", "−").replace("+0.0", "0.0")
     assert len(shown) == 2
     assert "2 prompts of AlpacaEval and 2 problems of HumanEval, 2 replies to each" in page
-    assert shown[1].split("|")[3].split()[0] == difference
+    assert shown[1].split("|")[3].split()[0].rstrip(",") == difference
     published, typed = page.split("Published: ")[1].split("**Not published, but typed**: ")
     assert all(f"`{said}`" in typed for said in ("judge=own", "replies=2", "new_tokens=3", "train.steps=2"))
     assert "task.max_length=2048" in published
     assert "train.steps" not in published
     assert "train.epochs" not in published
+
+
+def test_scores_that_are_alike_have_no_interval() -> None:
+    scores = {"lora": [0.0, 0.0, 100.0], "blob": [0.0, 0.0, 100.0], "bara": [50.0, 0.0, 100.0]}
+    kept = {
+        arm: {"arm": arm, "task": "ultrafeedback", "variant": "", "seed": 0, "scores": own}
+        for arm, own in scores.items()
+    }
+    cell = minus("lora", lambda record: record["scores"], "ultrafeedback")
+    assert cell(kept, "lora", "") is None
+    assert "[" not in str(cell(kept, "blob", ""))
+    assert str(cell(kept, "bara", "")).startswith("+16.7 [")
 
 
 def test_resumed_alignment_writes_no_reply_again(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
