@@ -149,6 +149,37 @@ def test_activations() -> None:
     assert_close(relu.get_posterior("phi", PRIOR).base_dist.mean, torch.full((5, R), math.log(2)))
 
 
+def test_defaults_leave_noise_to_the_rows_and_four_gates_open() -> None:
+    model, _ = bara_pair(r=8)
+    guide = WeibullGuide(model, activation="topk")
+    weight = guide.sites[SITE].weight
+    assert not weight[8:].any()  # the initial noise level does not depend on the input
+    mean = guide.posterior(weight, 8, torch.randn(20, 16)).base_dist.mean
+    assert ((mean > MEAN_MIN).sum(-1) == 4).all()
+
+
+@pytest.mark.parametrize("activation", ["softplus", "relu"])
+def test_the_posterior_of_given_parameters_by_hand(activation: str) -> None:
+    """With an input it is a local gate's, whose mean has the activation; without one a global gate's."""
+    guide = guide_of(activation=activation, init_kappa=0.3)
+    x, weight = torch.randn(5, 16), torch.randn(2 * R, 16)
+    local = guide.posterior(weight, R, x)
+    raw = x @ weight.T
+    mean = raw[:, :R].clamp_min(MEAN_MIN) if activation == "relu" else F.softplus(raw[:, :R])
+    offset = math.log(math.expm1(0.3))
+    assert (local.batch_shape, local.event_shape) == ((5,), (R,))
+    assert_close(local.base_dist.mean, mean, rtol=1e-5, atol=1e-6)
+    assert_close(
+        local.base_dist.kappa, F.softplus(raw[:, R:] + offset).clamp(KAPPA_MIN, 1.0), rtol=1e-4, atol=1e-5
+    )
+    weights = torch.randn(2, 3, 2 * R)
+    shared = guide.posterior(weights, R)
+    assert (shared.batch_shape, shared.event_shape) == ((2, 3), (R,))
+    assert_close(shared.base_dist.mean, F.softplus(weights[..., :R]), rtol=1e-5, atol=1e-6)
+    kappa = F.softplus(weights[..., R:] + offset).clamp(KAPPA_MIN, 1.0)
+    assert_close(shared.base_dist.kappa, kappa, rtol=1e-4, atol=1e-5)
+
+
 def test_the_amortiser_has_a_rate_of_its_own() -> None:
     model, guide = bara_pair()
     groups = adamw(model, guide, 1e-3, local_lr_scale=0.2).param_groups
