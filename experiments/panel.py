@@ -113,7 +113,7 @@ def run(args: Namespace) -> None:
     for pair in args.pairs:
         base = settings(pair, args)
         first = build_system(load_config(overrides=base))
-        tried = grid(default_steps(PAIRS[pair][0], first.config.train.batch_size))
+        tried = grid(default_steps(PAIRS[pair][0], first.config.train.batch_size), LENGTHS)
         for method in METHODS:
             for arm, own in {**ARMS, **tried}.items():
                 if (pair, method, arm) in done:
