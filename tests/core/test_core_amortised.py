@@ -158,26 +158,27 @@ def test_defaults_leave_noise_to_the_rows_and_four_gates_open() -> None:
     assert ((mean > MEAN_MIN).sum(-1) == 4).all()
 
 
-@pytest.mark.parametrize("activation", ["softplus", "relu"])
+@pytest.mark.parametrize("activation", ["softplus", "relu", "topk"])
 def test_the_posterior_of_given_parameters_by_hand(activation: str) -> None:
     """With an input it is a local gate's, whose mean has the activation; without one a global gate's."""
-    guide = guide_of(activation=activation, init_kappa=0.3)
-    x, weight = torch.randn(5, 16), torch.randn(2 * R, 16)
+    guide = guide_of(activation=activation, top_k=2, init_kappa=0.3)
+    x, weight = torch.randn(5, 1, 16), torch.randn(2 * R, 16)
     local = guide.posterior(weight, R, x)
     raw = x @ weight.T
-    mean = raw[:, :R].clamp_min(MEAN_MIN) if activation == "relu" else F.softplus(raw[:, :R])
+    mean = raw[..., :R].clamp_min(MEAN_MIN) if activation == "relu" else F.softplus(raw[..., :R])
+    if activation == "topk":
+        for gates in mean[:, 0]:
+            gates[gates.argsort()[:-2]] = MEAN_MIN
     offset = math.log(math.expm1(0.3))
-    assert (local.batch_shape, local.event_shape) == ((5,), (R,))
-    assert_close(local.base_dist.mean, mean, rtol=1e-5, atol=1e-6)
-    assert_close(
-        local.base_dist.kappa, F.softplus(raw[:, R:] + offset).clamp(KAPPA_MIN, 1.0), rtol=1e-4, atol=1e-5
-    )
+    kappa = F.softplus(raw[..., R:] + offset).clamp(KAPPA_MIN, 1.0)
+    assert (local.batch_shape, local.event_shape) == ((5, 1), (R,))
+    assert_close((local.base_dist.mean, local.base_dist.kappa), (mean, kappa), rtol=1e-4, atol=1e-5)
     weights = torch.randn(2, 3, 2 * R)
     shared = guide.posterior(weights, R)
-    assert (shared.batch_shape, shared.event_shape) == ((2, 3), (R,))
-    assert_close(shared.base_dist.mean, F.softplus(weights[..., :R]), rtol=1e-5, atol=1e-6)
+    mean = F.softplus(weights[..., :R])
     kappa = F.softplus(weights[..., R:] + offset).clamp(KAPPA_MIN, 1.0)
-    assert_close(shared.base_dist.kappa, kappa, rtol=1e-4, atol=1e-5)
+    assert (shared.batch_shape, shared.event_shape) == ((2, 3), (R,))
+    assert_close((shared.base_dist.mean, shared.base_dist.kappa), (mean, kappa), rtol=1e-4, atol=1e-5)
 
 
 def test_the_amortiser_has_a_rate_of_its_own() -> None:
