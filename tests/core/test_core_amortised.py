@@ -133,6 +133,21 @@ def test_noise_is_capped_and_can_come_back(family: type) -> None:
     assert guide.sites[SITE].weight.grad[R:].abs().sum() > 0
 
 
+def test_noise_is_capped_where_the_shape_is_amortised() -> None:
+    guide = guide_of(shape="k", random_kappa=True, max_kappa=0.8)
+    kappa = noise_level(posterior(guide, 10 * torch.randn(50, 16)))
+    assert float(kappa.detach().max()) == pytest.approx(0.8, abs=1e-5)
+
+
+@pytest.mark.parametrize(("rows", "kappa"), [(80, 0.5), (2560, 0.5), (10240, 0.25), (10**6, 0.1)])
+def test_noise_starts_by_the_number_of_rows(rows: int, kappa: float) -> None:
+    """It falls with the square root of the rows, as the width of a posterior does, between its two ends."""
+    model, _ = bara_pair(r=R, num_data=rows)
+    for most in (1.0, 0.2):
+        start = WeibullGuide(model, max_kappa=most).get_posterior("phi", PRIOR).base_dist.kappa
+        assert_close(start, torch.full((5, R), min(kappa, most)))
+
+
 def test_activations() -> None:
     x = torch.randn(50, 16)
     relu = guide_of(activation="relu")
