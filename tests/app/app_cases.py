@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from bara_pyro.cli import app as cli
 from bara_pyro.cli import offered
+from bara_pyro.metrics.base import METRICS, Metric, register_metric
 from bara_pyro.runs.config import RunConfig, load_config
 
 COLOURS = ("red", "blue", "green", "grey")
@@ -161,3 +162,16 @@ def files_below(folder: Path) -> dict[str, bytes | str]:
         else:
             found[name] = "folder" if path.is_dir() else path.read_bytes()
     return found
+
+
+def register_surprise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Register the NLL once more, as a metric named `surprise`, until the end of a test."""
+    monkeypatch.setattr(METRICS, "_items", dict(METRICS))
+
+    def surprise(log_probs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return -log_probs.gather(1, torch.as_tensor(labels)[:, None])
+
+    def total(log_probs: torch.Tensor, labels: torch.Tensor) -> float:
+        return float(surprise(log_probs, labels).mean())
+
+    register_metric(Metric("surprise", total, "nats", "min", 2, surprise, "surprise", "surprise"))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from app_cases import Bara, Place, assert_one_sentence, write_rows
+from app_cases import Bara, Place, assert_one_sentence, register_surprise, write_rows
 from huggingface_hub import ModelCard
 
 from bara_pyro.api import evaluate
@@ -15,7 +15,6 @@ from bara_pyro.cli.running import run as train
 from bara_pyro.cli.scores import score_table
 from bara_pyro.extras.hub.upload import prepare_upload
 from bara_pyro.metrics import paired_bootstrap
-from bara_pyro.metrics.base import METRICS, Metric, register_metric
 from bara_pyro.untrusted.files import read_jsonl
 
 
@@ -60,15 +59,7 @@ def test_a_new_metric_appears_wherever_there_are_scores(
     groups: Path, tmp_path: Path, bara: Bara, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One registration: it is evaluated, compared, and shown by the terminal, the model card and the page."""
-    monkeypatch.setattr(METRICS, "_items", dict(METRICS))
-
-    def surprise(log_probs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        return -log_probs.gather(1, torch.as_tensor(labels)[:, None])
-
-    def total(log_probs: torch.Tensor, labels: torch.Tensor) -> float:
-        return float(surprise(log_probs, labels).mean())
-
-    register_metric(Metric("surprise", total, "nats", "min", 2, surprise, "surprise", "surprise"))
+    register_surprise(monkeypatch)
     metrics = evaluate(groups / "bara" / "seed-0")["metrics"]
     assert all(scores["surprise"] == pytest.approx(scores["nll"]) for scores in metrics.values())
     table = score_table([{"method": "bara", **metrics["3"]}])

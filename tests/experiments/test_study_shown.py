@@ -7,10 +7,9 @@ from pathlib import Path
 from statistics import mean, stdev
 
 import pytest
-import torch
+from app_cases import register_surprise
 from study_cases import invent, lines_of, rows_of
 
-from bara_pyro.metrics.base import METRICS, Metric, register_metric
 from experiments.engine import tables, values
 from experiments.engine.differences import Comparisons, metrics_of, recompute, write_comparisons
 from experiments.engine.record import IDENTITY
@@ -121,15 +120,7 @@ def test_a_new_metric_is_compared_and_leaves_stored_comparisons(
     """One registration, no edit of a study: a column and a comparison; older results lack both."""
     with_rows(tmp_path)
     found = write_comparisons("some", Comparisons(), tmp_path)
-    monkeypatch.setattr(METRICS, "_items", dict(METRICS))
-
-    def surprise(log_probs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        return -log_probs.gather(1, torch.as_tensor(labels)[:, None])
-
-    def total(log_probs: torch.Tensor, labels: torch.Tensor) -> float:
-        return float(surprise(log_probs, labels).mean())
-
-    register_metric(Metric("surprise", total, "nats", "min", 2, surprise, "surprise", "surprise"))
+    register_surprise(monkeypatch)
     assert recompute(tmp_path) == [f"some: {len(found)} comparisons, as stored"]
     assert "surprise" not in score_columns(load_study("some", tmp_path))
     invent("new", tmp_path, tasks=SIZES, seeds=2)
