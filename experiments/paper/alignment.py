@@ -118,8 +118,7 @@ def looked_at(system: System, out: Path, data: Path, asked: Replies) -> dict[str
     """
     rows = _alpaca_eval(data, asked)
     problems = load_humaneval(data / "humaneval" / "test.jsonl")[: asked.rows]
-    drawn = system.guide.stochastic and bool(system.model.latents)
-    how = Decoding("each" if drawn else "mean", max_new_tokens=asked.new_tokens)
+    how = Decoding("each" if has_draws(system) else "mean", max_new_tokens=asked.new_tokens)
     with progress("write replies", len(rows) * asked.replies) as advance:
         chat = _written(system, [row["instruction"] for row in rows], out / "chat.jsonl", how, asked, advance)
     with progress("write programs", len(problems) * asked.replies) as advance:
@@ -144,6 +143,11 @@ def looked_at(system: System, out: Path, data: Path, asked: Replies) -> dict[str
         "tax": taxed(system, data, asked.taxed, asked.rows),
         "judge": {"name": asked.judge, "held_out": reward.held_out},
     }
+
+
+def has_draws(system: System) -> bool:
+    """Return whether a draw of the latents differs from their mean."""
+    return system.guide.stochastic and bool(system.model.latents)
 
 
 @lru_cache(maxsize=1)
@@ -188,7 +192,7 @@ def taxed(system: System, data: Path, tasks: Sequence[str], rows: int | None) ->
     """Return the accuracy on each taxed task (percent) of the language model before and after."""
     from bara_pyro.extras.lmeval.harness import BaraLM, evaluate_tasks  # an extra
 
-    drawn = system.guide.stochastic and bool(system.model.latents)
+    drawn = has_draws(system)
     samples = max(system.config.predict.samples)
     found: dict[str, dict[str, float]] = {}
     predictives: dict[str, PredictiveName] = {"before": "base", "after": "joint" if drawn else "mean"}
@@ -216,7 +220,7 @@ def score_of(record: Any, metric: str) -> Any:
 
 def seconds_a_token(system: System, tokens: int = 16) -> float:
     """Return the seconds that a token of a reply takes, eight replies at a time."""
-    drawn = "each" if system.guide.stochastic and system.model.latents else "mean"
+    drawn = "each" if has_draws(system) else "mean"
     begun = time.perf_counter()
     written = generate(system.model, system.guide, ["Once"], replies=8, draws=drawn, max_new_tokens=tokens)
     count = sum(len(reply.token_ids) for reply in written)
