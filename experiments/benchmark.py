@@ -76,6 +76,7 @@ GATE, HELPED, TUNED, ENSEMBLE = "gate form, default", "LoRA, same help", "LoRA, 
 ARMS = (GATE, HELPED, TUNED, ENSEMBLE)
 # The default was changed after the planned runs. These arms, which were not planned, have the new one.
 LATER, LATER_HELPED = "gate form, from 3e-3", "LoRA, from 3e-3"
+EVERY_ARM = (*ARMS, LATER, LATER_HELPED)
 DEFAULTS = {
     arm: {"method": method, **HELP}
     for method, arms in {"bara-gate": (GATE, LATER), "lora": (HELPED, LATER_HELPED)}.items()
@@ -209,7 +210,7 @@ def table(args: Namespace) -> None:
             print(f"\n{title}: {len(pairs)} pairs\n\n| arm | {' | '.join(MEASURES)} |")
             print(f"|---|{'---:|' * len(MEASURES)}")
             print_means(compared, GATE, ARMS)
-            if all(LATER in arms for arms in compared.values()):
+            if shared_arms(compared) == EVERY_ARM:
                 print_means(compared, LATER, (LATER, LATER_HELPED, TUNED, ENSEMBLE))
     for arm, shift in product((GATE, TUNED), SHIFTS):
         named = [some for arms in scores.values() if (some := arms.get(f"{arm}, distance-aware"))]
@@ -221,10 +222,15 @@ def table(args: Namespace) -> None:
         save(contrast_figure(shown), args.figure, caption)
 
 
+def shared_arms(scores: Mapping[str, Mapping[str, dict[str, Any]]]) -> tuple[str, ...]:
+    """Return the arms that all pairs have, without the grid's."""
+    return tuple(arm for arm in EVERY_ARM if all(arm in arms for arms in scores.values()))
+
+
 def with_worst(scores: Mapping[str, Mapping[str, dict[str, Any]]]) -> dict[str, dict[str, dict[str, Any]]]:
     """Return the scores of pairs; an arm that diverged on one gets its worst scores on the others."""
     filled = {pair: dict(arms) for pair, arms in scores.items()}
-    for arm in ARMS:
+    for arm in shared_arms(scores):
         finished = [arms[arm] for arms in scores.values() if isfinite(arms[arm]["nll"])]
         failed = [pair for pair, arms in scores.items() if not isfinite(arms[arm]["nll"])]
         for pair in failed:
