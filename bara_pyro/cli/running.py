@@ -138,11 +138,11 @@ def run(
     system = system or build_system(config)
     label = name or f"{config.method.name} on {system.task.name}"
     steps = steps_wanted(system, out)
-    before = 0
+    before, fits = 0, 1
     if config.adapter.calibrated:
         learnt, scored = map(len, halves_of(system))
         before = split_half_steps(steps, learnt, learnt + scored)
-    fits = (len(RATES) if config.train.find_lr else 1) + (before > 0 and turns(system))
+        fits = (len(RATES) if config.train.find_lr else 1) + turns(system)
     with progress(f"train {label}", fits * before + steps) as advance:
         stages = Stages(before, steps, advance, fits)
         fit(system, out, resume=resume, on_split_half=stages.split_half, on_step=stages.run)

@@ -162,7 +162,7 @@ def _train(
         section = system.config.train
         if system.config.adapter.calibrated:
             check_split_half(system)
-            section = section.model_copy(update=_make_second_fits(system, out, ranks, on_split_half))
+            section = section.model_copy(update=_make_half_fits(system, out, ranks, on_split_half))
         fit_steps(system, out, ranks, on_step, section)
         if not ranks.first:
             return
@@ -203,7 +203,7 @@ def _is_trained(system: System, out: Path) -> bool:
     return complete and (out / GUIDE).exists()
 
 
-def _make_second_fits(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -> dict[str, float]:
+def _make_half_fits(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -> dict[str, float]:
     """Make the fits of split-half calibration that are missing; return the run's `steps` and `lr`."""
     while True:
         due = next_fit(system, out) if ranks.first else None
@@ -213,10 +213,10 @@ def _make_second_fits(system: System, out: Path, ranks: Ranks, on_step: OnStep |
                 "steps": ranks.largest(steps_wanted(system, out) if ranks.first else 0),
                 "lr": rate_of(system, ranks.largest(best_rate(system, out) if ranks.first else 0)),
             }
-        _make_second_fit(system, out, ranks, on_step, fit)
+        _make_half_fit(system, out, ranks, on_step, fit)
 
 
-def _make_second_fit(system: System, out: Path, ranks: Ranks, on_step: OnStep | None, fit: HalfFit) -> None:
+def _make_half_fit(system: System, out: Path, ranks: Ranks, on_step: OnStep | None, fit: HalfFit) -> None:
     if ranks.first:
         begin(system, out)  # from here on the run can be resumed
     half, held_out = split_half_system(system, fit)

@@ -63,7 +63,7 @@ def test_the_division_is_the_nearest_to_half(seed: int) -> None:
 
 
 @pytest.mark.parametrize("steps", [801])
-def test_the_second_fit_has_as_many_passes_as_its_run(tmp_path: Path, steps: int) -> None:
+def test_a_fit_to_half_has_as_many_passes_as_its_run(tmp_path: Path, steps: int) -> None:
     """Of 32 rows 21 are of one cluster: it learns these, for 21/32 of the steps; halves of rows for half."""
     task = build_system(calibrated(tmp_path)).task
     rows = [replace(row, cluster="one" if i < 21 else "") for i, row in enumerate(task.train)]
@@ -178,7 +178,7 @@ def train_by_settings(
 def test_the_old_name_of_on_split_half_works_with_a_warning(
     tmp_path: Path, train_with: Callable[..., object]
 ) -> None:
-    """It is called in the second fit; the run itself does not begin."""
+    """It is called in the first fit; the run itself does not begin."""
 
     def killed(step: int, _: dict[str, float]) -> None:
         raise Interrupted

@@ -34,7 +34,7 @@ def config(folder: Path, **settings: object) -> RunConfig:
 
 @pytest.fixture
 def says(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The probabilities of the right answer that second fits say, in turn; the last is said ever after."""
+    """The probabilities of the right answer that fits say, in turn; the last is said ever after."""
     told = [0.7]
 
     def draw(system: System, rows: EncodedSplit, samples: int) -> torch.Tensor:
