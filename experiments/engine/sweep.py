@@ -123,7 +123,8 @@ class Run:
         return [f"{self.label}, on {name}: {it['failed']}" for name, it in done.items() if "failed" in it]
 
     def forget_failures(self) -> None:
-        """Take out of the record what failed."""
+        """Take out of the record what failed, and remove the traceback."""
+        (self.out / FAILURE).unlink(missing_ok=True)
         record = self.record()
         if record is not None and "failed" in record:
             self.path.unlink()

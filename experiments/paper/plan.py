@@ -19,7 +19,7 @@ from experiments.paper.costs import WEIGHTS, Cost, estimated, measured
 from experiments.paper.protocol import ARMS, DATASETS, PROTOCOL, PaperRun
 from experiments.paper.runs import Setup, load_rows
 
-HOUR = 3600.0
+HOUR, MINUTE = 3600.0, 60.0
 PROMPTS = (805, 164)  # of AlpacaEval and HumanEval
 TAXED_ROWS = 1000  # of an OpenLLM task, roughly
 BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "int8": 1.0, "int4": 0.5}
@@ -77,13 +77,20 @@ def steps_of(run: PaperRun, setup: Setup, rows: dict[str, tuple[int, int]]) -> i
     return for_rows(config, max(1, rows[run.task][0])).train.total_steps
 
 
-def seconds_of(run: PaperRun, setup: Setup, rows: dict[str, tuple[int, int]], cost: Cost) -> float:
-    """Return the estimated seconds of a run: training, and testing on all its data sets."""
+def seconds_of(
+    run: PaperRun, setup: Setup, rows: dict[str, tuple[int, int]], cost: Cost, judged: float = 0.0
+) -> float:
+    """Return the estimated seconds of a run: training, and testing on all its data sets.
+
+    `judged` is the time (seconds) that the judge takes for a reply.
+    """
     tested = sum(rows[name][1] for name in (run.task, *run.shifted)) * cost.row
     if run.task == alignment.TASK:
         most = setup.test_rows or TAXED_ROWS
+        chat, programs = (min(most, of) for of in PROMPTS)
         tested += len(setup.taxed) * most * cost.row
-        tested += sum(min(most, of) for of in PROMPTS) * setup.replies * setup.new_tokens * cost.token
+        tested += (chat + programs) * setup.replies * setup.new_tokens * cost.token
+        tested += chat * (setup.replies + 1) * judged  # the replies, and the reference
     return steps_of(run, setup, rows) * cost.step + tested
 
 
@@ -92,7 +99,6 @@ COLUMNS = (
     Column("runs", "runs", format=",d"),
     Column("steps", "steps", format=",d"),
     Column("step", "a step", "s", ".3f"),
-    Column("hours", "hours", format=".1f"),
 )
 
 
@@ -105,6 +111,8 @@ def show_plan(
     guess = estimated(setup, model.weights)
     found = measured(runs, setup, guess) if calibrate else {}
     costs = {run.name: found.get((run.arm, run.task), guess[run.arm]) for run in runs}
+    replies = any(run.task == alignment.TASK for run in runs)
+    judged = guess["lora"].row * model_of(setup.judge)[0].weights / model.weights if replies else 0.0
     lines: list[dict[str, Any]] = []
     for arm in dict.fromkeys(run.arm for run in runs):
         own = [run for run in runs if run.arm == arm]
@@ -112,18 +120,22 @@ def show_plan(
             "runs": len(own),
             "steps": sum(steps_of(run, setup, rows) for run in own),
             "step": statistics.mean(costs[run.name].step for run in own),
-            "hours": sum(seconds_of(run, setup, rows, costs[run.name]) for run in own) / HOUR,
+            "seconds": sum(seconds_of(run, setup, rows, costs[run.name], judged) for run in own),
         }
         lines.append({"name": ARMS[arm].name, **cells})
-    total = {key: sum(line[key] for line in lines) for key in ("runs", "steps", "hours")}
-    show(Table(COLUMNS, [*lines, {"name": "all", **total}], f"{', '.join(tables)} with {setup.model}"))
+    total = {key: sum(line[key] for line in lines) for key in ("runs", "steps", "seconds")}
+    unit, length = ("hours", HOUR) if total["seconds"] >= HOUR else ("minutes", MINUTE)
+    timed = [{**line, "time": line["seconds"] / length} for line in (*lines, {"name": "all", **total})]
+    columns = (*COLUMNS, Column("time", unit, format=".1f"))
+    show(Table(columns, timed, f"{', '.join(tables)} with {setup.model}"))
     gpu = setup.device.startswith("cuda")
     other = "" if gpu else f", not for this {setup.device}"
     source = (
         f"measured on {setup.device}" if calibrate else f"estimated for an H100{other}; --calibrate measures"
     )
-    wall = f", {total['hours'] / workers:.1f} hours with {workers} runs at a time" if workers > 1 else ""
-    say(f"Time: {total['hours']:.1f} {'GPU-' if gpu else ''}hours, {source}{wall}.")
+    time = total["seconds"] / length
+    wall = f", {time / workers:.1f} {unit} with {workers} runs at a time" if workers > 1 else ""
+    say(f"Time: {time:.1f} {'GPU-' if gpu else ''}{unit}, {source}{wall}.")
     for sentence in needs(setup, model, costs, measured_here=calibrate):
         say(sentence)
     say("Missing or different:" if missing or unread else "Nothing is missing.")

@@ -215,6 +215,7 @@ def test_the_plan_counts_what_a_hand_counts(run: Command, capsys: pytest.Capture
     assert totals[1:3] == ["24", "144"]  # two methods, six data sets, two seeds; six steps each
     assert all(DATASETS[name].name in said for name in TRAINED_ON)  # the tests have fewer rows of each
     assert "for an H100, not for this cpu" in said
+    assert float(totals[-1]) > 0  # of so small a model in minutes
     shifted = PaperRun("blob", "openbookqa", 0, shifted=("arc_easy",))
     rows = {"openbookqa": (100, 10), "arc_easy": (100, 5)}
     taken = seconds_of(shifted, Setup("model", Path("out"), typed={"train.steps": 7}), rows, COSTS["blob"])
@@ -373,6 +374,8 @@ def test_the_plan_of_replies_counts_prompts_and_the_size_of_the_model() -> None:
     run = replace(run, settings={**alignment.SETTINGS, "train.steps": 3, "train.epochs": None})
     known = 3 * cost.step + (7 + 10) * cost.row + (10 + 10) * 2 * 5 * cost.token
     assert seconds_of(run, setup, rows, cost) == pytest.approx(known)
+    # The judge reads the replies to ten prompts and their references.
+    assert seconds_of(run, setup, rows, cost, judged=0.5) == pytest.approx(known + 10 * (2 + 1) * 0.5)
     small, large = (estimated(setup, weights)["lora"].token for weights in (10**8, 7 * 10**9))
     assert small < large
 

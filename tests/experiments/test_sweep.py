@@ -106,7 +106,7 @@ def test_something_unexpected_fails_one_run_only(job: Make, monkeypatch: pytest.
 
 
 def test_failed_runs_are_tried_again_when_asked(
-    job: Make, monkeypatch: pytest.MonkeyPatch, trained: list[str]
+    job: Make, monkeypatch: pytest.MonkeyPatch, trained: list[str], tmp_path: Path
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(program, "load_backbone", lambda *_, **__: 1 / 0)
@@ -114,7 +114,9 @@ def test_failed_runs_are_tried_again_when_asked(
         assert "ZeroDivisionError" in run([job()])[0]["failed"]
     assert "ZeroDivisionError" in run([job()])[0]["failed"]
     assert trained == []
-    assert "metrics" in run([job()], retry_failed=True)[0]
+    again = run([job()], retry_failed=True)[0]
+    assert "metrics" in again
+    assert not (tmp_path / again["config_hash"] / "failure.txt").exists()
     assert trained == ["lora"]
 
 
