@@ -12,6 +12,7 @@ ARC-Easy. The plan, experiments/studies/benchmark/plan.md, was fixed before the 
 """
 
 import json
+import random
 import re
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections import defaultdict
@@ -27,6 +28,7 @@ from matplotlib.figure import Figure
 from scipy.stats import t as student
 from torch import Tensor, tensor
 
+from bara_pyro.atomic import write_jsonl
 from bara_pyro.errors import DataError
 from bara_pyro.metrics import aurc, decompose, ood_auroc, prediction_sets
 from bara_pyro.posthoc.temperature import predictive_at
@@ -71,6 +73,7 @@ REAL: dict[str, tuple[int, dict[str, Any]]] = {
     "interface": (80, {}),
     "arc_easy": (80, TEXTS),
 }
+NOISE = 0.2  # share of the training and validation rows of `noise` pairs that get a wrong label
 WORLDS, ROWS_SEEDS = (401, 402, 403, 404, 405, 406), (1, 2, 3)
 GATE, HELPED, TUNED, ENSEMBLE = "gate form, default", "LoRA, same help", "LoRA, tuned", "three LoRAs, tuned"
 ARMS = (GATE, HELPED, TUNED, ENSEMBLE)
@@ -97,6 +100,9 @@ def pair_settings() -> dict[str, dict[str, Any]]:
     for seed, (task, (rows, own)) in product(ROWS_SEEDS, REAL.items()):
         files, drawn = file_settings(ROWS, task), drawn_rows(rows, VALIDATION, seed)
         found[f"rows {seed}, {task}"] = {**UPPER, **own, **files, **drawn}
+    for seed in ROWS_SEEDS:
+        wrong = {"task.name": str(ROWS / "use-noise.jsonl")}
+        found[f"noise {seed}, use"] = {**found[f"rows {seed}, use"], **wrong}
     return found
 
 
@@ -104,6 +110,11 @@ def write_rows(args: Namespace) -> None:
     """Write the rows of the real tasks: 300 for the test, the others to draw from."""
     for task, tags in TAGS.items():
         write(task, tagged_packages(args.packages, task, tags))
+    noise, rows = random.Random(0), read_jsonl(ROWS / "use.jsonl")
+    for row in rows:
+        if noise.random() < NOISE:
+            row["label"] = noise.choice([tag for tag in TAGS["use"] if tag != row["label"]])
+    write_jsonl(ROWS / "use-noise.jsonl", rows)
     lines = [json.loads(line) for line in args.arc_easy.read_text().splitlines()]
     write("arc_easy", [line for line in lines if line["choices"]["label"] == [*"ABCD"]])
 
@@ -129,8 +140,9 @@ def run_pair(pair: str) -> None:
     def system(settings: dict[str, Any]) -> System:
         return build_system(load_config(overrides={**base, **settings}), first.backbone, first.task)
 
+    wanted = {"rows": EVERY_ARM, "noise": (LATER, LATER_HELPED)}.get(pair.split(maxsplit=1)[0], ARMS)
     for arm, settings in DEFAULTS.items():
-        if arm not in done and (pair.startswith("rows") or arm in ARMS):
+        if arm not in done and arm in wanted:
             keep(SCORES, {"pair": pair, "arm": arm}, of_test([trained(system(settings), RUN)], tuned=False))
     for arm, settings in tried.items() if searched(pair) == pair else ():
         if arm not in done:
@@ -152,7 +164,7 @@ def run_pair(pair: str) -> None:
 
 def searched(pair: str) -> str:
     """Return the pair whose grid chooses the settings: for other draws of rows, that of the first draw."""
-    return re.sub(r"^rows \d+", f"rows {ROWS_SEEDS[0]}", pair)
+    return re.sub(r"^(rows|noise) \d+", rf"\1 {ROWS_SEEDS[0]}", pair)
 
 
 def best_of_grid(pair: str) -> str:
@@ -203,15 +215,17 @@ def table(args: Namespace) -> None:
     shown: dict[str, dict[str, dict[str, dict[str, Any]]]] = {}
     for row in read_jsonl(SCORES):
         scores[row["pair"]][row["arm"]] = row if "log_probs" not in row else {**row, **derived(row)}
-    for title, groups in (("Worlds", WORLDS), ("Real tasks", ROWS_SEEDS)):
-        pairs = [pair for pair in args.pairs if group(pair) in groups and ENSEMBLE in scores[pair]]
+    for title, start in (("Worlds", "4"), ("Real tasks", "rows"), ("Label noise", "noise")):
+        pairs = [pair for pair in args.pairs if pair.startswith(start) and ENSEMBLE in scores[pair]]
         if pairs:
-            compared = shown[title] = with_worst({pair: scores[pair] for pair in pairs})
+            compared = with_worst({pair: scores[pair] for pair in pairs})
             print(f"\n{title}: {len(pairs)} pairs\n\n| arm | {' | '.join(MEASURES)} |")
             print(f"|---|{'---:|' * len(MEASURES)}")
-            print_means(compared, GATE, ARMS)
-            if shared_arms(compared) == EVERY_ARM:
-                print_means(compared, LATER, (LATER, LATER_HELPED, TUNED, ENSEMBLE))
+            for gate, arms in ((GATE, ARMS), (LATER, (LATER, LATER_HELPED, TUNED, ENSEMBLE))):
+                if {*arms} <= {*shared_arms(compared)}:
+                    print_means(compared, gate, arms)
+            if GATE in shared_arms(compared):
+                shown[title] = compared
     for arm, shift in product((GATE, TUNED), SHIFTS):
         named = [some for arms in scores.values() if (some := arms.get(f"{arm}, distance-aware"))]
         found = [one.get(shift, 50.0) for one in named]  # of a run that diverged: no better than chance

@@ -27,6 +27,7 @@ def test_rows_have_one_tag_and_none_is_trained_and_tested(
 ) -> None:
     for module in (benchmark, grid):
         monkeypatch.setattr(module, "TEST", 6)
+    monkeypatch.setattr(benchmark, "NOISE", 0.5)
     tags = [f"{task}::{tag}" for task, some in benchmark.TAGS.items() for tag in some]
     texts = [f"{tag} {i}" for tag in tags for i in range(5)]
     entries = [f"Package: p\nDescription: {text}\nTag: a::b, {text.split()[0]}\n more" for text in texts]
@@ -46,6 +47,19 @@ def test_rows_have_one_tag_and_none_is_trained_and_tested(
         assert sorted(row["text"] for row in rows) == sorted(t for t in texts if t.startswith(task))
         assert all(row["text"].startswith(f"{task}::{row['label']} ") for row in rows)
     assert len((place / "rows" / "arc_easy.jsonl").read_text().splitlines()) == 3
+    clean, noisy = (read_jsonl(place / "rows" / f"use{part}.jsonl") for part in ("", "-noise"))
+    assert [row["text"] for row in clean] == [row["text"] for row in noisy]
+    wrong = [row for row, known in zip(noisy, clean, strict=True) if row != known]
+    assert 0 < len(wrong) < len(clean)
+    assert {row["label"] for row in wrong} <= {*benchmark.TAGS["use"]}
+
+
+def test_labels_are_wrong_in_training_and_search_only(place: Path) -> None:
+    pairs = benchmark.pair_settings()
+    name = {"task.name": str(benchmark.ROWS / "use-noise.jsonl")}
+    assert pairs["noise 2, use"] == {**pairs["rows 2, use"], **name}
+    assert pairs["noise 2, use"]["task.test_file"] == benchmark.ROWS / "use-test.jsonl"
+    assert benchmark.searched("noise 2, use") == "noise 1, use"
 
 
 def test_an_interval_is_students() -> None:
