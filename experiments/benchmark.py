@@ -140,7 +140,7 @@ def run_pair(pair: str) -> None:
     def system(settings: dict[str, Any]) -> System:
         return build_system(load_config(overrides={**base, **settings}), first.backbone, first.task)
 
-    wanted = {"rows": EVERY_ARM, "noise": (LATER, LATER_HELPED)}.get(pair.split(maxsplit=1)[0], ARMS)
+    wanted = (LATER, LATER_HELPED) if pair.startswith("noise") else EVERY_ARM
     for arm, settings in DEFAULTS.items():
         if arm not in done and arm in wanted:
             keep(SCORES, {"pair": pair, "arm": arm}, of_test([trained(system(settings), RUN)], tuned=False))

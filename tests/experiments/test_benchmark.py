@@ -152,7 +152,7 @@ def test_every_arm_is_run_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> 
     benchmark.run(args)
     stored = {row["arm"]: row for row in read_jsonl(benchmark.SCORES)}
     assert [*stored] == [
-        *(arm for arm in benchmark.DEFAULTS if arm in benchmark.ARMS),
+        *benchmark.DEFAULTS,
         *("0.001, 0.1", "0.003, 0.1"),
         *(TUNED, ENSEMBLE),
         *(f"{arm}, distance-aware" for arm in (GATE, TUNED)),
