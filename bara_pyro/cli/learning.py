@@ -102,12 +102,15 @@ def warning(
         lr: learning rate of the run; if it is too low, the message proposes three times as much, which helped
             on SmolLM2 (docs/calibrated.md).
         given: whether the run started from a given adapter, which longer training would not change.
-        searched: whether the run's learning rate was found by `--find-lr`; then no other is proposed.
+        searched: whether the run's learning rate was found by `--find-lr`; then it is kept.
     """
     problem = finding(scores)
     higher = f"--lr {3 * lr:g}" if lr else "a higher --lr"
     rate = "another --lr" if problem == "wrong" else higher
-    longer = f"Train longer ({f'--steps {2 * steps}' if steps else '--epochs'})"
+    options = f"--steps {2 * steps}" if steps else "--epochs"
+    if searched and lr:
+        options += f" --lr {lr:g}"  # found: with a length alone it would be the default
+    longer = f"Train longer ({options})"
     if not searched:
         longer += f" or with {rate}, or with --find-lr"
     near = f"within {100 * NEAR:.0f} % of" if scores.nll <= (1 + NEAR) * scores.guess else "worse than"

@@ -17,7 +17,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bara_pyro.atomic import write_json
 from bara_pyro.data import EncodedSplit
 from bara_pyro.data.clusters import places_by_group, split_halves, together
 from bara_pyro.errors import DataError
@@ -191,7 +190,7 @@ def _answers(rows: Sequence[Json]) -> tuple[Tensor, Tensor]:
     return draws, torch.tensor([row["label"] for row in rows])
 
 
-def write_split_half(
+def with_fit(
     system: System,
     half: System,
     held_out: EncodedSplit,
@@ -200,8 +199,8 @@ def write_split_half(
     seconds: float,
     *,
     diverged: bool = False,
-) -> None:
-    """Write a fit's predictions of the rows that it did not learn, unless it is of a rate that is not taken.
+) -> Json:
+    """Return what is stored once a fit is made, with its predictions unless its rate is not taken.
 
     Args:
         system: the run's own system.
@@ -229,7 +228,7 @@ def write_split_half(
         loss = None if diverged else float(losses.mean())
         tried = there["tried"] if fit.rate else []
         stored["tried"] = [*tried, {"lr": rate_of(system, fit.rate), "loss": loss, "taken": taken}]
-    write_json(out / SPLIT_HALF_FILE, stored)
+    return stored
 
 
 def _losses(stored: Json) -> Tensor:

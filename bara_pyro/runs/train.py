@@ -35,6 +35,7 @@ from bara_pyro.runs.manifest import (
     FITTED,
     GUIDE,
     MANIFEST,
+    SPLIT_HALF_FILE,
     SPLIT_HALF_FOLDER,
     START,
     TRAINED,
@@ -56,7 +57,7 @@ from bara_pyro.runs.split_half import (
     rate_of,
     split_half_system,
     steps_wanted,
-    write_split_half,
+    with_fit,
 )
 from bara_pyro.runs.steps import OnStep, check_shares, fit_steps, train_seconds
 from bara_pyro.runs.system import System
@@ -238,8 +239,9 @@ def _make_half_fit(system: System, out: Path, ranks: Ranks, on_step: OnStep | No
         ) from stop
     if ranks.first:
         seconds = train_seconds(folder) or 0.0
-        write_split_half(system, half, held_out, out, fit, seconds, diverged=diverged)
-        discard(folder)
+        stored = with_fit(system, half, held_out, out, fit, seconds, diverged=diverged)
+        discard(folder)  # before: killed here, the next fit must not find the files of this one
+        write_json(out / SPLIT_HALF_FILE, stored)
 
 
 def what_is_fitted(system: System) -> Fit[AdaptedLM, SiteGuide, MethodConfig]:

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from bara_pyro.errors import BaraError, DataError, Stopped, TrainingError
 from bara_pyro.posthoc.corrections import require_temperature
 from bara_pyro.posthoc.temperature import best_common_log_temperature
 from bara_pyro.runs import by_rows
+from bara_pyro.runs import train as training
 from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import load_system
@@ -164,6 +166,36 @@ def test_a_run_that_is_killed_in_its_calibration_goes_on(tmp_path: Path) -> None
     train(again, tmp_path / "cut", resume=True, on_split_half=lambda step, _: steps.append(step))
     assert steps == [3, 4, 5, 1, 2, 3, 4, 5]  # from the checkpoint after step 2; then the halves are turned
     assert torch.equal(answers(again), answers(whole))
+
+
+@pytest.mark.parametrize("fit", [1, 2])
+@pytest.mark.parametrize("place", ["discard", "write_json"])
+def test_a_run_that_is_killed_after_a_fit_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, fit: int
+) -> None:
+    """Before the files of the fit are removed, or before its result is written."""
+    config, calls = calibrated(tmp_path), 0
+    whole = build_system(config)
+    train(whole, tmp_path / "whole")
+
+    def killed(*args: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == fit:
+            raise Interrupted
+        actual(*args)
+
+    with monkeypatch.context() as patch:
+        actual = getattr(training, place)
+        patch.setattr(training, place, killed)
+        with pytest.raises(Interrupted):
+            train(build_system(config), tmp_path / "cut")
+    again = build_system(config)
+    train(again, tmp_path / "cut", resume=True)
+    assert torch.equal(answers(again), answers(whole))
+    stored = [read_json(tmp_path / name / "rehearsal.json") for name in ("whole", "cut")]
+    assert all(stored[0][rows] == stored[1][rows] for rows in ("rows", "turned"))
+    assert not (tmp_path / "cut" / ".rehearsal").exists()
 
 
 def train_by_settings(
