@@ -77,14 +77,10 @@ NOISE = 0.2  # share of the training and validation rows of `noise` pairs that g
 WORLDS, ROWS_SEEDS = (401, 402, 403, 404, 405, 406), (1, 2, 3)
 GATE, HELPED, TUNED, ENSEMBLE = "gate form, default", "LoRA, same help", "LoRA, tuned", "three LoRAs, tuned"
 ARMS = (GATE, HELPED, TUNED, ENSEMBLE)
-# The default was changed after the planned runs. These arms, which were not planned, have the new one.
+# The default was changed after the planned runs. The first two arms have the former one, these the new one.
 LATER, LATER_HELPED = "gate form, from 3e-3", "LoRA, from 3e-3"
-EVERY_ARM = (*ARMS, LATER, LATER_HELPED)
-DEFAULTS = {
-    arm: {"method": method, **HELP}
-    for method, arms in {"bara-gate": (GATE, LATER), "lora": (HELPED, LATER_HELPED)}.items()
-    for arm in arms
-}
+LATER_ARMS = (LATER, LATER_HELPED, TUNED, ENSEMBLE)
+DEFAULTS = {LATER: {"method": "bara-gate", **HELP}, LATER_HELPED: {"method": "lora", **HELP}}
 MEMBERS = (1, 2, 3)
 SHIFTED, SHIFTS = "micro-obqa", ("micro-near", "micro-far")
 MEASURES = ("nll", "acc", "ece", "aurc", "set size")
@@ -140,9 +136,8 @@ def run_pair(pair: str) -> None:
     def system(settings: dict[str, Any]) -> System:
         return build_system(load_config(overrides={**base, **settings}), first.backbone, first.task)
 
-    wanted = (LATER, LATER_HELPED) if pair.startswith("noise") else EVERY_ARM
     for arm, settings in DEFAULTS.items():
-        if arm not in done and arm in wanted:
+        if arm not in done:
             keep(SCORES, {"pair": pair, "arm": arm}, of_test([trained(system(settings), RUN)], tuned=False))
     for arm, settings in tried.items() if searched(pair) == pair else ():
         if arm not in done:
@@ -154,7 +149,7 @@ def run_pair(pair: str) -> None:
         for arm, some in ((TUNED, members[:1]), (ENSEMBLE, members)):
             keep(SCORES, {"pair": pair, "arm": arm}, of_test(some, tuned=True))
     if pair.endswith(SHIFTED):
-        for name, settings in {GATE: DEFAULTS[GATE], TUNED: tuned}.items():
+        for name, settings in {LATER: DEFAULTS[LATER], TUNED: tuned}.items():
             if (arm := f"{name}, distance-aware") not in done:
                 own = system({**settings, "adapter.distance_aware": True})
                 drawn = trained(own, RUN)
@@ -221,12 +216,12 @@ def table(args: Namespace) -> None:
             compared = with_worst({pair: scores[pair] for pair in pairs})
             print(f"\n{title}: {len(pairs)} pairs\n\n| arm | {' | '.join(MEASURES)} |")
             print(f"|---|{'---:|' * len(MEASURES)}")
-            for gate, arms in ((GATE, ARMS), (LATER, (LATER, LATER_HELPED, TUNED, ENSEMBLE))):
+            for arms in (ARMS, LATER_ARMS):
                 if {*arms} <= {*shared_arms(compared)}:
-                    print_means(compared, gate, arms)
+                    print_means(compared, arms)
             if GATE in shared_arms(compared):
                 shown[title] = compared
-    for arm, shift in product((GATE, TUNED), SHIFTS):
+    for arm, shift in product((GATE, LATER, TUNED), SHIFTS):
         named = [some for arms in scores.values() if (some := arms.get(f"{arm}, distance-aware"))]
         found = [one.get(shift, 50.0) for one in named]  # of a run that diverged: no better than chance
         if found:
@@ -238,7 +233,9 @@ def table(args: Namespace) -> None:
 
 def shared_arms(scores: Mapping[str, Mapping[str, dict[str, Any]]]) -> tuple[str, ...]:
     """Return the arms that all pairs have, without the grid's."""
-    return tuple(arm for arm in EVERY_ARM if all(arm in arms for arms in scores.values()))
+    return tuple(
+        arm for arm in dict.fromkeys((*ARMS, *LATER_ARMS)) if all(arm in arms for arms in scores.values())
+    )
 
 
 def with_worst(scores: Mapping[str, Mapping[str, dict[str, Any]]]) -> dict[str, dict[str, dict[str, Any]]]:
@@ -255,14 +252,13 @@ def with_worst(scores: Mapping[str, Mapping[str, dict[str, Any]]]) -> dict[str, 
     return filled
 
 
-def print_means(
-    scores: Mapping[str, Mapping[str, Mapping[str, float]]], gate: str, arms_shown: Sequence[str]
-) -> None:
-    """Print rows of the arms' means over pairs, and one arm's differences from the others, with intervals."""
+def print_means(scores: Mapping[str, Mapping[str, Mapping[str, float]]], arms_shown: Sequence[str]) -> None:
+    """Print the arms' means over pairs, and the first one's differences from the others, with intervals."""
+    gate, *references = arms_shown
     for arm in arms_shown:
         cells = [f"{mean(arms[arm][name] for arms in scores.values()):.3f}" for name in MEASURES]
         print(f"| {arm} | {' | '.join(cells)} |")
-    for reference, name in product(arms_shown[1:], MEASURES):
+    for reference, name in product(references, MEASURES):
         middle, half = student_interval(differences(scores, reference, name, gate))
         interval = f"{middle:+.3f} [{middle - half:+.3f}, {middle + half:+.3f}]"
         print(f"{gate} minus {reference}, {name}: {interval}")
