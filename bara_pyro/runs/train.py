@@ -15,7 +15,7 @@ from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data import batches
 from bara_pyro.data.clusters import groups_of
 from bara_pyro.data.labels import offered_of
-from bara_pyro.errors import ConfigError, Stopped, TrainingError
+from bara_pyro.errors import CheckpointError, ConfigError, Stopped, TrainingError
 from bara_pyro.methods import METHODS, Fit, MethodConfig
 from bara_pyro.moved import warn_renamed
 from bara_pyro.processes import Ranks, joined, number_of_processes
@@ -222,8 +222,8 @@ def _make_half_fit(system: System, out: Path, ranks: Ranks, on_step: OnStep | No
         begin(system, out)  # from here on the run can be resumed
     half, held_out = split_half_system(system, fit)
     folder = out / SPLIT_HALF_FOLDER
-    if ranks.first and is_run(folder) and stored_config(folder)[0].hash != half.config.hash:
-        discard(folder)  # of the fit before, whose result is written
+    if ranks.first and folder.exists() and not _is_begun(half, folder):
+        discard(folder)
     diverged = False
     try:
         _train(half, folder, ranks, on_step)
@@ -242,6 +242,15 @@ def _make_half_fit(system: System, out: Path, ranks: Ranks, on_step: OnStep | No
         stored = with_fit(system, half, held_out, out, fit, seconds, diverged=diverged)
         discard(folder)  # before: killed here, the next fit must not find the files of this one
         write_json(out / SPLIT_HALF_FILE, stored)
+
+
+def _is_begun(half: System, folder: Path) -> bool:
+    """Whether a folder holds a whole or interrupted fit with these settings; not if it was half removed."""
+    try:
+        verify_files(folder, TRAINED)
+        return is_run(folder) and stored_config(folder)[0].hash == half.config.hash
+    except CheckpointError:
+        return False
 
 
 def what_is_fitted(system: System) -> Fit[AdaptedLM, SiteGuide, MethodConfig]:

@@ -169,11 +169,11 @@ def test_a_run_that_is_killed_in_its_calibration_goes_on(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("fit", [1, 2])
-@pytest.mark.parametrize("place", ["discard", "write_json"])
+@pytest.mark.parametrize("place", ["discard", "half discard", "write_json"])
 def test_a_run_that_is_killed_after_a_fit_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, fit: int
 ) -> None:
-    """Before the files of the fit are removed, or before its result is written."""
+    """Before or while the files of the fit are removed, or before its result is written."""
     config, calls = calibrated(tmp_path), 0
     whole = build_system(config)
     train(whole, tmp_path / "whole")
@@ -182,12 +182,14 @@ def test_a_run_that_is_killed_after_a_fit_goes_on(
         nonlocal calls
         calls += 1
         if calls == fit:
+            if place == "half discard":
+                (args[0] / "adapter_model.safetensors").unlink()
             raise Interrupted
         actual(*args)
 
     with monkeypatch.context() as patch:
-        actual = getattr(training, place)
-        patch.setattr(training, place, killed)
+        actual = getattr(training, name := place.removeprefix("half "))
+        patch.setattr(training, name, killed)
         with pytest.raises(Interrupted):
             train(build_system(config), tmp_path / "cut")
     again = build_system(config)
