@@ -28,7 +28,8 @@ def for_rows(config: RunConfig, rows: int, held_out: int | None = None) -> RunCo
         ConfigError: `may_double` or `find_lr` is set without split-half calibration, or both are set.
     """
     config = config.model_copy(update={"method": config.method.for_rows(rows)})
-    if _calibrated_by_default(config, rows) and (held_out is None or held_out >= ASKED_ROWS):
+    enough = held_out is None or held_out >= ASKED_ROWS or config.train.find_lr
+    if _calibrated_by_default(config, rows) and enough:
         config = calibrated(config, True)
     c = config.train
     for name in ("may_double", "find_lr"):
@@ -74,13 +75,20 @@ def may_calibrate(config: RunConfig, rows: int) -> bool:
 
 def _calibrated_by_default(config: RunConfig, rows: int) -> bool:
     """Whether this many rows are calibrated if nobody says so; docs/calibrated.md says why."""
-    few = METHODS[config.method.name].calibrated and rows < MANY_ROWS
-    return (
-        config.adapter.calibrated is None
-        and config.task.likelihood == "answer"
-        and (few or bool(config.train.find_lr))
-        and rows >= SPLIT_HALF_ROWS
-    )
+    if config.adapter.calibrated is not None:
+        return False
+    if config.train.find_lr:  # asked for: what does not allow it is then an error
+        return True
+    few = METHODS[config.method.name].calibrated and SPLIT_HALF_ROWS <= rows < MANY_ROWS
+    return few and config.task.likelihood == "answer"
+
+
+def turned(rows: int, held_out: int) -> bool:
+    """Return whether the halves of split-half calibration are turned around.
+
+    They are not if related rows leave one below half of the other.
+    """
+    return 3 * held_out >= rows
 
 
 def split_half_note(config: RunConfig, rows: int, held_out: int) -> list[str]:
@@ -92,7 +100,8 @@ def split_half_note(config: RunConfig, rows: int, held_out: int) -> list[str]:
         ]
     if not config.adapter.calibrated:
         return []
-    learnt = "halves" if rows - 2 * held_out in (0, 1) else str(rows - held_out)
+    sizes = f"{rows - held_out} and {held_out}" if turned(rows, held_out) else str(rows - held_out)
+    learnt = "halves" if rows - 2 * held_out in (0, 1) else sizes
     longer = "; if it is underconfident, training takes twice as many steps"
     what = f"{'choose the learning rate and ' if config.train.find_lr else ''}set the temperature"
     off = "--no-calibrated turns it off"

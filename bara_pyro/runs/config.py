@@ -51,10 +51,11 @@ class RunConfig(RunSettings):
         """Refuse 0 steps, unless an adapter is given that the method keeps as it is."""
         if self.train.steps == 0 and self.adapter.start is None:
             raise ConfigError("Setting train.steps = 0 is not valid: give at least 1.")
-        if self.train.steps == 0 and self.adapter.calibrated:
+        if self.train.steps == 0 and (self.adapter.calibrated or self.train.find_lr):
             raise ConfigError(
-                f"adapter.calibrated=true needs a second training, and {self.method.name!r} trains nothing "
-                "with --from-adapter: use --method temperature with --validation-rows."
+                "Split-half calibration (adapter.calibrated, train.find_lr) needs a second training, and "
+                f"{self.method.name!r} trains nothing with --from-adapter: use --method temperature with "
+                "--validation-rows."
             )
         return self
 

@@ -190,7 +190,10 @@ def _factors(file: Path, name: str, *, others: bool = False) -> dict[str, Factor
     strangers = [key for key, layer in keys.items() if layer is None]
     if not held or (strangers and not others):
         what = f"also holds {strangers[0][:80]!r}, no A or B" if held else "holds no A and B"
-        raise ConfigError(f"The adapter {name!r} {what}: give a plain LoRA, without saved modules.")
+        raise ConfigError(
+            f"The adapter {name!r} {what}: give a plain LoRA, without saved modules. Of a run, bara export "
+            "writes one."
+        )
     paths = dict.fromkeys(path for path, _ in held)
     return {
         path: _checked(path, held.get((path, "lora_A")), held.get((path, "lora_B")), name) for path in paths

@@ -30,7 +30,7 @@ from bara_pyro.posthoc.temperature import (
     predictive_at,
     too_unsure,
 )
-from bara_pyro.runs.by_rows import ASKED_ROWS, SPLIT_HALF_ROWS, calibrated
+from bara_pyro.runs.by_rows import ASKED_ROWS, SPLIT_HALF_ROWS, calibrated, turned
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.manifest import SPLIT_HALF_FILE
 from bara_pyro.runs.system import System, assemble
@@ -68,9 +68,9 @@ def halves_of(system: System, turned: int = 0) -> tuple[list[int], list[int]]:
 
 
 def turns(system: System) -> bool:
-    """Return whether the halves are turned around: not if related rows leave one below half of the other."""
-    learnt, held_out = halves_of(system)
-    return 2 * len(held_out) >= len(learnt)
+    """Return whether the halves are turned around."""
+    learnt, held_out = map(len, halves_of(system))
+    return turned(learnt + held_out, held_out)
 
 
 def check_split_half(system: System) -> None:
@@ -82,13 +82,13 @@ def check_split_half(system: System) -> None:
     rows = system.model.num_data
     if rows < SPLIT_HALF_ROWS:
         raise DataError(
-            f"{rows} training rows are too few for split-half calibration (adapter.calibrated): give at "
-            f"least {SPLIT_HALF_ROWS}, or leave calibrated=True out."
+            f"{rows} training rows are too few for split-half calibration (adapter.calibrated, "
+            f"train.find_lr): give at least {SPLIT_HALF_ROWS}, or leave it out."
         )
     if (held_out := len(halves_of(system)[1])) < ASKED_ROWS:
         raise DataError(
-            f"Split-half calibration (adapter.calibrated) can hold out only {held_out} of {rows} training "
-            f"rows, as the others belong together; it needs {ASKED_ROWS}: leave calibrated=True out."
+            f"Split-half calibration (adapter.calibrated, train.find_lr) can hold out only {held_out} of "
+            f"{rows} training rows, as the others belong together; it needs {ASKED_ROWS}: leave it out."
         )
 
 

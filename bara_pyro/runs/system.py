@@ -338,8 +338,8 @@ def corrections_of(config: RunConfig, model: AdaptedLM) -> Corrections:
     if METHODS[config.method.name].tempered:
         if options["calibrated"]:
             raise ConfigError(
-                f"calibrated=True (adapter.calibrated) fits a temperature, but the method "
-                f"{config.method.name!r} fits its own: leave it out."
+                "Split-half calibration (adapter.calibrated, train.find_lr) fits a temperature, but the "
+                f"method {config.method.name!r} fits its own: leave it out."
             )
         options["calibrated"] = True
     return Corrections(model, **options)

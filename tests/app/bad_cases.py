@@ -87,6 +87,7 @@ CASES: dict[str, list[str]] = {
     TRAIN + "--lr=fast": ["--lr"],
     TRAIN + "--method lora --one-pass": ["'lora'"],
     TRAIN + "--method temperature --validation-rows 8 --set adapter.calibrated=true": ["adapter.calibrated"],
+    TRAIN + "--method temperature --validation-rows 8 --find-lr": ["train.find_lr"],
     TRAIN + "--device=tpu": ["'tpu'", "cpu"],
     TRAIN + "--device=cuda:99": ["cuda:99"],
     TRAIN + "--validation-rows=1000": ["1000"],

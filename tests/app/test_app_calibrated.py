@@ -76,6 +76,15 @@ def test_the_note_says_when_a_given_adapter_is_not_to_be_calibrated(start: str |
     assert ("the adapter was trained on these rows" in note) is warned
 
 
+@pytest.mark.parametrize(
+    ("held_out", "learnt"), [(20, "fits on halves"), (18, "24 and 18"), (12, "fits on 30 of")]
+)
+def test_the_note_names_what_the_fits_learn(held_out: int, learnt: str) -> None:
+    config = for_rows(load_config(overrides={"method": "bara-gate"}), 42)
+    [note] = split_half_note(config, 42 if held_out != 20 else 41, held_out)
+    assert learnt in note
+
+
 @pytest.mark.parametrize("method", ["bara-gate", "lora"])
 def test_split_half_calibration_gives_a_temperature_and_a_note(method: str) -> None:
     given = {"method": method, "task.name": "micro-wgm", "task.train_rows": 80}

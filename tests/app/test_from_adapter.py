@@ -235,6 +235,7 @@ def test_what_cannot_be_kept_is_refused(
         (["--method", "blob"], "blob"),
         (["--method", "lora", "--steps", 9], "train.steps=9"),
         (["--method", "tfb", "--set", "adapter.calibrated=true"], "calibrated"),
+        (["--method", "tfb", "--find-lr"], "find_lr"),
         (["--set", "method.latent=theta"], "latent"),
     ],
 )

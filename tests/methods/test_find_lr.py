@@ -16,7 +16,7 @@ from bara_pyro.cli import running
 from bara_pyro.data import EncodedSplit
 from bara_pyro.diagnostics.context import Options, look
 from bara_pyro.diagnostics.inspection import run_facts
-from bara_pyro.errors import ConfigError, TrainingError
+from bara_pyro.errors import ConfigError, DataError, TrainingError
 from bara_pyro.runs import split_half
 from bara_pyro.runs.by_rows import for_rows
 from bara_pyro.runs.config import RunConfig, load_config
@@ -231,14 +231,17 @@ def test_finding_the_rate_calibrates_any_method(
     assert not (found.train.find_lr and found.train.may_double)
 
 
-@pytest.mark.parametrize(
-    ("settings", "rows"),
-    [({"adapter.calibrated": False}, 80), ({}, 19), ({"train.may_double": True}, 80)],
-)
-def test_what_excludes_finding_the_rate_is_refused(settings: dict[str, object], rows: int) -> None:
+@pytest.mark.parametrize("settings", [{"adapter.calibrated": False}, {"train.may_double": True}])
+def test_what_excludes_finding_the_rate_is_refused(settings: dict[str, object]) -> None:
     given = {"task.name": "micro-wgs", "train.find_lr": True, **settings}
     with pytest.raises(ConfigError, match=r"train\.find_lr=true"):
-        for_rows(load_config(overrides=given), rows)
+        for_rows(load_config(overrides=given), 80)
+
+
+def test_a_search_on_too_few_rows_is_refused(tmp_path: Path) -> None:
+    system = build_system(config(tmp_path, **{"adapter.calibrated": None, "task.limit": 19}))
+    with pytest.raises(DataError, match=r"19 training rows .*train\.find_lr"):
+        train(system, tmp_path / "run")
 
 
 def test_the_bar_knows_of_all_fits() -> None:
