@@ -1,15 +1,18 @@
 """Share what `bara abstain`, `conformal` and `detect` have in common: options, predictions and output."""
 
+import inspect
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bara_pyro.cli.options import DATA, path
+from bara_pyro.cli.options import DATA, Moved, Overwrite, Run, RunDevice, Seed, path, takes_columns
 from bara_pyro.cli.typed import note_of_draws, refuse
-from bara_pyro.columns import OPTIONS, ColumnNames
+from bara_pyro.cli.wrap import DECIDE, Command, listed, with_parameters
+from bara_pyro.columns import KINDS, OPTIONS, UNNAMED, ColumnNames
 from bara_pyro.runs.sections import MOST_DRAWS
 from bara_pyro.types import Json
 
@@ -45,30 +48,24 @@ Draws = Annotated[int, typer.Option(min=0, max=MOST_DRAWS, help="Posterior draws
 class DecisionCommand:
     """The options of a command, except the numbers that its guarantee states.
 
-    Attributes:
-        run: folder of the run.
-        input_file, output, overwrite, calibration: files, see the options.
-        samples, seed: number and seed of the draws.
-        columns: if they have other names than in training; only calibration rows have clusters.
-        model, device: new location of the language model, and the device to compute on.
+    `columns` are named if they differ from the training rows'; only calibration rows have clusters.
     """
 
-    run: Path
-    input_file: Path | None
-    output: Path | None
-    overwrite: bool
-    calibration: Path | None
-    samples: int
-    seed: int
-    columns: ColumnNames
-    model: str | None
-    device: str | None
+    run: Run
+    input_file: InputFile = None
+    output: OutputFile = None
+    overwrite: Overwrite = False
+    calibration: Calibration = None
+    samples: Draws = 10
+    seed: Seed = 0
+    columns: ColumnNames = UNNAMED
+    model: Moved = None
+    device: RunDevice = None
 
     def check(self, keys: Collection[str]) -> None:
         """Refuse files that do not exist or must not be written, before anything slow.
 
-        Args:
-            keys: the columns that every output of this command has.
+        `keys` are the columns that every output of this command has.
 
         Raises:
             BaraError: a file or the run does not exist, or the output must not be written.
@@ -127,13 +124,7 @@ class DecisionCommand:
         return system, calibrating, decided
 
     def finish(self, rows: Sequence[Json], said: Sequence[str], found: Json) -> None:
-        """Write the rows to --output, if there is one; print the findings and what to type next.
-
-        Args:
-            rows: one for each line of the file.
-            said: the lines to print.
-            found: the result as JSON.
-        """
+        """Write the rows to --output, if any; print the lines, what to type next, and the result."""
         from bara_pyro.cli.terminal import result, say, say_again, say_next
         from bara_pyro.runs.decide import write_decisions
 
@@ -146,3 +137,29 @@ class DecisionCommand:
         else:
             say_again("--output", "decided.csv", remark="writes the decision on each row")
         result({**found, "output": self.output})
+
+
+def decides(*kinds: str) -> Callable[[Command], Command]:
+    """Return a decorator that gives a command the options of a `DecisionCommand`, its first argument.
+
+    All kinds of columns can be named, unless `kinds` are given.
+    """
+    kinds = kinds or tuple(KINDS)
+
+    def deciding(command: Command) -> Command:
+        shared = inspect.signature(DecisionCommand, eval_str=True).parameters
+        _, *own = inspect.signature(command, eval_str=True).parameters.values()
+
+        @wraps(command)
+        def wrapped(**arguments: Any) -> None:
+            question = DecisionCommand(**{name: arguments.pop(name) for name in shared})
+            command(question, **arguments)
+
+        files = ("run", "input_file", "output", "overwrite")
+        others = [parameter for name, parameter in shared.items() if name not in files]
+        decided = with_parameters(wrapped, [*(shared[name] for name in files), *own, *others])
+        columns = [f"{kind}_column" for kind in ("text", "label") if kind in kinds]
+        everyday = (*files[1:], *(one.name for one in own), "calibration", "samples", *columns)
+        return listed(DECIDE, *everyday, "model", "device")(takes_columns(*kinds)(decided))
+
+    return deciding

@@ -4,23 +4,12 @@ from typing import Annotated
 
 import typer
 
-from bara_pyro.cli.deciding import Calibration, DecisionCommand, Draws, InputFile, OutputFile
-from bara_pyro.cli.options import Moved, Overwrite, Run, RunDevice, Seed, takes_columns
-from bara_pyro.cli.wrap import DECIDE, listed
-from bara_pyro.columns import KINDS, UNNAMED, ColumnNames
+from bara_pyro.cli.deciding import DecisionCommand, decides
 
 
-@listed(
-    DECIDE,
-    *("input_file", "output", "overwrite", "risk", "delta", "calibration", "samples", "text_column"),
-    *("label_column", "model", "device"),
-)
-@takes_columns(*KINDS)
+@decides()
 def abstain(
-    run: Run,
-    input_file: InputFile = None,
-    output: OutputFile = None,
-    overwrite: Overwrite = False,
+    question: DecisionCommand,
     risk: Annotated[
         float, typer.Option(min=0, max=1, help="Largest error rate of the answers to future rows.")
     ] = 0.1,
@@ -30,12 +19,6 @@ def abstain(
             min=0, max=1, help="Probability, over draws of the calibration rows, that it is exceeded."
         ),
     ] = 0.05,
-    calibration: Calibration = None,
-    samples: Draws = 10,
-    seed: Seed = 0,
-    columns: ColumnNames = UNNAMED,
-    model: Moved = None,
-    device: RunDevice = None,
 ) -> None:
     """Answer only confident rows, so that the error rate stays below a limit.
 
@@ -44,9 +27,6 @@ def abstain(
     """
     from bara_pyro.runs.answers_file import ABSTENTION_KEYS
 
-    question = DecisionCommand(
-        run, input_file, output, overwrite, calibration, samples, seed, columns, model, device
-    )
     question.check(ABSTENTION_KEYS)
     from bara_pyro.metrics.abstention import ranks
     from bara_pyro.runs.decide import decide_abstention

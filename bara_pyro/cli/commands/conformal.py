@@ -4,24 +4,13 @@ from typing import Annotated
 
 import typer
 
-from bara_pyro.cli.deciding import Calibration, DecisionCommand, Draws, InputFile, OutputFile
-from bara_pyro.cli.options import Moved, Overwrite, Run, RunDevice, Seed, takes_columns
-from bara_pyro.cli.wrap import DECIDE, listed
-from bara_pyro.columns import KINDS, UNNAMED, ColumnNames
+from bara_pyro.cli.deciding import DecisionCommand, decides
 from bara_pyro.types import SetScore
 
 
-@listed(
-    DECIDE,
-    *("input_file", "output", "overwrite", "alpha", "score", "calibration", "samples", "text_column"),
-    *("label_column", "model", "device"),
-)
-@takes_columns(*KINDS)
+@decides()
 def conformal(
-    run: Run,
-    input_file: InputFile = None,
-    output: OutputFile = None,
-    overwrite: Overwrite = False,
+    question: DecisionCommand,
     alpha: Annotated[
         float,
         typer.Option(
@@ -34,12 +23,6 @@ def conformal(
             help="lac: smallest sets on average, some may be empty. aps: larger sets for harder rows."
         ),
     ] = "lac",
-    calibration: Calibration = None,
-    samples: Draws = 10,
-    seed: Seed = 0,
-    columns: ColumnNames = UNNAMED,
-    model: Moved = None,
-    device: RunDevice = None,
 ) -> None:
     """Give each row a set of answers that contains the right one with probability 1 - alpha or more.
 
@@ -47,9 +30,6 @@ def conformal(
     """
     from bara_pyro.runs.answers_file import SET_KEYS
 
-    question = DecisionCommand(
-        run, input_file, output, overwrite, calibration, samples, seed, columns, model, device
-    )
     question.check(SET_KEYS)
     from bara_pyro.metrics.conformal import allowed
     from bara_pyro.runs.decide import decide_sets

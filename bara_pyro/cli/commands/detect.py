@@ -4,10 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bara_pyro.cli.deciding import Calibration, DecisionCommand, Draws, InputFile, OutputFile
-from bara_pyro.cli.options import Moved, Overwrite, Run, RunDevice, Seed, takes_columns
-from bara_pyro.cli.wrap import DECIDE, listed
-from bara_pyro.columns import UNNAMED, ColumnNames
+from bara_pyro.cli.deciding import DecisionCommand, decides
 from bara_pyro.types import Measure
 
 if TYPE_CHECKING:
@@ -20,17 +17,9 @@ MEASURES = {
 }
 
 
-@listed(
-    DECIDE,
-    *("input_file", "output", "overwrite", "alpha", "by", "calibration", "samples", "text_column"),
-    *("model", "device"),
-)
-@takes_columns("text", "choices", "context", "cluster")
+@decides("text", "choices", "context", "cluster")
 def detect(
-    run: Run,
-    input_file: InputFile = None,
-    output: OutputFile = None,
-    overwrite: Overwrite = False,
+    question: DecisionCommand,
     alpha: Annotated[
         float, typer.Option(min=0, max=1, help="Largest share of in-distribution rows that are flagged.")
     ] = 0.05,
@@ -42,12 +31,6 @@ def detect(
             "was trained with --distance-aware, else total)"
         ),
     ] = None,
-    calibration: Calibration = None,
-    samples: Draws = 10,
-    seed: Seed = 0,
-    columns: ColumnNames = UNNAMED,
-    model: Moved = None,
-    device: RunDevice = None,
 ) -> None:
     """Flag out-of-distribution rows: each row gets a p-value of being like the calibration rows.
 
@@ -56,9 +39,6 @@ def detect(
     """
     from bara_pyro.runs.answers_file import DETECTION_KEYS
 
-    question = DecisionCommand(
-        run, input_file, output, overwrite, calibration, samples, seed, columns, model, device
-    )
     question.check(DETECTION_KEYS)
     from bara_pyro.metrics.conformal import allowed
     from bara_pyro.runs.asked import fitted_distance

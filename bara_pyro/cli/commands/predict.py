@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bara_pyro.cli.deciding import Draws
 from bara_pyro.cli.options import (
     Moved,
     Overwrite,
@@ -20,7 +21,6 @@ from bara_pyro.cli.wrap import TRAIN, listed
 from bara_pyro.columns import UNNAMED, ColumnNames
 from bara_pyro.lazy import uncollected
 from bara_pyro.runs.remote import is_address, predict_remotely
-from bara_pyro.runs.sections import MOST_DRAWS
 
 if TYPE_CHECKING:
     from bara_pyro.runs.system import System
@@ -57,9 +57,7 @@ def predict(
         ),
     ] = None,
     overwrite: Overwrite = False,
-    samples: Annotated[
-        int, typer.Option(min=0, max=MOST_DRAWS, help="Posterior draws S; 0: the posterior mean.")
-    ] = 10,
+    samples: Draws = 10,
     seed: Seed = 0,
     columns: ColumnNames = UNNAMED,
     model: Moved = None,
