@@ -34,19 +34,30 @@ VALUES = {
 }
 
 
-class Once(TyperCommand):
+class _NamedValues:
+    """Lets the help write NUMBER for an option's value where typer writes `<int>`, and nothing for a flag."""
+
+    params: Any
+
+    def __init__(self, *args: Any, **given: Any) -> None:
+        super().__init__(*args, **given)
+        for option in self.params:
+            if option.param_type_name == "option" and option.metavar is None and hasattr(option, "bare_type"):
+                option.metavar = VALUES.get(option.bare_type())  # typer has it since 0.29
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """Return the option `--help`, shown as a flag."""
+        option = super().get_help_option(ctx)  # type: ignore[misc]
+        if option is not None:
+            option.metavar = ""
+        return option
+
+
+class Once(_NamedValues, TyperCommand):
     """A command that refuses two values of an option that cannot be repeated, of which click takes the last.
 
     Its `--help` shows the options that `listed` names, `--help-all` shows every one.
     """
-
-    def __init__(self, *args: Any, **given: Any) -> None:
-        super().__init__(*args, **given)
-        _name_values(self.params)
-
-    def get_help_option(self, ctx: Any) -> Any:
-        """Return the option `--help`, shown as a flag."""
-        return _flag(super().get_help_option(ctx))
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the help: without `--help-all` only the options that most people need."""
@@ -82,29 +93,8 @@ class Once(TyperCommand):
         return super().invoke(ctx)
 
 
-class Group(TyperGroup):
+class Group(_NamedValues, TyperGroup):
     """A group of commands whose help names values in the same way as the help of its commands."""
-
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
-        _name_values(self.params)
-
-    def get_help_option(self, ctx: Any) -> Any:
-        """Return the option `--help`, shown as a flag."""
-        return _flag(super().get_help_option(ctx))
-
-
-def _name_values(params: Iterable[Any]) -> None:
-    """Let the help write NUMBER for an option's value where typer writes `<int>`."""
-    for option in params:
-        if option.param_type_name == "option" and option.metavar is None and hasattr(option, "bare_type"):
-            option.metavar = VALUES.get(option.bare_type())  # typer has it since 0.29
-
-
-def _flag(option: Any) -> Any:
-    if option is not None:
-        option.metavar = ""
-    return option
 
 
 def _store(option: Any, store: Any, ctx: Any, value: Any, state: Any) -> None:
@@ -220,11 +210,7 @@ def add_command(
 ) -> None:
     """Add a command to an app; an option that cannot be repeated takes one value.
 
-    Args:
-        app: the app.
-        command: a function, whose parameters typer reads.
-        name: name of the command; by default the function's name.
-        panel: the heading that the app's help lists it under.
+    `panel` is the heading that the app's help lists it under.
     """
     name = name or command.__name__.replace("_", "-")
     # Typer keeps the line breaks of later paragraphs, which are those of the source.
@@ -234,12 +220,7 @@ def add_command(
 
 
 def group(help_text: str, listed_in: str = PLUG_INS) -> typer.Typer:
-    """Return an app for commands of commands, which prints its help if none is named.
-
-    Args:
-        help_text: purpose of the group.
-        listed_in: the heading in `bara --help`.
-    """
+    """Return an app for commands of commands, which prints its help if none is named."""
     app = typer.Typer(cls=Group, help=help_text, rich_help_panel=listed_in)
 
     @app.callback(invoke_without_command=True)
