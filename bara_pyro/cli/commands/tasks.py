@@ -1,5 +1,6 @@
 """`bara tasks`: list the tasks, or show rows of one."""
 
+from collections.abc import Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +11,8 @@ from bara_pyro.cli.wrap import TRAIN, listed
 from bara_pyro.columns import KINDS, OPTIONS, UNNAMED, ColumnNames, column_options
 
 if TYPE_CHECKING:
-    from bara_pyro.data.reply_tasks import ReplyTask
+    from bara_pyro.data import Example
+    from bara_pyro.data.conversations import Conversation
 
 
 @listed(TRAIN)
@@ -42,54 +44,41 @@ def tasks(
     from rich.text import Text
 
     from bara_pyro.data import load_task
-    from bara_pyro.data.reply_tasks import is_reply_task, load_replies
+    from bara_pyro.data.reply_tasks import ReplyTask, is_reply_task, load_replies
 
-    if is_reply_task(name) and not columns.named:  # no such task has columns that can be named
-        _show_replies(load_replies(name, data_dir), rows)
-        say_next("bara", "train", name, "--likelihood", "completion")
-        return
-    task = load_task(name, data_dir, **column_options(columns))
-    say(f"{task.name}: {task.counts}; answers {', '.join(task.labels)}")
+    # No task of replies has columns that can be named.
+    replies = is_reply_task(name) and not columns.named
+    task = load_replies(name, data_dir) if replies else load_task(name, data_dir, **column_options(columns))
+    labels = () if isinstance(task, ReplyTask) else task.labels
+    learnt = "replies (--likelihood completion)" if replies else f"answers {', '.join(labels)}"
+    say(f"{task.name}: {task.counts}; {learnt}")
     for note in task.notes:
         say(f"- {note}")
     shown = (task.train or task.test)[:rows]
-    splits = {split: len(getattr(task, split)) for split in ("train", "validation", "test")}
     result(
         {
             "name": task.name,
-            **splits,
-            "labels": task.labels,
+            **{split: len(getattr(task, split)) for split in ("train", "validation", "test")},
+            **({} if replies else {"labels": labels}),
             "notes": task.notes,
             "rows": [vars(row) for row in shown],
         }
     )
-    if mode.json:
-        return
-    for row in shown:
+    for row in () if mode.json else shown:
         console.rule(Text(row.id))
-        if row.context:
-            say(row.context)
-        say(f"{row.question} {task.labels[row.label]}")
+        for line in _lines(row, labels):
+            say(line)
     named = ((f"--{option.replace('_', '-')}", value) for option, value in column_options(columns).items())
-    say_next("bara", "train", name, *chain.from_iterable(named))
+    more = ["--likelihood", "completion"] if replies else chain.from_iterable(named)
+    say_next("bara", "train", name, *more)
 
 
-def _show_replies(task: "ReplyTask", rows: int) -> None:
-    """Print the size of a task of replies, and some of its rows."""
-    from rich.text import Text
-
-    from bara_pyro.cli.terminal import console, mode, result, say
+def _lines(row: "Example | Conversation", labels: Sequence[str]) -> list[str]:
+    """Return a row as the model reads it, with the answer or the reply to learn."""
+    from bara_pyro.data import Example
     from bara_pyro.data.messages import shown_message
 
-    say(f"{task.name}: {task.counts}; replies (--likelihood completion)")
-    for note in task.notes:
-        say(f"- {note}")
-    splits = {split: len(getattr(task, split)) for split in ("train", "validation", "test")}
-    result(
-        {"name": task.name, **splits, "notes": task.notes, "rows": [vars(row) for row in task.train[:rows]]}
-    )
-    for row in () if mode.json else task.train[:rows]:
-        console.rule(Text(row.id))
-        for message in [row.prompt] if isinstance(row.prompt, str) else row.prompt:
-            say(shown_message(message))
-        say(f"=> {shown_message(row.reply).strip()}")
+    if isinstance(row, Example):
+        return [*([row.context] if row.context else []), f"{row.question} {labels[row.label]}"]
+    prompt = [row.prompt] if isinstance(row.prompt, str) else row.prompt
+    return [*map(shown_message, prompt), f"=> {shown_message(row.reply).strip()}"]
