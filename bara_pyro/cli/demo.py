@@ -23,39 +23,18 @@ STEPS = 1500  # with 640 rows, LoRA is then clearly overconfident, and the demon
 QUICK = {"train.steps": 20, "task.limit": 48}
 
 
-def demo(
-    out: Path,
-    *,
-    overwrite: bool = False,
-    seed: int = 0,
-    steps: int | None = None,
-    quick: bool = False,
-    model: str | None = None,
-    device: str | None = None,
-    task: str | None = None,
-    data_dir: Path | None = None,
-) -> None:
+def demo(out: Path, given: Json, *, overwrite: bool, quick: bool) -> None:
     """Train the methods in turn, print the table of scores and write the page; see `bara demo`.
 
     An interrupted demonstration continues. `overwrite` starts a finished one again, or one with other
-    settings. Each method writes its run into its own folder in `out`.
+    settings. Each method writes its run into its own folder in `out`. `given` are settings by dotted key;
+    None keeps a default.
 
     Raises:
         BaraError: see `bara_pyro.runs.system.build_system` and `bara_pyro.runs.train.train`.
     """
-    settings = {
-        **(QUICK if quick else {}),
-        "backbone.name": model,
-        "backbone.device": device,
-        "task.name": task,
-        "task.data_dir": data_dir,
-        "task.seed": seed,
-        "seed": seed,
-        "predict.samples": [0, 10],
-    }
-    settings = {key: value for key, value in settings.items() if value is not None}
-    if steps is not None or not quick:
-        settings["train.steps"] = STEPS if steps is None else steps
+    settings = {**(QUICK if quick else {"train.steps": STEPS}), "predict.samples": [0, 10]}
+    settings |= {key: value for key, value in given.items() if value is not None}
     configs = {method: load_config(overrides={**settings, "method": method}) for method in METHODS}
     if any(is_run(out / method) and not _same(out / method, config) for method, config in configs.items()):
         if not overwrite:

@@ -45,8 +45,7 @@ Predictions = tuple[Tensor, Tensor]
 def write_page(out: Path, system: System, rows: list[Json], quick: bool) -> None:
     """Write the table, the pictures and, last, the page that shows them."""
     with adding(out) as place:
-        table = score_table(rows)
-        truth = truth_predictions(system)
+        table, truth = score_table(rows), truth_predictions(system)
         predictions = {samples: _predicted(out, samples, truth) for samples in (10, 0)}
         bins = {
             samples: {name: reliability_bins(*predicted) for name, predicted in systems.items()}
@@ -58,10 +57,19 @@ def write_page(out: Path, system: System, rows: list[Json], quick: bool) -> None
         for samples, systems in bins.items():
             save(reliability_diagram(systems), place / f"reliability-s{samples}.png")
         save(training_curves(curves), place / "elbo.png")
-        first = [
-            Paragraph(_setting(system), "plain"),
-            trust_table(predictions[10]),
-            *_reading(predictions[10]),
+        setting = (
+            f"Three methods fine-tuned the same language model on {system.model.num_data} examples. Each "
+            f"then answered {len(system.split('test'))} new questions, and said how sure it was of every "
+            "answer. Probabilities can be trusted if a method is as often correct as it says."
+        )
+        parts = [
+            Picture(training_curves(curves, parts=[part]), f"{PARTS[part]} against the training step.")
+            for part in recorded_parts(curves)
+        ]
+        details: list[Block] = [
+            Details("All scores", [table, *_text(system, truth is not None)]),
+            Details("Accuracy against confidence at the posterior mean, S = 0", _reliability(bins[0])),
+            Details("Training", [_ABOUT_TRAINING, *parts]),
         ]
         sections = [
             Section("Accuracy against confidence", [_ABOUT_BARS, *_reliability(bins[10])]),
@@ -69,7 +77,12 @@ def write_page(out: Path, system: System, rows: list[Json], quick: bool) -> None
                 "Leave the unsure cases to a person", [_ABOUT_ABSTAINING, abstention_table(predictions[10])]
             ),
             Section("What this does not show", [Points(_limits(system, quick))]),
-            Section("Details", _details(system, table, bins[0], curves, has_truth=truth is not None)),
+            Section("Details", details),
+        ]
+        first: list[Block] = [
+            Paragraph(setting, "plain"),
+            trust_table(predictions[10]),
+            _reading(predictions[10]),
         ]
         write_index(place, "Can you trust its probabilities?", first, sections)
 
@@ -80,15 +93,6 @@ def _predicted(out: Path, samples: int, truth: Predictions | None) -> dict[str, 
         for method, name in METHODS.items()
     }
     return systems if truth is None else {**systems, TRUTH: truth}
-
-
-def _setting(system: System) -> str:
-    """Return a paragraph on the experiment."""
-    return (
-        f"Three methods fine-tuned the same language model on {system.model.num_data} examples. Each then "
-        f"answered {len(system.split('test'))} new questions, and said how sure it was of every answer. "
-        "Probabilities can be trusted if a method is as often correct as it says."
-    )
 
 
 def trust_table(systems: Mapping[str, Predictions]) -> Table:
@@ -113,7 +117,7 @@ def _percent(values: Tensor) -> float | None:
     return 100 * float(values.double().mean()) if len(values) else None
 
 
-def _reading(systems: Mapping[str, Predictions]) -> list[Block]:
+def _reading(systems: Mapping[str, Predictions]) -> Points:
     """Return a sentence on each method for readers who know no statistics."""
     points = []
     for name in METHODS.values():
@@ -123,7 +127,7 @@ def _reading(systems: Mapping[str, Predictions]) -> list[Block]:
             f"{abs(gap)} points too {'sure' if gap > 0 else 'unsure'}" if gap else "as sure as it should be"
         )
         points.append(f"{name} is correct in {correct:.0f} of 100 answers and says {says:.0f} %: {verdict}.")
-    return [Points(points)]
+    return Points(points)
 
 
 _ABOUT_BARS = (
@@ -174,22 +178,6 @@ def _limits(system: System, quick: bool) -> list[str]:
     return points
 
 
-def _details(
-    system: System,
-    table: Table,
-    mean: Mapping[str, ReliabilityBins],
-    curves: Mapping[str, list[Json]],
-    *,
-    has_truth: bool,
-) -> list[Block]:
-    """Return what a specialist asks for: all scores, the posterior mean, the course of training."""
-    return [
-        Details("All scores", [table, *_text(system, has_truth)]),
-        Details("Accuracy against confidence at the posterior mean, S = 0", _reliability(mean)),
-        Details("Training", [_ABOUT_TRAINING, *_curves(curves)]),
-    ]
-
-
 _ABOUT_TRAINING = (
     "Training minimises the negative ELBO. The figures show it and its parts before they are weighted. LoRA "
     "has no latent variables, so its negative ELBO is the negative log-likelihood."
@@ -201,13 +189,6 @@ def _histories(out: Path, num_data: int) -> dict[str, list[Json]]:
     for record in (record for history in runs.values() for record in history if "kl_phi" in record):
         record["kl_phi"] /= num_data  # the log has the KL of all rows; the figure shows it per example
     return runs
-
-
-def _curves(runs: Mapping[str, list[Json]]) -> list[Picture]:
-    return [
-        Picture(training_curves(runs, parts=[part]), f"{PARTS[part]} against the training step.")
-        for part in recorded_parts(runs)
-    ]
 
 
 def _text(system: System, has_truth: bool) -> list[str]:

@@ -38,14 +38,13 @@ def demo(
 
     # A finished demonstration is read back; an interrupted one continues.
     check_folder(out, overwrite=True, parts=METHODS)
-    program.demo(
-        out,
-        overwrite=overwrite,
-        seed=seed,
-        steps=steps,
-        quick=quick,
-        model=model,
-        device=device,
-        task=task,
-        data_dir=data_dir,
-    )
+    settings = {
+        "backbone.name": model,
+        "backbone.device": device,
+        "task.name": task,
+        "task.data_dir": data_dir,
+        "task.seed": seed,
+        "seed": seed,
+        "train.steps": steps,
+    }
+    program.demo(out, settings, overwrite=overwrite, quick=quick)
