@@ -39,10 +39,7 @@ def catalogue() -> Catalogue:
 
 
 def check_method(value: object) -> None:
-    """Refuse an unknown method before the methods are imported.
-
-    Args:
-        value: the setting `method`: a name, or settings with a `name`.
+    """Refuse an unknown method, a name or settings with a `name`, before the methods are imported.
 
     Raises:
         ConfigError: the name is unknown.

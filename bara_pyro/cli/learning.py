@@ -24,33 +24,22 @@ Finding = Literal["guessing", "wrong", "underconfident"]
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The scores of held-out rows that show whether a run has learnt.
+    """The scores of held-out rows that show whether a run has learnt; shares from 0 to 1.
 
-    Attributes:
-        rows: number of rows.
-        nll: mean negative log-likelihood, nats.
-        guess: the same of answering with the frequencies of the classes in these rows, which is their
-            entropy: no answer that ignores the question does better.
-        accuracy: share of right answers.
-        majority: share of the most frequent class.
-        confidence: mean probability of the answer that is given.
+    `guess` is the NLL of answering with the frequencies of the classes in these rows, which is their entropy:
+    no answer that ignores the question does better.
     """
 
     rows: int
-    nll: float
-    guess: float
+    nll: float  # mean, nats
+    guess: float  # nats
     accuracy: float
-    majority: float
-    confidence: float
+    majority: float  # share of the most frequent class
+    confidence: float  # mean probability of the answer that is given
 
 
 def held_out(log_probs: Tensor, labels: Tensor) -> HeldOut:
-    """Return the scores of n rows, one or more.
-
-    Args:
-        log_probs: float64, `n x C`.
-        labels: long, `n`; every row has one.
-    """
+    """Return the scores of n rows, one or more, from log-probabilities (`n x C`) and their labels (`n`)."""
     shares = labels.bincount().double() / len(labels)
     confidence, correct = correctness(log_probs, labels)
     return HeldOut(
@@ -96,13 +85,9 @@ def warning(
 ) -> str:
     """Return two sentences on a run that has not learnt, the figures and what to change; "" if it has.
 
-    Args:
-        scores: scores on held-out rows.
-        steps: number of training steps of the run; the message proposes twice as many.
-        lr: learning rate of the run; if it is too low, the message proposes three times as much, which helped
-            on SmolLM2 (docs/calibrated.md).
-        given: whether the run started from a given adapter, which longer training would not change.
-        searched: whether the run's learning rate was found by `--find-lr`; then it is kept.
+    The message proposes twice as many steps, and three times the learning rate if that is too low, which
+    helped on SmolLM2 (docs/calibrated.md). If the rate was `searched` by `--find-lr`, it is kept.
+    `given` is whether the run started from a given adapter, which longer training would not change.
     """
     problem = finding(scores)
     higher = f"--lr {3 * lr:g}" if lr else "a higher --lr"

@@ -41,11 +41,7 @@ class Commands(Group):
 
 
 class Offered(Mapping[str, Any]):
-    """Commands by name, each made when it is looked up.
-
-    Args:
-        own: the commands without an entry point.
-    """
+    """Commands by name, each made when it is looked up; `own` have no entry point."""
 
     def __init__(self, own: Mapping[str, Any]) -> None:
         self._made = dict(own)

@@ -29,26 +29,20 @@ def check_folder(
     *,
     overwrite: bool | None,
     inputs: Sequence[Path] = (),
-    choice: str = "choose another folder for --out",
     parts: Container[str] = (),
     resumes: bool = False,
 ) -> None:
     """Refuse a folder that a command must not write to, before anything slow.
 
-    It may be absent or empty. With `overwrite`, earlier output of bara in it is replaced.
-
-    Args:
-        out: the folder.
-        overwrite: replace earlier output; None for a command without this option.
-        inputs: folders that the command reads, and never writes to.
-        choice: alternative to offer in the message.
-        parts: subfolders of a run that are runs themselves; no other run in the folder is touched.
-        resumes: the command can resume a run.
+    It may be absent or empty. With `overwrite`, earlier output of bara in it is replaced; a command without
+    this option gives None. `inputs` are never written to; `parts` are subfolders of a run that are runs
+    themselves.
 
     Raises:
         ConfigError: the folder is a file or an input, or holds an input, another run or files that bara did
             not write; it needs `overwrite`, or cannot be written.
     """
+    choice = "choose another folder for --out"
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out} is a file: {choice}.")
     for read in inputs:
@@ -79,13 +73,8 @@ def check_file(
 ) -> None:
     """Refuse a file that a command must not write, before anything slow.
 
-    Args:
-        out: the file.
-        overwrite: replace an existing file.
-        inputs: files and folders that the command reads, and never writes to.
-        option: the option that named the file.
-        ours: returns whether bara wrote an existing file.
-        resumes: the command can continue such a file.
+    `option` named the file, and `ours` returns whether bara wrote an existing one. If the command can
+    continue such a file (`resumes`), the message says so.
 
     Raises:
         ConfigError: the file is a folder or an input, exists already, was not written by bara, or cannot be
@@ -139,12 +128,7 @@ def check_rows(
 ) -> None:
     """Refuse a missing run or file, or an output that must not be written, before anything slow.
 
-    Args:
-        run: folder of the run; None for the run of a server.
-        read: files of rows.
-        output: file for the rows of the result, if any.
-        overwrite: replace an existing output.
-        keys: the columns that every output of this command has.
+    A server has no folder of its run. `keys` are the columns that every output of this command has.
 
     Raises:
         BaraError: a file or the run does not exist, or the output must not be written or has a wrong ending.

@@ -35,10 +35,7 @@ from bara_pyro.types import Json
 def train_and_show(out: Path, config: RunConfig, *, started: RunConfig | None = None) -> None:
     """Train, evaluate and print the scores; remove what `out` held, unless the run is resumed.
 
-    Args:
-        out: folder of the run.
-        config: its settings.
-        started: the settings that a resumed run was started with, and keeps.
+    A resumed run keeps the settings that it was `started` with.
     """
     check_shares(config.train, processes())
     resume = started is not None
@@ -96,11 +93,8 @@ def _stopped(stop: KeyboardInterrupt, out: Path) -> Stopped:
 class Stages:
     """Show on one bar how far training is: in the fits of split-half calibration, then the run itself.
 
-    Args:
-        before: steps of a fit of the calibration, 0 without one.
-        steps: number of steps of the run; they double with those of a fit.
-        advance: moves the bar.
-        fits: number of fits that are planned.
+    A fit of the calibration takes `before` steps, 0 without one, and `fits` are planned. The run's `steps`
+    double with those of a fit.
     """
 
     def __init__(self, before: int, steps: int, advance: Advance, fits: int = 1) -> None:

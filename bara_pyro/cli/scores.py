@@ -56,12 +56,7 @@ def show_scores(report: Json) -> None:
 
 
 def score_table(rows: Sequence[Json], *, sizes: bool = True) -> Table:
-    """Return the table of scores, without the columns that no row has a value for.
-
-    Args:
-        rows: rows from `score_rows`, and those of baselines.
-        sizes: show the parameter count and the percentages of gates that are off.
-    """
+    """Return the table of scores without empty columns, and without `SIZES` unless `sizes`."""
     left_out = () if sizes else [column.key for column in SIZES]
     filled = [
         column

@@ -185,9 +185,7 @@ def say_notes(notes: Sequence[str]) -> None:
 def show(table: "Table", *, marked: bool = False) -> None:
     """Print a table: its caption above it, and behind a column's heading an arrow to the better values.
 
-    Args:
-        table: the table to print.
-        marked: whether the rows already have arrows; see `arrow`.
+    Set `marked` if the rows already have arrows; see `arrow`.
     """
     from bara_pyro.report.table import rich_table
 
@@ -215,11 +213,9 @@ def arrow(best: str | None) -> str:
 
 
 def say_next(*words: object, remark: str = "") -> None:
-    """Print what to type next, with paths as a shell reads them.
+    """Print what to type next, and its purpose, with paths as a shell reads them.
 
-    Args:
-        words: words of the command; a word in capitals or quotation marks is a placeholder.
-        remark: purpose of the command.
+    A word in capitals or quotation marks is a placeholder.
     """
     say(f"Next: {' '.join(map(shell_word, words))}{remark and f' ({remark})'}")
 

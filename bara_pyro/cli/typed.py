@@ -11,14 +11,10 @@ if TYPE_CHECKING:
 
 
 def refuse(names: Collection[str], why: str) -> None:
-    """Refuse options that would change nothing, naming the first that was typed.
-
-    Args:
-        names: parameters of the command, `top_p` for `--top-p`.
-        why: the missing condition, which follows the option's name in the message: "needs --page".
+    """Refuse options (`top_p` for `--top-p`) that would change nothing, naming the first that was typed.
 
     Raises:
-        ConfigError: one of them was typed.
+        ConfigError: one of them was typed; `why`, such as "needs --page", follows its name in the message.
     """
     for name in names:
         if name in terminal.mode.typed:
@@ -28,11 +24,8 @@ def refuse(names: Collection[str], why: str) -> None:
 def check_overwrite(*outputs: object) -> None:
     """Refuse --overwrite if the command writes no file.
 
-    Args:
-        outputs: the files that it may write, None for one that was not named.
-
     Raises:
-        ConfigError: --overwrite was typed, and no file is named.
+        ConfigError: --overwrite was typed, and all `outputs` are None.
     """
     if not any(outputs):
         refuse(["overwrite"], "replaces a file, but this command writes none: name a file to write")
@@ -52,9 +45,7 @@ def show_every_column(verbose: bool) -> None:
 def note_of_draws(system: "System", **given: object) -> None:
     """Remark on options of draws that change nothing, because nothing is drawn.
 
-    Args:
-        system: the run.
-        given: parameters of the command with their values; 0 and None draw nothing.
+    `given` are parameters of the command with their values; 0 and None draw nothing.
     """
     typed = [f"--{name.replace('_', '-')}" for name in given if given[name] and name in terminal.mode.typed]
     mean = given.get("samples") == 0
