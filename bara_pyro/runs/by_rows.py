@@ -5,7 +5,6 @@ from math import ceil
 from bara_pyro.errors import ConfigError
 from bara_pyro.methods import METHODS
 from bara_pyro.runs.config import RunConfig
-from bara_pyro.runs.sections import TrainConfig
 
 # Default length of training: passes over few rows, and over MANY_ROWS or more or with a search for the rate;
 # passes over replies; the fewest and the most steps.
@@ -19,10 +18,7 @@ SPLIT_HALF_ROWS, ASKED_ROWS = 20, 10
 def for_rows(config: RunConfig, rows: int, held_out: int | None = None) -> RunConfig:
     """Return a configuration completed with the defaults for this number of training rows.
 
-    Args:
-        config: the settings to complete.
-        rows: number of training rows.
-        held_out: number of rows that split-half calibration can hold out; None: half.
+    Split-half calibration can hold out `held_out` rows; None: half.
 
     Raises:
         ConfigError: `may_double` or `find_lr` is set without split-half calibration, or both are set.
@@ -30,7 +26,7 @@ def for_rows(config: RunConfig, rows: int, held_out: int | None = None) -> RunCo
     config = config.model_copy(update={"method": config.method.for_rows(rows)})
     enough = held_out is None or held_out >= ASKED_ROWS or config.train.find_lr
     if _calibrated_by_default(config, rows) and enough:
-        config = calibrated(config, True)
+        config = config.updated("adapter", calibrated=True)
     c = config.train
     for name in ("may_double", "find_lr"):
         if getattr(c, name) and not config.adapter.calibrated:
@@ -45,27 +41,16 @@ def for_rows(config: RunConfig, rows: int, held_out: int | None = None) -> RunCo
     if c.epochs is not None:
         steps = steps_of(c.epochs, rows, c.batch_size)
     elif c.steps is None:
-        if config.adapter.calibrated:
-            c = _searching(c)
+        if config.adapter.calibrated:  # look for a better training, if nobody says how: rate, else length
+            if c.find_lr is None and c.lr is None and not c.may_double:
+                c = c.model_copy(update={"find_lr": True})
+            elif c.may_double is None and not c.find_lr:
+                c = c.model_copy(update={"may_double": True})
         replies = config.task.likelihood == "completion"
         steps = default_steps(rows, c.batch_size, replies=replies, searching=bool(c.find_lr))
     else:
         return config
     return config.model_copy(update={"train": c.model_copy(update={"steps": steps, "epochs": None})})
-
-
-def _searching(c: TrainConfig) -> TrainConfig:
-    """Return how split-half calibration looks for a better training, if nobody says so: rate, else length."""
-    if c.find_lr is None and c.lr is None and not c.may_double:
-        return c.model_copy(update={"find_lr": True})
-    if c.may_double is None and not c.find_lr:
-        return c.model_copy(update={"may_double": True})
-    return c
-
-
-def calibrated(config: RunConfig, value: bool | None) -> RunConfig:
-    """Return a configuration with `adapter.calibrated` set to a value."""
-    return config.model_copy(update={"adapter": config.adapter.model_copy(update={"calibrated": value})})
 
 
 def may_calibrate(config: RunConfig, rows: int) -> bool:
@@ -121,11 +106,7 @@ def steps_of(epochs: float, rows: int, batch_size: int) -> int:
 def default_steps(rows: int, batch_size: int, *, replies: bool = False, searching: bool = False) -> int:
     """Return the default number of steps; record 6 of docs/decisions.md says why.
 
-    Args:
-        rows: number of training rows.
-        batch_size: rows of a step.
-        replies: whether replies are learnt, not answers.
-        searching: whether split-half calibration looks for the learning rate (`find_lr`).
+    If `searching`, split-half calibration looks for the learning rate (`find_lr`).
 
     >>> default_steps(80, 4), default_steps(640, 4), default_steps(100_000, 4)
     (200, 3200, 6000)

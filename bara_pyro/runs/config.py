@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
@@ -74,26 +74,23 @@ class RunConfig(RunSettings):
         """Return `dump` without settings that have no effect on results."""
         return self.model_dump(mode="json", exclude=_by_section(WITHOUT_EFFECT))
 
+    def updated(self, section: str, **settings: object) -> "RunConfig":
+        """Return a copy with other settings of a section, which are not checked."""
+        return self.model_copy(update={section: getattr(self, section).model_copy(update=settings)})
+
     def portable(self) -> "RunConfig":
         """Return a copy with settings of the machine reset to their defaults."""
-        sections = {}
-        for section, key in OF_THE_MACHINE:
-            part = getattr(self, section)
-            sections[section] = part.model_copy(update={key: type(part).model_fields[key].default})
-        return self.model_copy(update=sections)
+        return self._with_settings_of(RunSettings(), OF_THE_MACHINE)
 
-    def memory(self) -> dict[str, Any]:
-        """Return the settings that only cost memory and time, by dotted key."""
-        return {f"{section}.{key}": getattr(getattr(self, section), key) for section, key in MEMORY}
+    def with_memory(self, other: "RunConfig") -> "RunConfig":
+        """Return a copy with another configuration's settings that only cost memory and time."""
+        return self._with_settings_of(other, MEMORY)
 
-    def with_memory(self, values: Mapping[str, Any] | None = None) -> "RunConfig":
-        """Return a copy with other values of the settings that only cost memory and time; None: defaults."""
-        sections = {name: getattr(self, name) for name, _ in MEMORY}
-        for section, key in MEMORY:
-            default = type(sections[section]).model_fields[key].default
-            value = default if values is None else values[f"{section}.{key}"]
-            sections[section] = sections[section].model_copy(update={key: value})
-        return self.model_copy(update=sections)
+    def _with_settings_of(self, other: RunSettings, keys: Iterable[tuple[str, str]]) -> "RunConfig":
+        config = self
+        for section, key in keys:
+            config = config.updated(section, **{key: getattr(getattr(other, section), key)})
+        return config
 
     @property
     def hash(self) -> str:

@@ -176,10 +176,7 @@ def _refuse_others(peft: PeftFile, name: str) -> None:
 def _factors(file: Path, name: str, *, others: bool = False) -> dict[str, Factors]:
     """Return A and B of every layer, float32.
 
-    Args:
-        file: safetensors.
-        name: name of the adapter, for messages.
-        others: ignore other tensors instead of refusing them.
+    Other tensors in the file are refused, unless `others` lets them be.
     """
     try:
         keys = {key: _layer_of(key) for key in check_tensors(file)}
@@ -266,7 +263,7 @@ def with_base(config: RunConfig, given: GivenAdapter) -> RunConfig:
     """Return the configuration with the language model that the adapter names, unless one was given."""
     if given.base is None or "name" in config.backbone.model_fields_set:
         return config
-    return config.model_copy(update={"backbone": config.backbone.model_copy(update={"name": given.base})})
+    return config.updated("backbone", name=given.base)
 
 
 def with_adapter(config: RunConfig, given: GivenAdapter, backbone: Backbone) -> RunConfig:
@@ -292,7 +289,7 @@ def with_adapter(config: RunConfig, given: GivenAdapter, backbone: Backbone) -> 
             f"leave {key} out."
         )
     settings["target_modules"] = chosen
-    return config.model_copy(update={"adapter": c.model_copy(update=settings)})
+    return config.updated("adapter", **settings)
 
 
 def _layers(given: GivenAdapter, backbone: Backbone) -> list[Target]:

@@ -6,8 +6,8 @@ from bara_pyro.data import Task, is_file_name
 from bara_pyro.data.reply_tasks import ReplyTask
 from bara_pyro.errors import CheckpointError, ConfigError, DataError
 from bara_pyro.lm.backbone import Backbone
-from bara_pyro.runs.by_rows import calibrated, for_rows
-from bara_pyro.runs.config import OF_THE_MACHINE, RunConfig, differences, load_config
+from bara_pyro.runs.by_rows import for_rows
+from bara_pyro.runs.config import MEMORY, OF_THE_MACHINE, RunConfig, differences, load_config
 from bara_pyro.runs.folder import stored_config
 from bara_pyro.runs.manifest import ADAPTER, START
 from bara_pyro.runs.rows import OnRows
@@ -17,7 +17,8 @@ from bara_pyro.types import Json
 
 # Locations of model and data, which may have changed since the start; fingerprints check their content.
 PLACES = {"backbone.name", "task.name", "task.data_dir", "task.test_file", "task.streaming"}
-PLACES |= {".".join(key) for key in OF_THE_MACHINE}
+# Settings that change no results.
+NEUTRAL = {".".join(key) for key in (*MEMORY, *OF_THE_MACHINE)}
 
 
 def resumed(
@@ -26,13 +27,7 @@ def resumed(
     """Return the settings that a run was started with, and the same with the present locations of its data.
 
     Settings that only cost memory or time may be changed; the new values are in both.
-
-    Args:
-        out: folder of the run.
-        file: the user's file of settings.
-        overrides: settings by dotted key.
-        assignments: settings as `key=value`.
-        with_rows: whether its rows are given in Python as well.
+    If the rows are given in Python as well, set `with_rows`.
 
     Raises:
         ConfigError: a given setting differs from the run's.
@@ -49,15 +44,17 @@ def resumed(
     typed = load_config(file, overrides, assignments, base=started)
     config = for_rows(typed, stored["num_data"])
     if typed.adapter.calibrated is None:
-        config = calibrated(config, None)  # as it was begun: too few rows could be held out
-    others = [key for key in differences(started, config) if key not in PLACES | config.memory().keys()]
+        config = config.updated("adapter", calibrated=None)  # as it was begun: too few rows could be held out
+    others = [key for key in differences(started, config) if key not in PLACES | NEUTRAL]
     if config.task.name != started.task.name and not is_file_name(config.task.name):
         others.append("task.name")
     if others:
         raise other_settings(out, others)
-    config = _with_kept_adapter(config, out)
+    kept = next((out / name for name in (START, ADAPTER) if (out / name).exists()), None)
+    if config.adapter.start is not None and kept is not None:
+        config = config.updated("adapter", start=str(kept))
     if with_rows:
-        return started.with_memory(config.memory()), config
+        return started.with_memory(config), config
     if stored["columns"] and not is_file_name(config.task.name):
         raise CheckpointError(
             f"{out} was started on rows given in Python: resume it there, or give a file with the rows "
@@ -69,15 +66,7 @@ def resumed(
                 f"There is no file {Path(moved).absolute()}, on which {out} was started: give its new path "
                 f"with {option}."
             )
-    return started.with_memory(config.memory()), config
-
-
-def _with_kept_adapter(config: RunConfig, out: Path) -> RunConfig:
-    """Return the configuration with the copy of the adapter that the run started from, if it has one."""
-    file = next((out / name for name in (START, ADAPTER) if (out / name).exists()), None)
-    if config.adapter.start is None or file is None:
-        return config
-    return config.model_copy(update={"adapter": config.adapter.model_copy(update={"start": str(file)})})
+    return started.with_memory(config), config
 
 
 def build_run(
@@ -90,17 +79,12 @@ def build_run(
 ) -> System:
     """Return the system of a new run, or of a resumed one with the settings that it was started with.
 
-    Args:
-        started: the settings that a run was started with; None for a new run.
-        config: the same with the present locations of model and data; see `resumed`.
-        backbone: the language model, if it is loaded already.
-        task: the rows, if they are read already.
-        on_rows: see `build_system`.
+    `config` has the present locations of model and data (see `resumed`); `started` is None for a new run.
     """
     if started is None:
         return build_system(config, backbone, task, on_rows=on_rows)
     if not started.adapter.calibrated:
-        config = calibrated(config, False)
+        config = config.updated("adapter", calibrated=False)
     return build_system(config, backbone, task, on_rows=on_rows).with_config(started)
 
 
@@ -108,8 +92,7 @@ def check_same_settings(out: Path, config: RunConfig) -> None:
     """Raise a `ConfigError` if settings differ from a run's in a way that changes its results."""
     started, _ = stored_config(out)
     if started.hash != config.hash:
-        neutral = config.memory().keys() | {".".join(key) for key in OF_THE_MACHINE}
-        raise other_settings(out, [key for key in differences(started, config) if key not in neutral])
+        raise other_settings(out, [key for key in differences(started, config) if key not in NEUTRAL])
 
 
 def other_settings(out: Path, keys: list[str]) -> ConfigError:

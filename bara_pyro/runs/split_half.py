@@ -30,7 +30,7 @@ from bara_pyro.posthoc.temperature import (
     predictive_at,
     too_unsure,
 )
-from bara_pyro.runs.by_rows import ASKED_ROWS, SPLIT_HALF_ROWS, calibrated, turned
+from bara_pyro.runs.by_rows import ASKED_ROWS, SPLIT_HALF_ROWS, turned
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.manifest import SPLIT_HALF_FILE
 from bara_pyro.runs.system import System, assemble
@@ -97,8 +97,7 @@ def split_half_system(system: System, fit: HalfFit) -> tuple[System, EncodedSpli
     split, c = system.split("train"), system.config
     learnt, held_out = halves_of(system, fit.turned)
     own = {"steps": split_half_steps(fit.steps, len(learnt), len(split)), "lr": rate_of(system, fit.rate)}
-    train = c.train.model_copy(update={**own, "may_double": None, "find_lr": False})
-    config = calibrated(c, False).model_copy(update={"train": train})
+    config = c.updated("adapter", calibrated=False).updated("train", **own, may_double=None, find_lr=False)
     half = assemble(config, system.backbone, system.task, len(learnt), system.model.rank_pattern)
     if c.adapter.start is not None:
         half.model.load_state_dict(system.model.state_dict())
@@ -202,14 +201,7 @@ def with_fit(
 ) -> Json:
     """Return what is stored once a fit is made, with its predictions unless its rate is not taken.
 
-    Args:
-        system: the run's own system.
-        half: the fit.
-        held_out: the rows that it did not learn.
-        out: folder of the run.
-        fit: which fit it is.
-        seconds: how long it took to train.
-        diverged: whether its loss became infinite or undefined.
+    `system` is the run's own, `half` the fit, and `diverged` whether its loss became infinite or undefined.
     """
     there = read_json(out / SPLIT_HALF_FILE, SplitHalfFile) if calibrated_steps(system, out) else {}
     drawn = draw(half, held_out, DRAWS)
@@ -246,10 +238,7 @@ def _replaces(losses: Tensor, system: System, there: Json) -> bool:
 def significantly_lower(losses: Tensor, others: Tensor, groups: Sequence[Sequence[int]]) -> bool:
     """Return whether losses are lower on average than others of the same rows (one-sided test at 5 %).
 
-    Args:
-        losses: `n`.
-        others: `n`.
-        groups: row indices of each group of dependent rows, whose deviations are summed.
+    Both are tensors of `n`. Deviations are summed over the row indices of each group of dependent rows.
     """
     gains = others - losses
     deviations = torch.stack([(gains[list(group)] - gains.mean()).sum() for group in groups])
@@ -261,10 +250,7 @@ def best_temperature(draws: Tensor, labels: Tensor) -> float:
 
     If the two halves resemble each other (duplicates, one template), their fits are right too often, and
     T < 1 would make the run overconfident on new rows.
-
-    Args:
-        draws: log-probabilities, `S x n x C`.
-        labels: `n`.
+    `draws` are log-probabilities, `S x n x C`, and `labels` `n`.
     """
     return max(0.0, best_common_log_temperature(draws, labels, spread=SPREAD))
 

@@ -211,8 +211,9 @@ def build_system(
     if isinstance(task, ReplyTask) != replies:
         likelihood = "answer" if replies else "completion"
         raise ConfigError(f"The rows given are a {type(task).__name__}: set task.likelihood={likelihood!r}.")
-    if isinstance(task, ReplyTask) or task.columns is not None:
-        config = _naming(config, task.name)
+    named = is_file_name(config.task.name) or is_reply_task(config.task.name)
+    if not named and (isinstance(task, ReplyTask) or task.columns is not None):
+        config = config.updated("task", name=task.name)  # of rows given in Python
     if not task.train:
         raise DataError(
             f"The task {task.name!r} has no training rows and is for evaluation only: choose another task."
@@ -283,14 +284,6 @@ def _check_world(config: RunConfig, backbone: Backbone, task: str) -> None:
         )
 
 
-def _naming(config: RunConfig, name: str) -> RunConfig:
-    """Return a configuration with the name of the rows given in Python, unless it names a file."""
-    c = config.task
-    if is_file_name(c.name) or is_reply_task(c.name):
-        return config
-    return config.model_copy(update={"task": c.model_copy(update={"name": name})})
-
-
 def assemble(
     config: RunConfig,
     backbone: Backbone,
@@ -300,12 +293,7 @@ def assemble(
 ) -> System:
     """Build model and guide on a loaded backbone, with initial values from the configuration's seed.
 
-    Args:
-        config: the settings.
-        backbone: the language model.
-        task: the rows.
-        num_data: number of training rows.
-        rank_pattern: ranks of a pruned or given adapter, path of a module -> rank.
+    `rank_pattern` has the ranks of a pruned or given adapter, path of a module -> rank.
     """
     conversations = task if isinstance(task, ReplyTask) else None
     labelled = Task(task.name, (), notes=task.notes) if isinstance(task, ReplyTask) else task

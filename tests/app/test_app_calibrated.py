@@ -109,7 +109,7 @@ def test_a_run_of_before_is_gone_on_with(step: int | None, place: Place, tmp_pat
     """Half-way or finished: as it was started, without split-half calibration."""
     config = place.config(method="bara-gate", train__steps=8, adapter__calibrated=None)
     config = for_rows(config, 32)
-    config = config.model_copy(update={"adapter": config.adapter.model_copy(update={"calibrated": None})})
+    config = config.updated("adapter", calibrated=None)
     now = build_system(config)
     before = assemble(config, now.backbone, now.task, now.model.num_data)
     out = tmp_path / "run"

@@ -11,6 +11,7 @@ from setting_cases import at, other_settings
 from bara_pyro.errors import ConfigError
 from bara_pyro.runs import config as module
 from bara_pyro.runs.config import RunConfig, differences, load_config
+from bara_pyro.runs.resumed import NEUTRAL
 from bara_pyro.runs.sections import TrainConfig
 
 # What is no part of what a run is called by: no result depends on it.
@@ -54,7 +55,7 @@ def test_every_field_from_the_command_line_and_from_yaml(tmp_path: Path) -> None
         by_yaml = load_config(path, assignments=needed)
         assert by_yaml == by_set, key
         assert by_yaml.hash == by_set.hash
-        assert (by_set.hash == default.hash) == (key in WITHOUT_EFFECT or key in by_set.memory()), key
+        assert (by_set.hash == default.hash) == (key in {*WITHOUT_EFFECT, *NEUTRAL}), key
         changed = differences(default, by_set)
         assert changed
         assert all(other == key or other.startswith(key + ".") for other in changed)

@@ -23,7 +23,6 @@ from bara_pyro.data.clusters import halves
 from bara_pyro.errors import BaraError, DataError, Stopped, TrainingError
 from bara_pyro.posthoc.corrections import require_temperature
 from bara_pyro.posthoc.temperature import best_common_log_temperature
-from bara_pyro.runs import by_rows
 from bara_pyro.runs import train as training
 from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.evaluate import draw
@@ -81,7 +80,7 @@ def test_a_fit_to_half_has_as_many_passes_as_its_run(tmp_path: Path, steps: int)
 @pytest.mark.parametrize(("alone", "on"), [(9, False), (10, True)])
 def test_too_few_rows_to_hold_out_turn_calibration_off(tmp_path: Path, alone: int, on: bool) -> None:
     """A note if it is the default; an error before training if the user set it."""
-    default = by_rows.calibrated(calibrated(tmp_path, **{"train.steps": 4}), None)
+    default = calibrated(tmp_path, **{"train.steps": 4}).updated("adapter", calibrated=None)
     task = build_system(calibrated(tmp_path)).task
     rows = [replace(row, cluster="one" if i >= alone else "") for i, row in enumerate(task.train)]
     task = replace(task, train=rows, notes=())

@@ -88,8 +88,7 @@ class RunEngine:
         self.system, self.samples, self.seed = system, samples, seed
         self.memory_budget = memory_budget or system.config.predict.memory_budget
         # A row that is too long is dropped here; `read` then refuses its request.
-        reading = system.config.task.model_copy(update={"too_long": "drop"})
-        self._reading = system.config.model_copy(update={"task": reading})
+        self._reading = system.config.updated("task", too_long="drop")
         self._text_column = text_column(system.task)
         # One thread: tokenizers are not thread-safe.
         self._tokenizing = ThreadPoolExecutor(1, "tokenize")
