@@ -3,6 +3,7 @@
 import csv
 import json
 from collections.abc import Collection
+from functools import partial
 from pathlib import Path
 
 from bara_pyro.untrusted.files import check_regular, first_object, read_text
@@ -35,16 +36,6 @@ WORLD_CARD = "# The microworld"
 """First line of a card that `bara microworld card` writes."""
 
 
-def holds_replies(path: Path) -> bool:
-    """Return whether `bara generate` wrote a file, or it is empty."""
-    return _lines_with(REPLY_KEYS, path)
-
-
-def judged_in(path: Path) -> bool:
-    """Return whether a file holds judged programs, or is empty."""
-    return _lines_with(JUDGED_KEYS, path)
-
-
 def _lines_with(keys: tuple[str, ...], path: Path) -> bool:
     """Whether the first line has these keys; an unfinished line must begin with the first key."""
     try:
@@ -61,16 +52,6 @@ def _lines_with(keys: tuple[str, ...], path: Path) -> bool:
     return isinstance(row, dict) and set(keys) <= set(row)
 
 
-def reply_page_in(path: Path) -> bool:
-    """Return whether bara wrote a file as a page of replies."""
-    return _holds(path, REPLY_PAGE)
-
-
-def comparison_page_in(path: Path) -> bool:
-    """Return whether bara wrote a file as a comparison of two runs."""
-    return _holds(path, COMPARISON_PAGE)
-
-
 def world_card_in(path: Path) -> bool:
     """Return whether `bara microworld card` wrote a file."""
     try:
@@ -79,11 +60,16 @@ def world_card_in(path: Path) -> bool:
         return False
 
 
-def _holds(page: Path, mark: str) -> bool:
+def _holds(mark: str, page: Path) -> bool:
     try:
         return f"<div {mark}>" in read_text(page)
     except (OSError, ValueError):
         return False
+
+
+# Each returns whether bara wrote a file: replies and judged programs (also if it is empty), and pages.
+holds_replies, judged_in = partial(_lines_with, REPLY_KEYS), partial(_lines_with, JUDGED_KEYS)
+reply_page_in, comparison_page_in = partial(_holds, REPLY_PAGE), partial(_holds, COMPARISON_PAGE)
 
 
 def answers_in(path: Path, keys: Collection[str] = KEYS) -> bool:

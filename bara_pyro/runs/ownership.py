@@ -87,27 +87,24 @@ def _of_the_run(path: Path) -> bool:
     return True
 
 
-def foreign(folder: Path, besides: Collection[str] = ()) -> Path | None:
-    """Return a file in or below a folder that bara did not write or that was changed since, or None.
-
-    Files with names in `besides` are ignored.
-    """
+def foreign(folder: Path) -> Path | None:
+    """Return a file in or below a folder that bara did not write or that was changed since, or None."""
     for top, folders, files in os.walk(folder):
         place = Path(top)
         folders[:] = sorted(name for name in folders if not is_part(name))
         links = [name for name in folders if (place / name).is_symlink()]
         ours = owned(place) if files else set()
-        left = [name for name in files if name not in ours and name not in besides and not is_part(name)]
+        left = [name for name in files if name not in ours and not is_part(name)]
         if strangers := [*links, *sorted(left)]:
             return place / strangers[0]
     return None
 
 
-def clear(folder: Path, besides: Collection[str] = ()) -> bool:
+def clear(folder: Path) -> bool:
     """Remove the files that bara wrote in and below a folder, and folders that are then empty.
 
-    Other runs below the folder are kept, and so are files that are not `owned`; a warning names one of these
-    unless it is in `besides`. The upload of a run is removed with the run.
+    Other runs below the folder are kept, and so are files that are not `owned`; a warning names one of these.
+    The upload of a run is removed with the run.
 
     Returns:
         Whether anything was removed.
@@ -126,8 +123,7 @@ def clear(folder: Path, besides: Collection[str] = ()) -> bool:
     for name in names:
         (folder / name).unlink(missing_ok=True)
     remove_parts(folder)
-    files = {path.name for path in folder.iterdir() if not path.is_dir() and not is_part(path.name)}
-    if left := sorted(files.difference(besides)):
+    if left := sorted(path.name for path in folder.iterdir() if not path.is_dir() and not is_part(path.name)):
         logger.warning("%s was left in %s: bara did not write it, or it was changed.", left[0], folder)
     return removed or bool(names)
 

@@ -48,18 +48,21 @@ def peft_config(system: System) -> Json:
         "lora_alpha": config.adapter.lora_alpha,
         "target_modules": shortest(system.backbone.lm, [target.path for target in system.model.targets]),
     }
+    ranks, c = system.model.rank_pattern, config.adapter
+    patterns: Json = {"rank_pattern": ranks} if ranks else {}
     if is_bara(system):
-        ranks = {"rank_pattern": system.model.rank_pattern} if system.model.rank_pattern else {}
         return {
             "peft_type": PEFT_TYPE,
             **common,
-            **ranks,
+            **patterns,
             "method": config.method.model_dump(mode="json"),
             "backbone_fingerprint": fingerprint(system.backbone),
         }
     # The prefix avoids PEFT's methods of the same name (AdaLoRA), whose files have another format.
     kind = "LORA" if METHODS[name].peft else f"BARA_PYRO_{name.upper()}: {NOT_PEFT}"
-    return {"peft_type": kind, **common, "lora_dropout": 0.0, "bias": "none", **lora_ranks(system)}
+    if ranks:  # of a pruned adapter: every module keeps the scaling alpha / r
+        patterns["alpha_pattern"] = {path: c.lora_alpha * rank / c.r for path, rank in ranks.items()}
+    return {"peft_type": kind, **common, "lora_dropout": 0.0, "bias": "none", **patterns}
 
 
 def base_model(name: str) -> str:
@@ -68,26 +71,16 @@ def base_model(name: str) -> str:
     return os.path.abspath(place) if os.path.isdir(place) else place
 
 
-def lora_ranks(system: System) -> Json:
-    """Return PEFT's rank and alpha patterns of a pruned adapter; every module keeps the scaling alpha / r."""
-    ranks, c = system.model.rank_pattern, system.config.adapter
-    if not ranks:
-        return {}
-    alphas = {path: c.lora_alpha * rank / c.r for path, rank in ranks.items()}
-    return {"rank_pattern": ranks, "alpha_pattern": alphas}
-
-
-def peft_name(name: str) -> str:
-    """Return PEFT's key of a parameter such as `adapters.model/layers/0/self_attn/q_proj.lora_B`."""
-    if not name.startswith("adapters."):
-        return name  # a parameter of the whole program, not of a layer: PEFT has no key for it
-    path, parameter = name.removeprefix("adapters.").rsplit(".", 1)
-    return key_of(path.replace("/", "."), parameter)
-
-
 def lora_tensors(model: AdaptedLM) -> dict[str, Tensor]:
-    """Return a program's parameters by PEFT's keys."""
-    return {peft_name(name): value for name, value in model.named_parameters()}
+    """Return a program's parameters by PEFT's keys; PEFT has none for one of the whole program."""
+    tensors: dict[str, Tensor] = {}
+    for name, value in model.named_parameters():
+        key = name
+        if name.startswith("adapters."):  # such as `adapters.model/layers/0/self_attn/q_proj.lora_B`
+            path, parameter = name.removeprefix("adapters.").rsplit(".", 1)
+            key = key_of(path.replace("/", "."), parameter)
+        tensors[key] = value
+    return tensors
 
 
 def split_guide(system: System) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

@@ -3,7 +3,7 @@
 import http.client
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
 
@@ -32,22 +32,18 @@ def predict_remotely(address: str, data: "Data", on_rows: Callable[[int], object
 
     Rows without identifiers are named `row-1`, `row-2`, ..., as in `predict`, so that a row gets the
     answer that it would get without a server.
-
-    Args:
-        address: address of a server that `bara serve` started, such as "http://127.0.0.1:8000".
-        data: see `data.tables.read_table`; the columns have the names of the training rows.
-        on_rows: called with the number of rows just done.
+    The columns have the names of the training rows.
 
     Raises:
         ConfigError: no server of `bara serve` answers at the address, or it is too busy.
         DataError: the rows cannot be read, or the server refuses them.
     """
     server = _Endpoint(address)
-    rows = _rows(data, server.get("/health").get("text_column", "text"))
+    rows = _rows(data, server.ask("GET", "/health").get("text_column", "text"))
     answers: list[Json] = []
     notes: dict[str, None] = {}
-    for part in _parts(rows):
-        reply = server.post("/uncertainty", {"rows": part})
+    for part in (rows[first : first + ROWS] for first in range(0, len(rows), ROWS)):
+        reply = server.ask("POST", "/uncertainty", {"rows": part})
         answers += server.rows(reply, len(part))
         notes |= dict.fromkeys(map(str, reply.get("notes", ())))
         if on_rows is not None:
@@ -73,11 +69,6 @@ def _rows(data: "Data", text_column: str) -> Sequence[Fields]:
     return [{"id": f"row-{i}", **row} for i, row in enumerate(rows, start=1)]
 
 
-def _parts(rows: Sequence[Fields]) -> Iterator[Sequence[Fields]]:
-    for first in range(0, len(rows), ROWS):
-        yield rows[first : first + ROWS]
-
-
 class _Endpoint:
     """The address of a server, and what is read from it."""
 
@@ -93,14 +84,6 @@ class _Endpoint:
                 f"{address!r} is not the address of a server: give one such as http://127.0.0.1:8000."
             )
 
-    def get(self, path: str) -> Json:
-        """Return the server's answer to a GET request."""
-        return self._ask("GET", path, None)
-
-    def post(self, path: str, content: Json) -> Json:
-        """Return the server's answer to JSON."""
-        return self._ask("POST", path, json.dumps(content).encode())
-
     def rows(self, reply: Json, count: int) -> list[Json]:
         """Return the rows of a reply, checked to be answers to `count` rows."""
         rows = reply.get("rows")
@@ -110,15 +93,17 @@ class _Endpoint:
             raise self._stranger()
         return [{key: row[key] for key in KEYS} for row in rows]
 
-    def _ask(self, method: str, path: str, body: bytes | None) -> Json:
+    def ask(self, method: str, path: str, content: Json | None = None) -> Json:
+        """Return the server's answer to a request, with JSON if it is given."""
         secure = self.url.scheme == "https"
         connect = http.client.HTTPSConnection if secure else http.client.HTTPConnection
         connection = connect(self.url.hostname or "", self.url.port, timeout=TIMEOUT)
         try:
-            headers = {} if body is None else {"Content-Type": "application/json"}
+            body = None if content is None else json.dumps(content).encode()
+            headers = {} if content is None else {"Content-Type": "application/json"}
             connection.request(method, self.url.path.rstrip("/") + path, body, headers)
             response = connection.getresponse()
-            status, content = response.status, response.read(MOST_BYTES + 1)
+            status, answer = response.status, response.read(MOST_BYTES + 1)
         except (OSError, http.client.HTTPException) as error:
             why = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise ConfigError(
@@ -126,7 +111,7 @@ class _Endpoint:
             ) from error
         finally:
             connection.close()
-        reply = self._parsed(content)
+        reply = self._parsed(answer)
         if status == http.HTTPStatus.OK:
             return reply
         if not isinstance(reply.get("error"), str):

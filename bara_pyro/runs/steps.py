@@ -181,6 +181,8 @@ def _fit(system: System, svi: SVI, c: TrainConfig, out: Path, ranks: Ranks, on_s
     good = LastFinite(svi)
     log_every = LOG_EVERY if c.total_steps >= 10 * LOG_EVERY else 1
     done = start
+    method = METHODS[system.config.method.name]
+    fits_more = method.finish is not None or any(system.corrections.children())
     with SignalHandler() as brake, ExitStack() as stack:
         log = None
         if ranks.first:
@@ -197,7 +199,7 @@ def _fit(system: System, svi: SVI, c: TrainConfig, out: Path, ranks: Ranks, on_s
                     log.add({"step": done, **svi.last})
                 stopped = ranks.largest(brake.signal)  # read once per step: a signal may arrive at any moment
                 # Also after the last step, because fitting afterwards may run out of memory.
-                due = more_to_fit(system) if done == c.total_steps else done % c.checkpoint_every == 0
+                due = fits_more if done == c.total_steps else done % c.checkpoint_every == 0
                 if stopped or due:
                     if log:
                         log.sync()
@@ -217,11 +219,6 @@ def _fit(system: System, svi: SVI, c: TrainConfig, out: Path, ranks: Ranks, on_s
                 f"Stopped after step {done} of {c.total_steps}, because another process does not answer. "
                 f"{out} keeps the last checkpoint; start all processes with resume=True (--resume)."
             ) from error
-
-
-def more_to_fit(system: System) -> bool:
-    """Return whether the method, or a setting of the adapters, fits something after the last step."""
-    return METHODS[system.config.method.name].finish is not None or any(system.corrections.children())
 
 
 def check_shares(c: TrainConfig, processes: int) -> None:
