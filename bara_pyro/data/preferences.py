@@ -8,14 +8,13 @@ from pathlib import Path
 from bara_pyro.data.conversations import Conversation, conversations_in
 from bara_pyro.data.loader import check_effect, is_file_name
 from bara_pyro.data.messages import PROMPTS, SYSTEM_COLUMNS, Message
-from bara_pyro.data.reading import read_hub, read_split
-from bara_pyro.data.registry import SUFFIXES, check_kind
-from bara_pyro.data.reply_tasks import REPLY_SOURCES
+from bara_pyro.data.registry import not_known
+from bara_pyro.data.reply_tasks import REPLY_SOURCES, source_table
 from bara_pyro.data.rows import carve, check_disjoint, check_other_file, too_few
 from bara_pyro.data.tables import Data, DataTable, read_table
 from bara_pyro.data.tools import GIVEN, is_list
 from bara_pyro.data.userfile import TEST_FRACTION
-from bara_pyro.errors import ConfigError, DataError, unknown
+from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.types import Fields
 
 PREFERENCES = ("ultrafeedback",)
@@ -72,11 +71,7 @@ def load_pairs(data: Data, split: str = "row") -> list[PreferencePair]:
     Rows have columns `chosen` and `rejected`. Each is a text, or messages whose last one is the assistant's
     reply. The prompt is a text or messages in `prompt` (or `instruction`, `question`), or the messages with
     which both replies begin. If there are both, the messages between the prompt and the reply belong to the
-    prompt and must be the same on both sides.
-
-    Args:
-        data: the rows.
-        split: prefix of the identifiers of rows without an id, `<split>-<row>`.
+    prompt and must be the same on both sides. Rows without an id get the identifier `<split>-<row>`.
 
     Raises:
         DataError: the file cannot be read, a row is not a pair, its replies answer different prompts, or two
@@ -173,12 +168,13 @@ def load_preferences(
     if is_file_name(name):
         train, test, notes = _of_file(name, test_file, test_fraction)
     elif name in PREFERENCES:
-        train, test = (_of_source(name, kind, data_dir, revision) for kind in ("train", "test"))
+        source = REPLY_SOURCES[name]
+        train, test = (
+            pairs_in(source_table(source, data_dir, revision, kind), kind) for kind in ("train", "test")
+        )
         notes = ["tested on the test rows"]
     else:
-        check_kind(name)
-        known = unknown("task of preference pairs", name, PREFERENCES)[:-1]
-        raise DataError(f"{known}, or a file that ends in {', '.join(SUFFIXES)}.")
+        raise not_known("task of preference pairs", name, PREFERENCES)
     training, tested = _different(train), _different(test)
     if same := len(train) + len(test) - len(training) - len(tested):
         notes.append(f"{same} pairs with two equal replies left out")
@@ -213,18 +209,6 @@ def _of_file(
     train = [pair for pair in pairs if prompt_key(pair) not in tested]
     test = [pair for pair in pairs if prompt_key(pair) in tested]
     return train, test, [f"{count} of {len(prompts)} prompts held out for testing, by a hash of their text"]
-
-
-def _of_source(
-    name: str, kind: str, data_dir: str | Path | None, revision: str | None
-) -> list[PreferencePair]:
-    source = REPLY_SOURCES[name]
-    if data_dir is None:
-        rows, place = read_hub(source.hub, source.config, kind, revision), f"{source.hub}, {kind}"
-    else:
-        path = Path(data_dir) / source.folder / f"{kind}.jsonl"
-        rows, place = read_split(path), str(path)
-    return pairs_in(DataTable(place, rows), kind)
 
 
 def _different(pairs: Sequence[PreferencePair]) -> list[PreferencePair]:

@@ -1,6 +1,6 @@
 """The names that `load_task` knows: a table of real datasets, and registered tasks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -158,11 +158,12 @@ def other_kind(name: str | Path) -> DataError:
     return DataError(f"{name} is not a {kinds} file: save it as one of these (in Excel: CSV UTF-8).")
 
 
-def check_kind(name: str) -> None:
-    """Raise a `DataError` if a name is a file of a type that cannot be read, not an unknown task."""
+def not_known(kind: str, name: str, known: Iterable[str]) -> DataError:
+    """Return the error for a name that is neither known nor a file of rows, or a file of another type."""
     check_name(Path(name), DataError)
     if Path(name).suffix.lower() in OTHER_SUFFIXES or Path(name).is_file():
-        raise other_kind(name)
+        return other_kind(name)
+    return DataError(f"{unknown(kind, name, known)[:-1]}, or a file that ends in {', '.join(SUFFIXES)}.")
 
 
 def task_key(name: str) -> str:
@@ -179,7 +180,5 @@ def task_key(name: str) -> str:
     if len(same_hub) > 1:
         raise DataError(f"{name} has several datasets: choose one of {', '.join(sorted(same_hub))}.")
     if not same_hub:
-        check_kind(name)
-        known = unknown("dataset", name, [*SOURCES, *TASKS])[:-1]
-        raise DataError(f"{known}, or a file that ends in {', '.join(SUFFIXES)}.")
+        raise not_known("dataset", name, [*SOURCES, *TASKS])
     return same_hub[0]

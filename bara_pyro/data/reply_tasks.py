@@ -9,15 +9,15 @@ from pathlib import Path
 from bara_pyro.data.clusters import as_compared
 from bara_pyro.data.conversations import Conversation, conversations_in, load_conversations
 from bara_pyro.data.loader import check_effect, is_file_name
-from bara_pyro.data.reading import dataset_rows, hub_dataset, read_split
-from bara_pyro.data.registry import SUFFIXES, check_kind
+from bara_pyro.data.reading import hub_dataset, read_hub, read_split
+from bara_pyro.data.registry import not_known
 from bara_pyro.data.rows import carve, check_disjoint, check_other_file, first_validation, too_few
 from bara_pyro.data.schemas import digest
 from bara_pyro.data.stored import stored_dataset, stored_file, stored_split
 from bara_pyro.data.tables import Data, DataTable
 from bara_pyro.data.types import split_counts
 from bara_pyro.data.userfile import TEST_FRACTION
-from bara_pyro.errors import ConfigError, DataError, unknown
+from bara_pyro.errors import ConfigError
 from bara_pyro.registry import Registry
 
 
@@ -64,6 +64,10 @@ class ReplySource:
     test: str = "test"
     spoken: bool = False
     note: str = ""
+
+    def file(self, data_dir: str | Path, split: str) -> Path:
+        """Return the file of a split in a folder of local copies."""
+        return Path(data_dir) / self.folder / f"{split}.jsonl"
 
 
 REPLY_SOURCES = {
@@ -153,11 +157,8 @@ def load_replies(
         generated = REPLY_TASKS.find(name).load(seed)
         return replace(generated, validation=first_validation(generated.validation, validation_rows, name))
     if name not in REPLY_SOURCES:
-        check_kind(name)
-        known = unknown("task of replies", name, [*REPLY_SOURCES, *REPLY_TASKS])[:-1]
-        raise DataError(f"{known}, or a file that ends in {', '.join(SUFFIXES)}.")
+        raise not_known("task of replies", name, [*REPLY_SOURCES, *REPLY_TASKS])
     source = REPLY_SOURCES[name]
-
     split = partial(_split, source, data_dir, revision, streaming)
     where = f"{source.hub} at revision {revision or 'main'}" if data_dir is None else f"read from {data_dir}"
     notes = (where, f"tested on the {source.test} rows", *([source.note] if source.note else []))
@@ -165,23 +166,28 @@ def load_replies(
     return ReplyTask(name, train, validation, split(source.test), notes)
 
 
+def source_table(
+    source: ReplySource, data_dir: str | Path | None, revision: str | None, kind: str
+) -> DataTable:
+    """Return the rows of a split of a known dataset, from a folder or from the hub."""
+    if data_dir is None:
+        rows = read_hub(source.hub, source.config, kind, revision)
+        return DataTable(f"{source.hub}, {kind}", rows)
+    path = source.file(data_dir, kind)
+    return DataTable(str(path), read_split(path))
+
+
 def _split(
     source: ReplySource, data_dir: str | Path | None, revision: str | None, streaming: bool, kind: str
 ) -> Sequence[Conversation]:
     """Return a split of a known dataset from a folder or from the hub."""
+    if not streaming:
+        rows = conversations_in(source_table(source, data_dir, revision, kind), kind)
+        return tuple(row.spoken() for row in rows) if source.spoken else tuple(rows)
     if data_dir is not None:
-        path = Path(data_dir) / source.folder / f"{kind}.jsonl"
-        if streaming:
-            return stored_split(path, kind, spoken=source.spoken)
-        table = DataTable(str(path), read_split(path))
-    else:
-        dataset = hub_dataset(source.hub, source.config, kind, revision)
-        place = f"{source.hub}, {kind}"
-        if streaming:
-            return stored_dataset(dataset, place, kind, spoken=source.spoken)
-        table = DataTable(place, list(dataset_rows(dataset)))
-    conversations = conversations_in(table, kind)
-    return tuple(row.spoken() for row in conversations) if source.spoken else tuple(conversations)
+        return stored_split(source.file(data_dir, kind), kind, spoken=source.spoken)
+    dataset = hub_dataset(source.hub, source.config, kind, revision)
+    return stored_dataset(dataset, f"{source.hub}, {kind}", kind, spoken=source.spoken)
 
 
 def replies_from_rows(
