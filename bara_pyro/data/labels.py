@@ -2,6 +2,7 @@
 
 import string
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import product
 
@@ -50,8 +51,10 @@ def encode_labels(task: Task, tokenizer: Tokenizer, style: str = "auto") -> Task
         return replace(task, labels=task.names) if task.names else task
     if style == "words" or not task.names or task.labels != task.names:
         return task
-    if style == "auto" and _single_tokens(tokenizer, task.labels, task.chat):
-        return task
+    if style == "auto":
+        with suppress(DataError):  # a label is several tokens
+            answer_token_ids(tokenizer, task.labels, task.chat)
+            return task
     return as_letters(task, _usable_codes(tokenizer, len(task.names), task.chat))
 
 
@@ -68,14 +71,6 @@ def _usable_codes(tokenizer: Tokenizer, count: int, chat: ChatFrame | None) -> t
         f"There are {count} classes, and the tokenizer has single tokens for only {len(label_of)} letters "
         "and digits: score whole texts with labels='texts' (--labels texts), or merge classes."
     )
-
-
-def _single_tokens(tokenizer: Tokenizer, labels: Sequence[str], chat: ChatFrame | None) -> bool:
-    try:
-        answer_token_ids(tokenizer, labels, chat)
-    except DataError:
-        return False
-    return True
 
 
 def as_letters(task: Task, codes: Sequence[str] = CODES) -> Task:
@@ -177,13 +172,8 @@ def _meaning(labels: Sequence[str], names: Sequence[str]) -> str:
     return ", ".join(f"{label} = {name}" for label, name in zip(labels, names, strict=True))
 
 
-def offered(examples: Sequence[Example], classes: int) -> Tensor:
-    """Return which classes each row offers as answers, bool, `n x C`; all if it lists no options."""
-    return offered_of([len(example.options) for example in examples], classes)
-
-
 def offered_of(counts: Sequence[int], classes: int) -> Tensor:
-    """Return which classes rows offer, from the number of answers of each row; 0: all."""
+    """Return which classes rows offer, bool, `n x C`, from the number of answers of each row; 0: all."""
     numbers = torch.tensor([count or classes for count in counts])
     return torch.arange(classes) < numbers[:, None]
 
@@ -191,11 +181,8 @@ def offered_of(counts: Sequence[int], classes: int) -> Tensor:
 def among_offered(log_probs: Tensor, counts: Sequence[int]) -> Tensor:
     """Return log-probabilities conditional on the answers that each row offers.
 
-    The language model gives some probability to letters that other rows use and this row does not.
-
-    Args:
-        log_probs: `S x n x C`.
-        counts: the number of answers of each of the n rows, 0 for all; empty if every row offers all.
+    The language model gives some probability to letters that other rows use and this row does not. `counts`
+    are the number of answers of each of the n rows, 0 for all; they are empty if every row offers all.
 
     Returns:
         `S x n x C`, `-inf` for answers that are not offered; `log_probs` itself if they had no probability.

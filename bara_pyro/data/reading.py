@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Generic, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 import numpy as np
 import pyarrow as pa
@@ -134,7 +134,7 @@ def text_in(path: Path) -> str:
     Raises:
         DataError: the file is missing, has more than `MOST_WHOLE` bytes, or is not text.
     """
-    with _reading(path) as file:
+    with opened(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > MOST_WHOLE:
             raise DataError(
@@ -151,7 +151,7 @@ def lines_in(path: Path) -> Iterator[str]:
     Raises:
         DataError: see `text_in`; or a line has more than `MOST_JSON` bytes.
     """
-    with _reading(path) as file:
+    with opened(path) as file:
         if file.read(2) in UTF16:
             yield from io.StringIO(text_in(path), newline="\n")
             return
@@ -168,7 +168,7 @@ def lines_in(path: Path) -> Iterator[str]:
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[BinaryIO]:
+def opened(path: Path) -> Iterator[io.BufferedReader]:
     """Open a regular file of rows; errors now or later become a `DataError` that names the file."""
     check_name(path, DataError)
     if not path.is_file():
@@ -224,11 +224,9 @@ SCHEMA = pa.schema([("row", pa.binary())])
 
 
 class RowsOnDisk(Sequence[R], Generic[R]):
-    """A sequence of rows in a file that `write_rows` wrote, in any order.
+    """A sequence of rows in a file that `write_rows` wrote, in any order; `read` makes a row of its bytes.
 
-    Args:
-        path: the file; if it is replaced later, the old content is still read.
-        read: turns the bytes of a row into the row.
+    If the file is replaced later, the old content is still read.
     """
 
     def __init__(self, path: Path, read: Callable[[bytes], R]) -> None:
@@ -265,10 +263,7 @@ def take(rows: Sequence[R], places: np.ndarray) -> Sequence[R]:
 def write_rows(path: Path, rows: Iterable[bytes], check: Callable[[Path], None]) -> None:
     """Write rows to a file atomically, without holding all of them in memory.
 
-    Args:
-        path: the file.
-        rows: rows to write.
-        check: called with the temporary file before it replaces `path`; an exception keeps the old file.
+    `check` is called with the temporary file before it replaces `path`; an exception keeps the old file.
 
     Raises:
         DataError: the file cannot be written.

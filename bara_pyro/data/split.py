@@ -24,16 +24,13 @@ class EncodedRows(Protocol):
     @property
     def lengths(self) -> Sequence[int]:
         """Number of tokens of each row in a batch."""
-        ...
 
     @property
     def fingerprint(self) -> str:
         """Sixteen hexadecimal digits over the content of the rows."""
-        ...
 
     def batch(self, rows: Sequence[int], answer_ids: Tensor) -> Batch:
         """Return the rows at these indices as a left-padded batch, as wide as its longest row."""
-        ...
 
 
 def collate_ids(

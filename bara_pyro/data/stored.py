@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from bara_pyro.data.conversations import Conversation, ReplyEncoder, each_conversation
-from bara_pyro.data.reading import RowsOnDisk, dataset_rows, require_rows, split_rows, write_rows
+from bara_pyro.data.reading import RowsOnDisk, dataset_rows, opened, require_rows, split_rows, write_rows
 from bara_pyro.data.replies import EncodedReply, ReplyBatch, RowsDigest, reply_batch
 from bara_pyro.data.rows import check_ids
 from bara_pyro.data.tables import rows_in
@@ -63,13 +63,8 @@ def stored_dataset(
 
 def _content(path: Path) -> str:
     """Return a digest of a file's suffix and bytes."""
-    if not path.is_file():
-        raise DataError(f"There is no file {path}: check the path.")
-    try:
-        with path.open("rb") as file:
-            return path.suffix.lower() + hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}): check its permissions.") from error
+    with opened(path) as file:
+        return path.suffix.lower() + hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _stored(

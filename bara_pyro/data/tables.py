@@ -75,8 +75,6 @@ def read_table(data: Data, *, text_column: str = "text") -> DataTable:
 
 def _read_file(path: Path) -> DataTable:
     suffix = path.suffix.lower()
-    if suffix not in SUFFIXES:
-        raise other_kind(path)
     if suffix == ".parquet":
         return _parquet(path)
     rows = _plain_rows(_parse_list(path), str(path)) if suffix == ".json" else rows_in(path)
@@ -114,10 +112,9 @@ def _parquet(path: Path) -> DataTable:
     import pyarrow as pa
 
     with _as_parquet(path) as schema:
-        table = pa.Table.from_batches(batches_in(path, MOST_WHOLE), schema)
-        rows = _from_arrow(table, path)
-    require_rows(rows.rows, path)
-    return rows
+        table = _from_arrow(pa.Table.from_batches(batches_in(path, MOST_WHOLE), schema), path)
+    require_rows(table.rows, path)
+    return table
 
 
 def _parquet_rows(path: Path) -> Iterator[Json]:

@@ -59,32 +59,24 @@ def with_texts(batch: Batch, prompts: Sequence[Sequence[int]], texts: Sequence[T
     Each row has the same number C of texts, at least two of which are not empty.
     """
     pad = int(batch.input_ids[0, 0])  # any token will do: it is masked
-    rows = list(map(_lay_out, prompts, texts))
+    read, segments, tokens, places, owners = zip(*map(_lay_out, prompts, texts), strict=True)
     return TextBatch(
-        input_ids=pad_left(pad, [row.read for row in rows]),
-        attention_mask=pad_left(0, [[1] * len(row.read) for row in rows]).bool(),
+        input_ids=pad_left(pad, read),
+        attention_mask=pad_left(0, [[1] * len(row) for row in read]).bool(),
         answer_ids=batch.answer_ids,
         labels=batch.labels,
         ids=batch.ids,
-        segments=pad_left(0, [row.segments for row in rows]),
-        tokens=pad_left(0, [row.tokens for row in rows]),
-        places=pad_left(0, [row.places for row in rows]),
-        owners=pad_left(len(texts[0]), [row.owners for row in rows]),
+        segments=pad_left(0, segments),
+        tokens=pad_left(0, tokens),
+        places=pad_left(0, places),
+        owners=pad_left(len(texts[0]), owners),
         lengths=torch.tensor([[len(text) for text in of_row] for of_row in texts]),
-        counts=tuple(1 + len(row.read) - len(prompt) for row, prompt in zip(rows, prompts, strict=True)),
+        counts=tuple(1 + len(row) - len(prompt) for row, prompt in zip(read, prompts, strict=True)),
     )
 
 
-@dataclass(frozen=True)
-class _Layout:
-    read: list[int]
-    segments: list[int]
-    tokens: list[int]
-    places: list[int]
-    owners: list[int]
-
-
-def _lay_out(prompt: Sequence[int], texts: Texts) -> _Layout:
+def _lay_out(prompt: Sequence[int], texts: Texts) -> tuple[list[int], ...]:
+    """Return the inputs of a row with their segments, and the tokens to score, their places and owners."""
     read, segments = list(prompt), [0] * len(prompt)
     tokens: list[int] = []
     columns: list[int] = []
@@ -96,4 +88,4 @@ def _lay_out(prompt: Sequence[int], texts: Texts) -> _Layout:
             columns += [len(prompt) - 1, *range(len(read), len(read) + len(text) - 1)]
         read += text[:-1]
         segments += [owner + 1] * (len(text) - 1)
-    return _Layout(read, segments, tokens, [len(read) - 1 - column for column in columns], owners)
+    return read, segments, tokens, [len(read) - 1 - column for column in columns], owners

@@ -101,7 +101,10 @@ def task_from_rows(
     if names:
         classes_said += _spelling_notes(parts, chosen.label or "")
     notes = [columns_note(chosen), *classes_said, note, *repeats(train, test_rows)]
-    training, validation = _carved(train, validation_rows, seed, chosen)
+    if not chosen.cluster or not 0 < validation_rows < len(train):
+        training, validation = carve(train, validation_rows, seed, together(train))
+    else:
+        training, validation = set_aside(train, validation_rows, f"{seed}/", column=chosen.cluster)
     if names and (lost := sorted({row.label for row in train} - {row.label for row in training})):
         raise DataError(
             f"With {validation_rows} rows set aside for validation, no training row has the answer "
@@ -123,14 +126,6 @@ def _divided(
         classes = len({row.label for row in rows})  # each needs at least one training row
         raise too_few(place, "rows", len(rows), test_fraction, classes)
     return train, test
-
-
-def _carved(
-    train: Sequence[Example], rows: int, seed: int, columns: Columns
-) -> tuple[Sequence[Example], Sequence[Example]]:
-    if 0 < rows < len(train) and columns.cluster:
-        return set_aside(train, rows, f"{seed}/", column=columns.cluster)
-    return carve(train, rows, seed, together(train))
 
 
 def _check_same_kind(table: DataTable, tested: DataTable, columns: Columns) -> None:

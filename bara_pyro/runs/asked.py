@@ -12,7 +12,7 @@ from bara_pyro.columns import ColumnNames, option_of
 from bara_pyro.core.observing import frozen_states
 from bara_pyro.data import EncodedSplit, Example, Task, batches, load_questions
 from bara_pyro.data.clusters import one_of_each
-from bara_pyro.data.labels import offered
+from bara_pyro.data.labels import offered_of
 from bara_pyro.data.questions import read_rows
 from bara_pyro.data.rows import same_file
 from bara_pyro.data.tables import Data, DataTable
@@ -67,7 +67,7 @@ class ScoredRows:
     @property
     def offered(self) -> Tensor:
         """Which answers each row offers, bool, `n x C`."""
-        return offered(self.examples, self.log_probs.shape[1])
+        return offered_of([len(example.options) for example in self.examples], self.log_probs.shape[1])
 
 
 def ask(
