@@ -86,8 +86,8 @@ def warning(
     """Return two sentences on a run that has not learnt, the figures and what to change; "" if it has.
 
     The message proposes twice as many steps, and three times the learning rate if that is too low, which
-    helped on SmolLM2 (docs/calibrated.md). If the rate was `searched` by `--find-lr`, it is kept.
-    `given` is whether the run started from a given adapter, which longer training would not change.
+    helped on SmolLM2 (docs/calibrated.md). If the rate was `searched` by `--find-lr`, it is kept. `given` is
+    whether the run started from a given adapter, which longer training would not change.
     """
     problem = finding(scores)
     higher = f"--lr {3 * lr:g}" if lr else "a higher --lr"

@@ -66,9 +66,7 @@ def plain_cell(value: object) -> Any:
 def label_text(value: object, what: str = "A label") -> str:
     """Return a label as text; whole numbers lose their decimals, so 1.0 becomes "1".
 
-    Args:
-        value: a text, a number, True or False.
-        what: name of the value in the error.
+    The error names the value as `what`.
 
     Raises:
         DataError: the value is anything else.

@@ -67,11 +67,7 @@ def prompt_tokens(
 ) -> list[int]:
     """Return the tokens of a prompt: of a text, or of messages up to the assistant's turn.
 
-    Args:
-        prompt: a text or messages.
-        tokenizer: a tokenizer, with a chat template if the prompt is messages.
-        what: name of the prompt in errors.
-        options: further arguments of the template.
+    `options` are further arguments of the chat template, and `what` names the prompt in errors.
 
     Raises:
         DataError: messages are given, and the tokenizer has no chat template, or its template refuses them
@@ -115,13 +111,6 @@ def answered(
     prompt: Sequence[Message], reply: Message, tokenizer: Tokenizer, what: str, options: Fields
 ) -> tuple[list[int], list[int]]:
     """Return the tokens of the messages up to the assistant's turn, and the tokens that the reply adds.
-
-    Args:
-        prompt: the messages before the reply.
-        reply: the assistant's message.
-        tokenizer: a tokenizer with a chat template.
-        what: name of the conversation in errors.
-        options: further arguments of the template.
 
     Raises:
         DataError: see `prompt_tokens`; or the template does not write the reply last.

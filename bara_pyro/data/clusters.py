@@ -144,23 +144,14 @@ def folds(names: Sequence[str], count: int) -> list[int]:
 def set_aside(
     rows: Sequence[Example], most: int, salt: str = "", *, column: str = ""
 ) -> tuple[list[Example], list[Example]]:
-    """Set whole groups of rows aside.
+    """Set whole groups aside, at most `most` rows; return the other rows and these, in the order of `rows`.
 
     Groups are taken in the order of a hash of `salt` and the cluster's name (the row's id without a cluster),
     so the split depends neither on the order of the rows nor on a random generator. A group is skipped if it
     is too large, or if a class would be left without rows.
 
-    Args:
-        rows: rows to split.
-        most: the most rows to set aside.
-        salt: put before each name, to get another order.
-        column: name of the cluster column in errors.
-
-    Returns:
-        The rows that stay and the rows set aside, each in the order of `rows`.
-
     Raises:
-        DataError: no group can be set aside.
+        DataError: no group can be set aside; it names the cluster column.
 
     Examples:
         >>> from bara_pyro.data.clusters import set_aside
@@ -210,10 +201,7 @@ def one_of_each(rows: Sequence[Example], *, clusters: bool = True) -> list[Examp
     """Return one row of each group, chosen by a hash of the ids, in the order of `rows`.
 
     If groups are independent, these rows are: a guarantee calibrated on them holds for a row of a new group.
-
-    Args:
-        rows: rows to choose from.
-        clusters: whether rows of one cluster belong together; rows with the same text always do.
+    Rows of one cluster belong together if `clusters`, rows with the same text always.
 
     Examples:
         >>> from bara_pyro.data.clusters import one_of_each
@@ -262,17 +250,12 @@ def _not_divided(
 
 
 def halves(clusters: Sequence[str], seed: int) -> tuple[list[int], list[int]]:
-    """Return the indices of the rows to fit, and of the rows to score.
+    """Return the indices of the rows to fit, and of the rows to score, from the group of each row.
 
-    Rows of one group stay together, because training on one leaks information about the others. Groups are
-    divided as evenly as possible, and the larger part is fitted.
-
-    Args:
-        clusters: the group of each row (`bara_pyro.data.clusters.together`); empty if it has none.
-        seed: seed of the order of the groups; if all have the same size, the first ones are fitted.
-
-    Returns:
-        Two lists of indices. If all rows are of one group, the groups are ignored.
+    Rows of one group (`bara_pyro.data.clusters.together`) stay together, because training on one leaks
+    information about the others. Groups are divided as evenly as possible, and the larger part is fitted. The
+    seed orders the groups; if all have the same size, the first ones are fitted. If all rows are of one
+    group, the groups are ignored.
 
     Examples:
         >>> from bara_pyro.data.clusters import halves

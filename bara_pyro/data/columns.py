@@ -25,12 +25,8 @@ def find_columns(
 ) -> Columns:
     """Return the columns to read: those that the user names, else those with a usual name.
 
-    Args:
-        there: the columns of the rows.
-        given: the columns that the user names.
-        place: name of the rows in errors.
-        answers: whether a column of answers is required.
-        last_words: whether to accept, failing that, the only column whose name ends in a usual name.
+    With `last_words`, the only column whose name ends in a usual name is accepted failing that. A column of
+    answers is required if `answers`.
 
     Raises:
         DataError: a named column is missing, or no column has a usual name; the error lists the columns.
@@ -132,12 +128,7 @@ def _named_for(kind: str, there: Sequence[str], taken: Sequence[str], place: str
 def id_column(parts: Sequence[Sequence[Fields]], taken: Collection[str | None]) -> str | None:
     """Return a column of identifiers such as "Ticket ID" or "ticket_id", if no column is called "id".
 
-    Args:
-        parts: the rows of each table.
-        taken: columns that are read as something else.
-
-    Returns:
-        The first column whose cells are filled and unique over all tables, or None.
+    It is the first column, not `taken` as something else, whose cells are filled and unique over all tables.
     """
     rows = [row for part in parts for row in part]
     there = [str(name) for name in rows[0]] if rows else []
@@ -171,11 +162,7 @@ PRINTED = re.compile(r"\s*[\[({]+\s*['\"]")
 def own_example(row: Row, row_id: str, columns: Columns, names: Sequence[str]) -> Example:
     """Turn a user's row into an `Example`; its label is -1 if it has no answer.
 
-    Args:
-        row: the cells by column.
-        row_id: its identifier.
-        columns: the columns to read.
-        names: the classes; empty if the row lists its options.
+    `names` are the classes; they are empty if the row lists its options.
     """
     text = own_text(row, columns.text)
     context = own_context(row, columns)

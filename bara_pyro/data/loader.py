@@ -123,14 +123,7 @@ def check_effect(
 ) -> None:
     """Refuse options that have no effect on a task.
 
-    Args:
-        name: name of the task.
-        made: whether its rows are generated, not read.
-        test_file: file of test rows.
-        test_fraction: share of the rows to test on.
-        data_dir: folder of files.
-        revision: commit or tag of a dataset on the hub.
-        of_files: whether another option is given that only applies to a user's own file.
+    `made` is whether its rows are generated, `of_files` whether an option for a user's own file is given.
 
     Raises:
         ConfigError: names the first option without effect.

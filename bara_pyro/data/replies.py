@@ -89,9 +89,7 @@ class ReplyBatch(Batch):
 def reply_batch(rows: Sequence[Sequence[EncodedReply]], pad_id: int = 0) -> ReplyBatch:
     """Return B rows as a batch.
 
-    Args:
-        rows: the replies of each row, one or several; packed replies do not attend to each other.
-        pad_id: token to pad with; it is masked.
+    Packed replies of a row do not attend to each other. Padding is masked.
 
     Raises:
         ConfigError: there are no rows, or a row without a reply.

@@ -39,17 +39,12 @@ def to_examples(
 ) -> list[Example]:
     """Turn every row into an `Example`.
 
-    Args:
-        rows: the rows.
-        schema: turns a row into an `Example`.
-        place: the file or hub split, for errors.
-        split: prefix of the ids of rows that have none, '<split>-<row>'; rows count from 1.
-        answer: the column of answers, if every row needs one.
-        ids: the column of ids; default: "id", "ID" or "Id".
+    Rows without an id, in the column `ids` or else "id", "ID" or "Id", are called '<split>-<row>'; rows count
+    from 1. Every row needs its answer if `answer` names that column.
 
     Raises:
         DataError: a row is refused by the schema, has invalid Unicode or lacks its answer, or two rows have
-            the same id.
+            the same id; the error names the place and the row.
     """
     examples: list[Example] = []
     for number, row in enumerate(rows, start=1):
@@ -143,21 +138,13 @@ def _asked(example: Example) -> tuple[str, str, int]:
 def carve(
     train: Sequence[R], rows: int, seed: int, names: Sequence[str] | None = None
 ) -> tuple[Sequence[R], Sequence[R]]:
-    """Split `rows` examples off the end of a seeded permutation of `train`.
+    """Split `rows` examples off the end of a seeded permutation of `train`; return both parts.
 
     The permutation sorts by a hash of seed and id, so it does not depend on a generator's version, and a row
     stays in its part if the rows are reordered. Both parts keep the order of `train`. Rows on disk stay
-    there; others are returned as tuples.
-
-    Args:
-        train: the rows to split.
-        rows: number of rows to split off.
-        seed: seed of the permutation.
-        names: the group of each row (`bara_pyro.data.clusters.together`); whole groups are split off as long
-            as they fit, so there may be fewer than `rows`. None: no groups.
-
-    Returns:
-        The rows that remain, and the rows split off.
+    there; others are returned as tuples. With `names`, the group of each row
+    (`bara_pyro.data.clusters.together`), whole groups are split off as long as they fit, so there may be
+    fewer than `rows`.
 
     Raises:
         ConfigError: `rows` is negative, or no row would remain.

@@ -83,14 +83,8 @@ def written(
 
     The first form (`Form`) is used in which the template writes every text: contents, reasoning, names and
     arguments of tool calls, tools and documents. The template may change white space and write a text as
-    JSON.
-
-    Args:
-        messages: the messages before the reply.
-        tokenizer: a tokenizer with a chat template.
-        what: name of the messages in errors, for example "row 'a'".
-        options: further arguments of the template (`data.tools.template_options`).
-        reply: the assistant's message.
+    JSON. `options` are further arguments of the template (`data.tools.template_options`), and `what` names
+    the messages in errors, for example "row 'a'".
 
     Raises:
         DataError: the template refuses the messages, omits a text in every form, or does not know an option.

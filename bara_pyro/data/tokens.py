@@ -18,10 +18,7 @@ NEAR = 20  # characters shown on either side of an invalid one
 def check_unicode(texts: Iterable[str], row: Fields | None = None, where: str = "") -> None:
     """Refuse texts with half of a surrogate pair.
 
-    Args:
-        texts: the texts to check.
-        row: their row; the error then names the column.
-        where: name of the row in the error; if empty, the caller adds it.
+    With their row the error names the column, in the row called `where`.
 
     Raises:
         DataError: a text is not valid Unicode.
@@ -59,25 +56,17 @@ MARGIN = 16
 
 @dataclass(frozen=True)
 class Leading:
-    """The first tokens of a text.
-
-    Attributes:
-        tokens: the tokens.
-        whole: whether these are all tokens of the text.
-    """
+    """The first tokens of a text, and whether these are all tokens of it."""
 
     tokens: list[int]
     whole: bool
 
 
 def leading(tokenizer: Tokenizer, texts: Sequence[str], count: int) -> list[Leading]:
-    """Return the first tokens of texts, without special tokens.
+    """Return the first tokens of texts of any length, without special tokens.
 
-    Args:
-        tokenizer: a Hugging Face tokenizer.
-        texts: texts of any length.
-        count: number of tokens wanted of each. A text that is not `whole` gets exactly this many, or fewer if
-            it has more than `MOST` characters per token.
+    A text that is not `whole` gets exactly `count` tokens, or fewer if it has more than `MOST` characters per
+    token.
 
     Raises:
         DataError: the part that is read is not valid Unicode.

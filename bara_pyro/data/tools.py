@@ -27,10 +27,8 @@ def is_list(value: object) -> TypeGuard[Sequence[object]]:
 def template_options(row: Fields, where: str) -> Json:
     """Return a row's arguments for its chat template beside messages: tools, documents and further options.
 
-    Args:
-        row: may have `tools` or `documents` (a list of objects, or its JSON) and `chat_template_kwargs` (an
-            object, or its JSON).
-        where: name of the row in errors.
+    `tools` and `documents` are lists of objects, or their JSON; `chat_template_kwargs` an object, or its
+    JSON.
 
     Raises:
         DataError: a column has another format, or the row holds images, sounds or OpenAI's `functions`.

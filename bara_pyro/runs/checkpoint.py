@@ -25,14 +25,8 @@ def save_checkpoint(
 ) -> None:
     """Write parameters, optimiser, schedule and random states into one file, atomically.
 
-    All processes must call this; the first one writes, with the random states of all.
-
-    Args:
-        folder: folder of the run.
-        svi: the inference to save.
-        step: number of steps done.
-        identity: facts that a resumed run must share (configuration, backbone, rows), by name.
-        ranks: the processes that train together.
+    All processes must call this; the first one writes, with the random states of all. `identity` holds facts
+    that a resumed run must share (configuration, backbone, rows), by name.
     """
     states = {"cpu": torch.get_rng_state()}
     if svi.model.backbone.device.type == "cuda":

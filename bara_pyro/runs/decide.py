@@ -3,6 +3,8 @@
 Each rule is calibrated on rows (`bara_pyro.runs.asked.calibration_rows`) and applied to other rows. Both are
 predicted with the same number of draws and the same seed, so that a row's scores depend only on the row. The
 guarantees of `bara_pyro.metrics` (`conformal`, `abstention`, `detection`) then hold for exchangeable rows.
+
+In each function `known` are the calibration rows, `asked` the rows to decide on, and the task is the run's.
 """
 
 from collections import Counter
@@ -61,12 +63,7 @@ def decide_sets(
 ) -> Decided[PredictionSets]:
     """Return prediction sets that miss the right answer with probability at most `alpha`.
 
-    Args:
-        known: calibration rows, with their answers.
-        asked: rows to decide on.
-        task: the run's task, for the names of the classes.
-        alpha: the share of new rows whose set may miss the right answer.
-        score: see `bara_pyro.metrics.conformal.nonconformity`.
+    The score is one of `bara_pyro.metrics.conformal.nonconformity`.
 
     Returns:
         Rows of `id`, `label` (the most probable answer), `set` (the answers in it, the most probable first)
@@ -98,12 +95,7 @@ def decide_abstention(
 ) -> Decided[Abstention]:
     """Return which rows to answer, so that at most a share `risk` of the answers is wrong.
 
-    Args:
-        known: calibration rows, with their answers.
-        asked: rows to decide on.
-        task: the run's task, for the names of the classes.
-        risk: the largest error rate on answered new rows.
-        delta: the probability, over calibration rows, that the error rate is larger.
+    Over calibration rows, the error rate on answered new rows is larger with probability at most `delta`.
 
     Returns:
         Rows of `id`, `label` (the most probable answer), `confidence` (its probability) and `answered`. The
@@ -136,12 +128,7 @@ def decide_detection(
 ) -> Decided[Detector]:
     """Return which rows are out-of-distribution; false alarms on in-distribution rows are at most `alpha`.
 
-    Args:
-        system: the fitted system that made the predictions.
-        known: calibration rows.
-        asked: rows to decide on.
-        alpha: see `bara_pyro.metrics.conformal`.
-        by: the measure of uncertainty; default: `distance` if the run was trained with it, else `total`.
+    The measure is by default `distance` if the run was trained with it, else `total`.
 
     Returns:
         Rows of `id`, the measure under its name, `p` (a p-value) and `foreign`. The summary has `by` and the
@@ -181,13 +168,7 @@ def _under_truth(score: Callable[[], float], truth: Tensor) -> float | None:
 
 
 def write_decisions(path: str | Path, rows: Sequence[Json], separator: str = ",") -> None:
-    """Write decisions as JSON Lines, or as a table that holds each set in one cell.
-
-    Args:
-        path: a .jsonl, .parquet, .tsv or .csv file.
-        rows: the decisions.
-        separator: separator of a .csv file.
-    """
+    """Write decisions as .jsonl, or as a .parquet, .tsv or .csv table that holds each set in one cell."""
     path = Path(path)
     if path.suffix.lower() == ".jsonl":
         write_jsonl(path, rows)

@@ -77,11 +77,7 @@ def system_gates(
 ) -> GateDraws:
     """Return the gates of some rows of a fitted system, in their order, drawn with its configured seed.
 
-    Args:
-        system: a fitted BaRA or LoRA.
-        rows: the rows.
-        samples: number S of draws; a method without random gates gives the posterior mean.
-        modules: paths of the modules to keep; None: all.
+    A method without random gates gives the posterior mean. `modules` are paths; None: all.
     """
     c = system.config.predict
     drawn = gate_draws(
@@ -242,9 +238,7 @@ def truth_predictions(system: System) -> tuple[Tensor, Tensor] | None:
 def majority_class(task: Task, split: EncodedSplit) -> Json:
     """Return the majority-class baseline: the most frequent class of the training rows, and its accuracy.
 
-    Args:
-        task: its training rows determine the class; if it has none, the rows of `split` do.
-        split: the rows to score.
+    A task without training rows takes the most frequent class of `split`.
 
     Returns:
         `label` (the user's name of the class) and `acc` in percent.

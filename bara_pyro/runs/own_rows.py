@@ -78,12 +78,8 @@ def check_own_rows(system: System, folder: Path) -> None:
 def trained_on(rows: Sequence[Example], config: RunConfig, asked: Task) -> list[Example]:
     """Return the rows whose text is among the run's training rows, whatever their ids.
 
-    Returns no rows if the training rows were given in Python, or if their file is missing or unreadable.
-
-    Args:
-        rows: rows in the format of the run's task.
-        config: the run's configuration.
-        asked: the run's task; only labels, names and columns are used.
+    Returns no rows if the training rows were given in Python, or if their file is missing or unreadable. Only
+    the labels, names and columns of the run's task are used.
     """
     name = config.task.name
     if config.task.likelihood == "completion" or not is_file_name(name) or not Path(name).is_file():

@@ -198,11 +198,8 @@ def rows_to_evaluate(folder: Path, config: RunConfig) -> Task | ReplyTask:
     """Load rows to evaluate a finished run on, in the format that it was trained on.
 
     All rows of a file other than the run's own are tested on; it is read like the rows of `predict`, and each
-    row needs its answer. Classes are matched by name.
-
-    Args:
-        folder: folder of the run.
-        config: the run's configuration, with changed settings of the task.
+    row needs its answer. Classes are matched by name. `config` is that of the run in the folder, with changed
+    settings of the task.
 
     Raises:
         ConfigError: a folder of data is given, but the rows are in a file.
@@ -234,9 +231,7 @@ def rows_to_evaluate(folder: Path, config: RunConfig) -> Task | ReplyTask:
 def rows_asked(run: System, data: Data | Task) -> Task:
     """Return other rows to score a fitted run on, in the format that it was trained on.
 
-    Args:
-        run: fitted.
-        data: rows with their answers, all of which become test rows; or a task.
+    All rows become test rows, so they need their answers; or give a task.
 
     Raises:
         ConfigError: the model was trained on replies.

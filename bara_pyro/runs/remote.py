@@ -30,9 +30,8 @@ def is_address(run: object) -> bool:
 def predict_remotely(address: str, data: "Data", on_rows: Callable[[int], object] | None = None) -> Answers:
     """Predict the answers of rows with the run, the draws and the seed of a server.
 
-    Rows without identifiers are named `row-1`, `row-2`, ..., as in `predict`, so that a row gets the
-    answer that it would get without a server.
-    The columns have the names of the training rows.
+    Rows without identifiers are named `row-1`, `row-2`, ..., as in `predict`, so that a row gets the answer
+    that it would get without a server. The columns have the names of the training rows.
 
     Raises:
         ConfigError: no server of `bara serve` answers at the address, or it is too busy.

@@ -26,8 +26,8 @@ def resumed(
 ) -> tuple[RunConfig, RunConfig]:
     """Return the settings that a run was started with, and the same with the present locations of its data.
 
-    Settings that only cost memory or time may be changed; the new values are in both.
-    If the rows are given in Python as well, set `with_rows`.
+    Settings that only cost memory or time may be changed; the new values are in both. If the rows are given
+    in Python as well, set `with_rows`.
 
     Raises:
         ConfigError: a given setting differs from the run's.

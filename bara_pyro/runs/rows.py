@@ -59,10 +59,8 @@ def rows_given(
 ) -> Task | ReplyTask:
     """Return rows given in Python as a task, read by the settings of a configuration.
 
-    Args:
-        config: the settings.
-        data: rows, or a task that has been read, to which `limit` and `train_rows` still apply.
-        typed: the dotted keys of the settings that the user gave.
+    `limit` and `train_rows` also apply to a task that has been read. `typed` are the dotted keys of the
+    settings that the user gave.
 
     Raises:
         ConfigError: the user gave a setting that has no effect on rows in memory.

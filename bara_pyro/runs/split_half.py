@@ -248,9 +248,9 @@ def significantly_lower(losses: Tensor, others: Tensor, groups: Sequence[Sequenc
 def best_temperature(draws: Tensor, labels: Tensor) -> float:
     """Return the most probable ln T on held-out rows; prior N(0, SPREAD^2). It is never below 0 (T = 1).
 
-    If the two halves resemble each other (duplicates, one template), their fits are right too often, and
-    T < 1 would make the run overconfident on new rows.
-    `draws` are log-probabilities, `S x n x C`, and `labels` `n`.
+    If the two halves resemble each other (duplicates, one template), their fits are right too often, and T <
+    1 would make the run overconfident on new rows. `draws` are log-probabilities, `S x n x C`, and `labels`
+    `n`.
     """
     return max(0.0, best_common_log_temperature(draws, labels, spread=SPREAD))
 
