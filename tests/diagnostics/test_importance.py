@@ -1,7 +1,6 @@
 """Importance weights: densities written out, the evidence by quadrature, bounds that hold, Pareto's k."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -13,7 +12,6 @@ from torch.testing import assert_close
 
 from bara_pyro.core.modules import module_key
 from bara_pyro.diagnostics.posterior.importance import (
-    ImportanceEstimate,
     importance_estimate,
     log_weights,
     summarise,
@@ -71,9 +69,7 @@ def test_evidence_and_elbo_by_quadrature() -> None:
     assert found.evidence_error < 0.05
     assert found.gap > 0
     assert found.elbo != float(found.log_weights.mean())  # draws of its own
-    assert found.bounded_by()
-    assert found.bounded_by(grid.log_evidence)
-    assert not found.bounded_by(found.elbo - 1)
+    assert found.elbo <= grid.log_evidence + 3 * found.elbo_error
     prior = importance_estimate(model, PriorGuide(model), batch, samples=1500)  # plain Monte Carlo
     assert abs(prior.evidence - grid.log_evidence) < 4 * prior.evidence_error
 
@@ -92,7 +88,7 @@ def test_a_wrong_density_breaks_the_bound(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(guide, "family", Wrong)
     found = importance_estimate(model, guide, batch, samples=500)
-    assert not found.bounded_by(Grid(model, batch).log_evidence)
+    assert found.elbo > Grid(model, batch).log_evidence + 3 * found.elbo_error
 
 
 def test_evidence_with_local_gates_by_quadrature() -> None:
@@ -145,14 +141,6 @@ def test_equal_weights_and_the_bootstrap() -> None:
     assert found.evidence_error == pytest.approx(delta, rel=0.15)
     with pytest.raises(ConfigError, match="samples is 1"):
         summarise(weights[:1])
-
-
-def test_a_bound_of_minus_infinity_is_below_everything() -> None:
-    """A draw that the prior excludes is no mistake of a density."""
-    found = ImportanceEstimate(-math.inf, math.nan, 0.4, 0.1, 0.5, 10.0, torch.zeros(20))
-    assert found.bounded_by()
-    assert found.bounded_by(0.5)
-    assert not replace(found, elbo=1.0, elbo_error=0.01).bounded_by()
 
 
 def test_what_cannot_be_weighed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,6 @@ def test_evidence_and_moments_are_those_of_quadrature(name: str) -> None:
     found = importance_estimate(model, guide, batch, samples=600)
     assert found.k_hat < 1  # the Gamma guide has a lighter tail than the posterior
     assert abs(found.evidence - grid.log_evidence) < 4 * found.evidence_error
-    assert found.bounded_by(grid.log_evidence)
     assert 0 <= grid.log_evidence - found.elbo < 0.1 + 4 * found.elbo_error
     mean, sd = grid.moments()
     draws = flat_gates(draw_latents(model, guide, batch, 4000, 1).values)[:, 0].double()

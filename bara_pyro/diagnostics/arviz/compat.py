@@ -101,11 +101,6 @@ def psis_loo(log_likelihood: xarray.Dataset) -> Loo:
     )
 
 
-def pareto_k(log_weights: np.ndarray) -> float:
-    """Return the Pareto k of log-weights (`S`); infinite if they have no tail to fit."""
-    return pareto_smoothed(log_weights)[1]
-
-
 def pareto_smoothed(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
     """Return log-weights (`S`) with a smoothed tail, up to a constant, and their Pareto k.
 

@@ -27,7 +27,7 @@ from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.noise import noise_seed
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.types import Batch
-from bara_pyro.diagnostics.arviz.compat import pareto_k, pareto_smoothed
+from bara_pyro.diagnostics.arviz.compat import pareto_smoothed
 from bara_pyro.diagnostics.posterior.joint import JointDraws, check_target, draw_latents
 from bara_pyro.errors import ConfigError, TrainingError
 
@@ -57,20 +57,6 @@ class ImportanceEstimate:
     def reliable(self) -> bool:
         """Whether the Pareto k is at most 0.7."""
         return self.k_hat <= GOOD_K
-
-    def bounded_by(self, evidence: float | None = None) -> bool:
-        """Return whether the ELBO is at most the evidence, within three standard errors.
-
-        An ELBO above the evidence shows an error in a density, a KL or a weight, not a bad fit of the guide.
-
-        Args:
-            evidence: the exact evidence in nats if it is known; otherwise the estimate is used.
-        """
-        if self.elbo == -math.inf:  # the prior excludes a draw: below any evidence
-            return True
-        if evidence is not None:
-            return self.elbo <= evidence + 3 * self.elbo_error
-        return self.elbo <= self.evidence + 3 * math.hypot(self.elbo_error, self.evidence_error)
 
 
 def log_weights(
@@ -150,11 +136,7 @@ def summarise(
 ) -> ImportanceEstimate:
     """Return the estimates from log-weights.
 
-    Args:
-        weights: float64, `S`, nats: log-weights for the evidence.
-        fresh: independent log-weights for the ELBO; if None, `weights` is used.
-        resamples: number of bootstrap draws.
-        seed: seed of the bootstrap.
+    The ELBO is from `fresh` independent log-weights, or from the same ones; both are float64, `S`, in nats.
 
     Raises:
         ConfigError: there are fewer than two draws.
@@ -172,7 +154,7 @@ def summarise(
         float(fresh.std()) / math.sqrt(len(fresh)),
         _log_mean(weights),
         float(torch.tensor(again, dtype=torch.float64).std()),
-        pareto_k(weights.numpy()),
+        pareto_smoothed(weights.numpy())[1],
         float((2 * weights.logsumexp(0) - (2 * weights).logsumexp(0)).exp()),
         weights,
     )
@@ -212,21 +194,12 @@ def weighed_draws(
     candidates: int = 10_000,
     seed: int = 0,
 ) -> Weighed:
-    """Return `samples` draws from a guide, resampled by their importance weights.
+    """Return L = `samples` draws from a guide, with replacement, resampled from weighted `candidates`.
 
-    Args:
-        model: the program, with `num_data` equal to the number of rows and all KL weights 1.
-        guide: its fitted guide, which must have a density.
-        batch: the whole labelled data set.
-        samples: number L of draws to keep, with replacement.
-        candidates: number of draws to weight.
-        seed: seed of candidates and choice.
+    Other arguments and errors are those of `log_weights`.
 
     Raises:
-        ConfigError: a KL weight or `num_data` changes the posterior, the guide is a point estimate, or a
-            number is not positive.
-        DataError: the rows have no labels.
-        TrainingError: a weight is NaN or infinite.
+        ConfigError: also if `samples` is not positive.
     """
     if samples < 1:
         raise ConfigError(f"samples is {samples}: give 1 or more.")
