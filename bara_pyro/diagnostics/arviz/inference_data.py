@@ -106,7 +106,12 @@ def to_inference_data(
     system, part = looked_at(system, guide, split, rows)
     paths = chosen_modules(system.model, modules)
     features = _features(system, part, tokens, prior)
-    _check_room(nbytes(features, _sizes(system, part, samples, len(paths))), max_bytes, samples, len(part))
+    needed, n = nbytes(features, _sizes(system, part, samples, len(paths))), len(part)
+    if needed > max_bytes:
+        raise ConfigError(
+            f"{samples} draws of {n} rows would take {needed:,} bytes, but max_bytes is {max_bytes:,}: "
+            f"lower rows (to about {max(1, n * max_bytes // needed)}) or samples, or choose fewer modules."
+        )
     seed = system.config.predict.seed if seed is None else seed
     width = max(map(len, part.token_ids)) if "tokens" in features else 0
     if drawn is None:
@@ -131,23 +136,17 @@ def to_inference_data(
         **module_coords(paths),
     }
     if "labels" in features:
-        _add_labels(arrays, drawn, torch.tensor(part.labels), system.model.num_data, coords)
+        labels = torch.tensor(part.labels)
+        likelihood = drawn.log_probs.gather(-1, labels.expand(len(drawn.log_probs), -1).unsqueeze(-1))[..., 0]
+        arrays |= {"log_likelihood": {"y": likelihood}, "observed_data": {"y": labels}}
+        arrays["sample_stats"] |= _elbo(drawn, likelihood, system.model.num_data)
+        arrays["constant_data"]["pareto_k"] = _pareto_k(likelihood, coords)
     datasets = {group: dataset(group, values, coords) for group, values in arrays.items() if values}
     facts = _attributes(system, split, samples, seed, tau)
     if not is_system:  # a program and its guide, without the settings of a run
         pair = f"{type(system.model).__name__}, {type(system.guide).__name__}"
         facts |= {"method": pair, "config_hash": "", "split": GIVEN}
     return container(datasets, facts)
-
-
-def _add_labels(
-    arrays: dict[str, Variables], drawn: FullDraws, labels: Tensor, num_data: int, coords: Coords
-) -> None:
-    """Add the variables that need labels: log-likelihood, ELBO by draw and Pareto k by row."""
-    likelihood = drawn.log_probs.gather(-1, labels.expand(len(drawn.log_probs), -1).unsqueeze(-1))[..., 0]
-    arrays |= {"log_likelihood": {"y": likelihood}, "observed_data": {"y": labels}}
-    arrays["sample_stats"] |= _elbo(drawn, likelihood, num_data)
-    arrays["constant_data"]["pareto_k"] = _pareto_k(likelihood, coords)
 
 
 def estimate_bytes(
@@ -201,14 +200,6 @@ def _sizes(system: System, part: EncodedSplit, samples: int, modules: int) -> di
         "answer": len(system.task.labels),
         "token": max(map(len, part.token_ids)),
     }
-
-
-def _check_room(needed: int, max_bytes: int, samples: int, rows: int) -> None:
-    if needed > max_bytes:
-        raise ConfigError(
-            f"{samples} draws of {rows} rows would take {needed:,} bytes, but max_bytes is {max_bytes:,}: "
-            f"lower rows (to about {max(1, rows * max_bytes // needed)}) or samples, or choose fewer modules."
-        )
 
 
 def _predictive(drawn: FullDraws, part: EncodedSplit, seed: int, key: str) -> dict[str, Tensor]:

@@ -76,17 +76,13 @@ def loo(data: Idata) -> Loo:
     groups = inference_groups(data)
     if "log_likelihood" not in groups:
         raise DataError("There is no group log_likelihood: export rows with known labels for PSIS-LOO.")
-    likelihood = groups["log_likelihood"]
-    return _spread_loo(likelihood, str(data.attrs.get("method")))
+    return _spread_loo(groups["log_likelihood"], str(data.attrs.get("method")))
 
 
 def loo_of(log_likelihood: Tensor, ids: Sequence[str], method: str) -> Loo:
     """Return the PSIS-LOO estimate for training rows, as `loo`, from their log-likelihoods.
 
-    Args:
-        log_likelihood: `S x n`, in nats.
-        ids: identifiers of the rows.
-        method: name of the method, for the message.
+    `log_likelihood` is `S x n`, in nats.
 
     Raises:
         NoSpreadError: all draws are the same.

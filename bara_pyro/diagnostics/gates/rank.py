@@ -128,13 +128,8 @@ def relation(rank: Tensor, values: Tensor | Sequence[float], name: str) -> RankC
         return RankCorrelation(name, float(_spearman(a, b)), math.nan, math.nan, LEVEL, len(a))
     generator = torch.Generator().manual_seed(0)
     chosen = torch.randint(len(a), (RESAMPLES, len(a)), generator=generator)
-    drawn = _spearman(a[chosen], b[chosen])
-    tail = (1 - LEVEL) / 2
-    finite = drawn[~drawn.isnan()]
-    ends = (
-        torch.quantile(finite, torch.tensor([tail, 1 - tail], dtype=torch.float64)) if len(finite) else None
-    )
-    low, high = (math.nan, math.nan) if ends is None else ends.tolist()
+    tails = torch.tensor([(1 - LEVEL) / 2, 1 - (1 - LEVEL) / 2], dtype=torch.float64)
+    low, high = torch.nanquantile(_spearman(a[chosen], b[chosen]), tails).tolist()
     return RankCorrelation(name, float(_spearman(a, b)), low, high, LEVEL, len(a))
 
 

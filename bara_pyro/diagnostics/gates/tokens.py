@@ -67,18 +67,14 @@ def default_texts(system: System) -> dict[str, str]:
 
     The language model of a microworld knows only the words of its tasks.
     """
-    if _readable(system, " ".join(TEXTS.values())):
+    tokenizer = system.backbone.tokenizer
+    ids = tokenizer(" ".join(TEXTS.values()), add_special_tokens=False)["input_ids"]
+    if tokenizer.unk_token_id is None or ids.count(tokenizer.unk_token_id) < len(ids) / 10:
         return dict(TEXTS)
     name = system.config.task.evaluate_on
     rows = {row.id: row for row in getattr(system.task, name)}
     examples = [rows[row_id] for row_id in system.split(name).ids[: len(TEXTS)]]
     return {row.id: f"{row.context} {row.question}".strip() for row in examples}
-
-
-def _readable(system: System, text: str) -> bool:
-    tokenizer = system.backbone.tokenizer
-    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-    return tokenizer.unk_token_id is None or ids.count(tokenizer.unk_token_id) < len(ids) / 10
 
 
 @torch.no_grad()

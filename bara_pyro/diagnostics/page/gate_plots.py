@@ -16,7 +16,6 @@ from matplotlib.figure import Figure
 from bara_pyro.diagnostics.arviz.compat import Idata, arviz, container, inference_groups, renewed
 from bara_pyro.diagnostics.arviz.export import (
     INTERVAL,
-    AnswerShare,
     DrawnAnswers,
     answer_shares,
     interval,
@@ -76,9 +75,7 @@ def plots(data: Idata, folder: str | Path) -> list[Path]:
 def forest(lines: xarray.Dataset, height: float) -> Figure:
     """Plot the median and two intervals (50 % and `INTERVAL`) for each module.
 
-    Args:
-        lines: one variable, `chain x draw x module`.
-        height: height of the figure in inches.
+    `lines` has one variable, `chain x draw x module`; the height is in inches.
     """
     if renewed():
         probabilities = {"ci_kind": "hdi", "ci_probs": (0.5, INTERVAL)}
@@ -218,7 +215,11 @@ def _plain(drawn: DrawnAnswers) -> str:
 
 
 def _technical(drawn: DrawnAnswers) -> list[str]:
-    outside = [_outside(answer) for answer in drawn.answers if not answer.within]
+    outside = [
+        f"{a.answer!r} has {a.observed:.0f} % of the rows, predicted were {a.low:.0f} to {a.high:.0f} %"
+        for a in drawn.answers
+        if not a.within
+    ]
     verdict = "The share of rows with each answer is as predicted"
     if outside:
         verdict = f"Not as frequent as predicted: {'; '.join(outside)}"
@@ -230,7 +231,3 @@ def _technical(drawn: DrawnAnswers) -> list[str]:
             f"The median of Φ ranges from {median[least]:.2f} ({least}) to {median[most]:.2f} ({most})."
         )
     return sentences
-
-
-def _outside(a: AnswerShare) -> str:
-    return f"{a.answer!r} has {a.observed:.0f} % of the rows, predicted were {a.low:.0f} to {a.high:.0f} %"

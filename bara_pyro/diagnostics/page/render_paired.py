@@ -39,7 +39,7 @@ def table(found: PairedComparison) -> Table:
             "b": _told(one.b, one.metric),
             "difference": _told(one.difference, one.metric, sign=True),
             "interval": _interval(one),
-            "p": _probability(one.p_holm),
+            "p": "–" if math.isnan(p := one.p_holm) else "<0.001" if p < 0.001 else f"{p:.3f}",
             "better": READ[one.better],
         }
         for one in found.metrics
@@ -189,10 +189,6 @@ def _told(value: float, metric: str, *, sign: bool = False) -> str:
 
 def _with(name: str, unit: str) -> str:
     return f"{name} ({unit})" if unit else name
-
-
-def _probability(p: float) -> str:
-    return "–" if math.isnan(p) else "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def _or(names: list[str]) -> str:

@@ -40,8 +40,8 @@ def render_scores(run: RunFacts, found: PredictiveScores) -> Shown:
     )
     technical = [
         f"{run.method} on {run.task}, {main.rows:,} rows, S = {main.draws}: accuracy {main.acc:.1f} % "
-        f"(standard error {main.standard_error:.1f}), ECE {main.ece:.1f} %{_by_chance(main)}, "
-        f"NLL {main.nll:.3f} nats.",
+        f"(standard error {main.standard_error:.1f}), ECE {main.ece:.1f} % (up to "
+        f"{main.chance_ece_high:.1f} % by chance), NLL {main.nll:.3f} nats.",
         f"Mean confidence {main.confidence:.1f} %; confidence minus accuracy {_interval(main)}: "
         f"{TECHNICAL[main.sureness]}.",
         *_of_sampling(found.main),
@@ -84,10 +84,6 @@ def _plain(s: DistributionScores) -> str:
 def _interval(s: DistributionScores) -> str:
     low, high = s.gap_interval
     return f"{s.gap:+.1f} points (95 % interval {low:+.1f} to {high:+.1f})"
-
-
-def _by_chance(s: DistributionScores) -> str:
-    return f" (up to {s.chance_ece_high:.1f} % by chance)"
 
 
 def _row(which: str, s: DistributionScores) -> dict[str, object]:

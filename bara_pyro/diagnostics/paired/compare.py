@@ -262,14 +262,13 @@ def _judged(differences: Sequence[PairedDifference], level: float) -> list[Paire
     """Return the differences with Holm-corrected p-values and the verdicts based on them."""
     known = [one for one in differences if not math.isnan(one.p)]
     corrected = dict(zip((one.metric for one in known), holm([one.p for one in known]), strict=True))
-    return [_verdict(one, corrected.get(one.metric, math.nan), level) for one in differences]
-
-
-def _verdict(one: PairedDifference, p_holm: float, level: float) -> PairedDifference:
-    better: Literal["a", "b", "unclear"] = "unclear"
-    if p_holm < 1 - level:
+    judged = []
+    for one in differences:
+        p_holm = corrected.get(one.metric, math.nan)
         better = "a" if (one.difference > 0) == (METRICS[one.metric].best == "max") else "b"
-    return one.model_copy(update={"p_holm": p_holm, "better": better})
+        verdict = better if p_holm < 1 - level else "unclear"
+        judged.append(one.model_copy(update={"p_holm": p_holm, "better": verdict}))
+    return judged
 
 
 def _agreement(left: Tensor, right: Tensor, labels: Tensor) -> JointAccuracy:

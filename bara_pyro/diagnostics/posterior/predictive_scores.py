@@ -140,11 +140,6 @@ def added_metrics() -> list[Metric]:
     return [m for m in METRICS.values() if m.heading and not m.of_truth and m.name not in KEYS]
 
 
-def chance_ece(log_probs: Tensor) -> float:
-    """Return the mean ECE (percent) of these predictions with labels drawn from them."""
-    return float(chance_eces(log_probs).mean())
-
-
 def chance_eces(log_probs: Tensor) -> Tensor:
     """Return ECEs (percent, float64) of these predictions for several sets of labels drawn from them."""
     generator = torch.Generator().manual_seed(0)
