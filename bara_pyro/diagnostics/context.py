@@ -101,11 +101,7 @@ def is_random(system: System) -> bool:
 def look(folder: Path, system: System, options: Options, out: Path | None = None) -> Context:
     """Return the context of a run: its first test rows and their posterior draws.
 
-    Args:
-        folder: folder of the run.
-        system: the fitted run.
-        options: numbers of rows and draws to use.
-        out: folder of the report; `report` inside the run's folder if None.
+    The folder of the report is by default `report` inside that of the run.
     """
     name = system.config.task.evaluate_on
     rows = first_rows(system.split(name), options.rows)

@@ -32,10 +32,7 @@ def estimated_seconds(folder: Path, system: System, options: Options) -> float |
 def passes(o: Options, rows: int, train_rows: int) -> int:
     """Return how many rows times draws the language model has to read for an inspection with gates.
 
-    Args:
-        o: numbers of rows and draws.
-        rows: number of rows of the inspected split.
-        train_rows: number of training rows.
+    `rows` and `train_rows` are the numbers of rows of the inspected split and of the training rows.
     """
     rows, train_rows = min(rows, o.rows), min(train_rows, o.train_rows)
     if not o.deep:

@@ -67,11 +67,6 @@ class FullDraws:
 def wanted_rows(system: System, split: str, rows: Rows) -> EncodedSplit:
     """Return the first rows of a split, or rows by identifier in the given order.
 
-    Args:
-        system: the run.
-        split: name of the split.
-        rows: number of rows, or their identifiers.
-
     Raises:
         ConfigError: the split is unknown, no row is given, or a row is given twice.
         DataError: a row is unknown.
@@ -105,15 +100,8 @@ def full_draws(
 ) -> FullDraws:
     """Return draws of answers and, if the method has them, gates: the draws of `core.prediction.predict`.
 
-    Args:
-        system: the run.
-        guide: distribution of the latents: the system's guide or its prior.
-        part: the n rows, in the order of the result.
-        samples: number of draws, at least 1.
-        seed: seed of the draws.
-        modules: paths of the modules whose gates are kept.
-        width: number T of tokens of `theta_tokens`; 0 keeps only the last token.
-        batch_size: rows in a batch; the configured number if None.
+    Draws of the n rows in `part`, in their order, for the latents of a guide or of the prior. Gates are kept
+    of the `modules`, which are paths, and of `width` tokens as `theta_tokens`; 0 keeps only the last token.
     """
     model, gates, c = system.model, system.model.gates, system.config.predict
     require_answer_tokens(model.likelihood, "Diagnostics of draws")
@@ -197,13 +185,8 @@ class _Divergences(Messenger):
 def answers(log_probs: Tensor, ids: Sequence[str], seed: int, key: str) -> Tensor:
     """Draw an answer from the probabilities of every draw, long, `S x n`.
 
-    The noise of a row depends on the seed, the key and its identifier, not on the other rows.
-
-    Args:
-        log_probs: `S x n x C`.
-        ids: identifiers of the n rows.
-        seed: seed of the draws.
-        key: a name that makes the noise of several calls independent.
+    The noise of a row depends on the seed, the key and its identifier, not on the other rows. `log_probs` are
+    `S x n x C`, and the key makes the noise of several calls independent.
 
     Raises:
         DataError: a probability is NaN.

@@ -105,10 +105,7 @@ Coords = Mapping[str, np.ndarray | tuple[str, np.ndarray]]
 def dataset(group: str, arrays: Variables, coords: Coords) -> xarray.Dataset:
     """Return a group of exported draws.
 
-    Args:
-        group: name of the group.
-        arrays: name of a variable -> its values, without the dimension `chain`.
-        coords: coordinates; those of unused dimensions are left out.
+    `arrays` lack the dimension `chain`, and coordinates of unused dimensions are left out.
     """
     variables = {}
     for name, values in arrays.items():

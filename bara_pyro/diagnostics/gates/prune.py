@@ -127,9 +127,7 @@ def weakest(importance: Importance, drop: int) -> dict[str, Tensor]:
 def without(system: System, keep: Mapping[str, Tensor]) -> System:
     """Return a system with only the chosen units.
 
-    Args:
-        system: a fitted BaRA or LoRA run.
-        keep: path of a module -> which units to keep (bool, `r`), at least one in each module.
+    `keep` has for each path which units stay (bool, `r`), at least one in each module.
     """
     model = _checked(system)
     ranks = {path: int(chosen.sum()) for path, chosen in keep.items() if not chosen.all()}

@@ -31,14 +31,9 @@ def prune_curve(
 ) -> list[Json]:
     """Return scores, parameters and time of a fitted BaRA or LoRA run at several shares of units kept.
 
-    Args:
-        system: the fitted run.
-        calibration: rows to measure the importance of units on.
-        test: rows to compute scores on.
-        shares: shares of units to keep, from 0 to 1. The most important units are kept, at least one in every
-            module.
-        samples: number of posterior draws for the scores.
-        on_point: called with 1 after each share.
+    The importance of units is measured on the calibration rows, the scores on the test rows with `samples`
+    draws. The most important units are kept, at least one in every module. `on_point` is called with 1 after
+    each share.
 
     Returns:
         A row for each share, with

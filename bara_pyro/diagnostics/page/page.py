@@ -70,14 +70,9 @@ def inspect_run(
 
 
 def write_page(found: Inspection, out: Path) -> tuple[Path, list[Shown]]:
-    """Write the page of an inspection, its token maps and its figures.
+    """Write the page of an inspection, its token maps and its figures; return its path and its sections.
 
-    Args:
-        found: the inspection; nothing is computed anew.
-        out: the folder to write to, which must contain the draws of the inspection.
-
-    Returns:
-        The path of the page, and its sections.
+    Nothing is computed anew; the folder must contain the draws of the inspection.
     """
     shown = sections(found, out)
     if found.tokens is not None:

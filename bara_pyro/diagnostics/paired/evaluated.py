@@ -51,12 +51,8 @@ class Evaluated:
 def read_group(folder: Path, on: str | None = None) -> list[Evaluated]:
     """Read the predictions of a run, of one of its evaluations, or of all runs directly in a folder.
 
-    Args:
-        folder: folder of the run, of the evaluation, or of several runs.
-        on: name of an evaluation, a folder in RUN/evaluation; by default the evaluation after training.
-
-    Returns:
-        The predictions of one or more runs with different seeds.
+    `on` names an evaluation, a folder in RUN/evaluation; by default it is the one after training. Several
+    runs differ in their seeds.
 
     Raises:
         CheckpointError: there are no predictions, or a file is missing or damaged.

@@ -162,13 +162,7 @@ def reference_from(
 ) -> Reference:
     """Return a reference made of given posterior draws, for example from another sampler or a file.
 
-    Args:
-        model: the program.
-        batch: the labelled rows.
-        values: site -> draws, ordered by chain.
-        chains: number of chains.
-        divergences: number of divergent transitions.
-        acceptance: mean acceptance probability of each chain.
+    The draws of each site are ordered by chain; see `Reference`.
 
     Raises:
         TrainingError: a chain never moved.

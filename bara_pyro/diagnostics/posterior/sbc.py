@@ -131,12 +131,8 @@ def rank_of_truth(draws: Tensor, truth: Tensor, seed: int = 0) -> Tensor:
     """Return the number of draws below the truth (long, `Q`), with ties broken at random.
 
     Random tie-breaking is needed if draws can equal the truth: for gates that float32 rounds to the same
-    value, or a likelihood that does not depend on the gates (Säilynoja et al., 2022).
-
-    Args:
-        draws: `L x Q`.
-        truth: `Q`.
-        seed: seed of the tie-breaking.
+    value, or a likelihood that does not depend on the gates (Säilynoja et al., 2022). `draws` are `L x Q`,
+    and the truth is `Q`; the seed breaks ties.
 
     Examples:
         >>> import torch

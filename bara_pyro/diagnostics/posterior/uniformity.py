@@ -29,13 +29,8 @@ def resamples_for(quantities: int, level: float) -> int:
 def ecdf_test(ranks: Tensor, draws: int, resamples: int = RESAMPLES) -> Tensor:
     """Return the p-value of uniformity for each of Q quantities, float64, `Q`.
 
-    The statistic is the smallest pointwise p-value of the distribution function. p-values are at least
-    1 / (1 + `resamples`).
-
-    Args:
-        ranks: long, `N x Q`, from 0 to L.
-        draws: the number L of draws.
-        resamples: number of uniform samples.
+    The statistic is the smallest pointwise p-value of the distribution function. p-values are at least 1 / (1
+    + `resamples`). `ranks` are long, `N x Q`, from 0 to L = `draws`.
 
     Raises:
         ConfigError: a rank is not in 0..L.
