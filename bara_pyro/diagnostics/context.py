@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bara_pyro.core.gate_draws import GateDraws, chosen_modules
+from bara_pyro.core.gate_draws import GateDraws, chosen_modules, ranks_of
 from bara_pyro.data import EncodedSplit, first_rows
 from bara_pyro.diagnostics.full_draws import FullDraws, full_draws
 from bara_pyro.runs.evaluate import draw, system_gates, true_probabilities
@@ -110,7 +110,8 @@ def look(folder: Path, system: System, options: Options, out: Path | None = None
     if options.deep and is_random(system):
         paths = chosen_modules(model)
         drawn = full_draws(system, system.guide, rows, options.samples, system.config.predict.seed, paths)
-        gates = drawn.at_last_token(model, paths, rows.ids)
+        of_gates = (drawn.phi, drawn.theta, drawn.log_probs, ranks_of(model, paths), drawn.centre)
+        gates = GateDraws(paths, rows.ids, *of_gates)
     elif options.deep and (model.gates is not None or (model.has_activations and not model.latents)):
         gates = system_gates(system, rows, options.samples)
     if gates is not None:

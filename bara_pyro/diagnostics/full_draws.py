@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 
 from bara_pyro.core.distributions import has_analytic_kl
-from bara_pyro.core.gate_draws import GateDraws, product, ranks_of
+from bara_pyro.core.gate_draws import product
 from bara_pyro.core.guide import PRIOR, SiteGuide
 from bara_pyro.core.latents import Gates
 from bara_pyro.core.likelihood import require_answer_tokens
@@ -43,12 +43,6 @@ class FullDraws:
     def psi(self) -> Tensor:
         """The gate `Phi * (theta - centre)`: `S x n x M x r`, or `S x 1 x M x r` without theta."""
         return product(self.phi, self.theta, self.centre)
-
-    def at_last_token(self, model: AdaptedLM, modules: tuple[str, ...], ids: tuple[str, ...]) -> GateDraws:
-        """Return the gates and log-probabilities alone, as `core.gate_draws.gate_draws` does."""
-        return GateDraws(
-            modules, ids, self.phi, self.theta, self.log_probs, ranks_of(model, modules), self.centre
-        )
 
     def first(self, rows: int) -> "FullDraws":
         """Return the draws of the first rows."""

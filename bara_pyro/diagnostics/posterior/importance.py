@@ -171,18 +171,13 @@ class Weighed:
 
     Attributes:
         draws: the L kept draws, some of them repeated.
-        k_hat: Pareto k of the weights.
+        k_hat: Pareto k of the weights, which are reliable up to 0.7.
         effective: effective number of candidates, from 1 to their number.
     """
 
     draws: JointDraws
     k_hat: float
     effective: float
-
-    @property
-    def reliable(self) -> bool:
-        """Whether the Pareto k is at most 0.7."""
-        return self.k_hat <= GOOD_K
 
 
 def weighed_draws(

@@ -6,7 +6,7 @@ import torch
 
 from bara_pyro.data import batches, first_rows
 from bara_pyro.diagnostics.arviz.loo import NoSpreadError, loo_of
-from bara_pyro.diagnostics.context import Context
+from bara_pyro.diagnostics.context import Context, is_random
 from bara_pyro.diagnostics.posterior.collapse import (
     EPS,
     Collapse,
@@ -77,7 +77,7 @@ class PosteriorTrust(Result):
 
 def posterior_trust(c: Context) -> PosteriorTrust | None:
     """Return the quality of a run's posterior; None for methods without random gates."""
-    if not c.has_gates or not c.system.guide.stochastic:
+    if not is_random(c.system):
         return None
     few = list(batches(first_rows(c.rows, FEW_ROWS), c.system.answer_ids, FEW_ROWS, by_length=True))
     learning, why_not = [], ""

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from bara_pyro.diagnostics.context import Context
+from bara_pyro.diagnostics.context import Context, is_random
 from bara_pyro.diagnostics.gates.rank import RankCorrelation, relation
 from bara_pyro.diagnostics.result import Number, Result
 from bara_pyro.metrics import NestedUncertainty, decompose_nested, posterior_predictive
@@ -34,7 +34,7 @@ class UncertaintySplit(Result):
 
 def uncertainty_split(c: Context) -> UncertaintySplit | None:
     """Return the predictive uncertainty by source; None for methods without random gates."""
-    if not c.has_gates or not c.system.guide.stochastic:
+    if not is_random(c.system):
         return None
     k = c.options.nested
     draws = draw(c.system, c.rows, k * k, repeats=k)
