@@ -68,24 +68,21 @@ def _made(name: str) -> Any:
             f"The installed bara-pyro is older than the command {name}: install it again, in a checkout with "
             "`pip install -e .`.",
         )
+    app = typer.Typer(pretty_exceptions_enable=False)
     try:
-        return _command(name, COMMANDS[name])
+        offered = COMMANDS[name]
+        if isinstance(offered, typer.Typer):
+            panel = offered.rich_help_panel
+            app.add_typer(offered, name=name, rich_help_panel=panel if isinstance(panel, str) else PLUG_INS)
+        else:
+            add_command(app, offered, name, panel=group_of(offered))
+        return typer.main.get_group(app).commands[name]
     except ConfigError as error:
         return _refusing(name, str(error))
     except Exception as error:  # noqa: BLE001 - typer's, of whatever somebody else's function takes
         return _refusing(
             name, f"The command {name!r} cannot be read ({error}): mend or uninstall its package."
         )
-
-
-def _command(name: str, offered: Command | typer.Typer) -> Any:
-    app = typer.Typer(pretty_exceptions_enable=False)
-    if isinstance(offered, typer.Typer):
-        panel = offered.rich_help_panel
-        app.add_typer(offered, name=name, rich_help_panel=panel if isinstance(panel, str) else PLUG_INS)
-    else:
-        add_command(app, offered, name, panel=group_of(offered))
-    return typer.main.get_group(app).commands[name]
 
 
 def _refusing(name: str, sentence: str) -> Any:

@@ -47,19 +47,14 @@ def note_of_draws(system: "System", **given: object) -> None:
 
     `given` are parameters of the command with their values; 0 and None draw nothing.
     """
+    from bara_pyro.core.guide import SiteGuide
+
     typed = [f"--{name.replace('_', '-')}" for name in given if given[name] and name in terminal.mode.typed]
-    mean = given.get("samples") == 0
-    if typed and (mean or _is_point(system)):
+    mean, guide = given.get("samples") == 0, system.guide
+    overridden = type(guide).predictive is not SiteGuide.predictive
+    varies = overridden or system.noisy_answers or (system.model.latents and guide.stochastic)
+    if typed and (mean or not varies):
         method = system.config.method.name
         why = "--samples 0 draws nothing" if mean else f"{method} has no posterior to draw from"
         changes = "change" if len(typed) > 1 else "changes"
         terminal.remark(f"Note: {why}: {' and '.join(typed)} {changes} nothing.")
-
-
-def _is_point(system: "System") -> bool:
-    """Return whether all draws of a run are equal."""
-    from bara_pyro.core.guide import SiteGuide
-
-    model, guide = system.model, system.guide
-    overridden = type(guide).predictive is not SiteGuide.predictive
-    return not (overridden or system.noisy_answers or (model.latents and guide.stochastic))

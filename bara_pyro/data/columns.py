@@ -25,8 +25,8 @@ def find_columns(
 ) -> Columns:
     """Return the columns to read: those that the user names, else those with a usual name.
 
-    With `last_words`, the only column whose name ends in a usual name is accepted failing that. A column of
-    answers is required if `answers`.
+    Failing that, with `last_words` it is the only column whose name ends in a usual name. A column of answers
+    is required only if `answers`.
 
     Raises:
         DataError: a named column is missing, or no column has a usual name; the error lists the columns.

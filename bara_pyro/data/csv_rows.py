@@ -92,7 +92,10 @@ def _opened(path: Path) -> tuple[str, str, Iterator[str]]:
     first = next(lines, "")
     if declared := DECLARED.fullmatch(first):  # Excel's line "sep=;" above the header
         return next(dropwhile(_blank, lines), ""), declared[1], lines
-    return first, _separator(first, path), lines
+    if path.suffix.lower() == ".tsv":
+        return first, "\t", lines
+    # The one that splits the header into most cells.
+    return first, max(SEPARATORS, key=lambda sign: len(next(csv.reader([first], delimiter=sign), []))), lines
 
 
 def _blank(line: str) -> bool:
@@ -134,10 +137,3 @@ def _without_blank_lines(rows: Iterable[list[str]], columns: int) -> Iterator[li
             blank = 0
         elif columns == 1:
             blank += 1
-
-
-def _separator(header: str, path: Path) -> str:
-    """Return the separator, among comma, semicolon and tab, that splits the header into most cells."""
-    if path.suffix.lower() == ".tsv":
-        return "\t"
-    return max(SEPARATORS, key=lambda sign: len(next(csv.reader([header], delimiter=sign), [])))

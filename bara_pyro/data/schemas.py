@@ -81,8 +81,8 @@ def index_of(answer: object, known: Sequence[object]) -> int:
 def named_options(choices: object, key: str) -> tuple[list[str], tuple[str, ...]]:
     """Return the options of a row and their labels; no labels if the row lists only texts.
 
-    Choices are texts; objects with a `text` and a `label`; ARC's `{"text": [...], "label": [...]}`; or `{"A":
-    "iron", "B": "tin"}`.
+    Choices are texts, objects with a `text` and a `label`, ARC's `{"text": [...], "label": [...]}`, or
+    `{"A": "iron", "B": "tin"}`.
 
     Raises:
         DataError: `choices` has another format, there are fewer than 2 or more than 26 options, or the labels

@@ -314,13 +314,9 @@ class TrainConfig(SettingsSection):
         return DEFAULT_LR if self.lr is None else self.lr
 
     @model_validator(mode="after")
-    def _divides(self) -> "TrainConfig":
+    def _holds_together(self) -> "TrainConfig":
         if self.batch_size % self.accumulate:
             raise ValueError(f"accumulate={self.accumulate} must divide batch_size={self.batch_size}")
-        return self
-
-    @model_validator(mode="after")
-    def _one_length(self) -> "TrainConfig":
         if self.steps is not None and self.epochs is not None:
             raise ConfigError(
                 f"train.steps={self.steps} and train.epochs={self.epochs:g} both set the length of training: "
