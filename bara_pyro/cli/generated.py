@@ -31,10 +31,7 @@ PANELS = {
 class Setting:
     """A field of the settings as an option.
 
-    Attributes:
-        key: the dotted key, `train.lr`.
-        name: the option's name, `batch_size` for `--batch-size`.
-        field: its type, default and description.
+    The dotted key is `train.batch_size`, and the name `batch_size` for `--batch-size`.
     """
 
     key: str

@@ -82,15 +82,8 @@ def ask(
 ) -> ScoredRows:
     """Predict the answers of rows with a fitted system.
 
-    Args:
-        system: fitted.
-        examples: the rows, read already or in any form that `bp.predict` takes; rows whose question is too
-            long are left out.
-        name: name of the rows in notes, for example "validation".
-        given: columns that the user names, if the rows have not been read yet.
-        samples: posterior draws S; 0 for the posterior mean.
-        seed: seed of the draws; default: the run's seed.
-        on_rows: called with the number of rows just done.
+    The rows are read already or in any form that `bp.predict` takes; rows whose question is too long are left
+    out. Notes call them by their name, for example "validation". Other arguments are those of `bp.predict`.
 
     Raises:
         ConfigError: the model was trained on replies.

@@ -33,21 +33,11 @@ def inspect_run(
 
     The files are index.html, tokens.html, one SVG file for each figure, inspection.json (all numbers, an
     `Inspection`) and posterior.nc (the draws, for ArviZ). With `deep=False` in the options the page covers
-    accuracy and calibration only.
-
-    Args:
-        folder: folder of the run.
-        system: the run.
-        options: numbers of rows and draws to use.
-        out: folder for the report; `report` inside the run's folder if None.
-        on_part: called with 1 after each part and after the page.
+    accuracy and calibration only. Arguments and errors are those of `look_inside`; `on_part` is also called
+    after the page.
 
     Returns:
         The path of the page, and the findings: a plain sentence for each section.
-
-    Raises:
-        ConfigError: the run generates free text instead of choosing an answer.
-        DataError: the split has no rows.
 
     Examples:
         >>> import bara_pyro as bp
