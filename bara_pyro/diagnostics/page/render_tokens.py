@@ -1,4 +1,4 @@
-"""Token maps of the gates: a section of the report, a figure, and a page with all layers."""
+"""Token maps of the gates: a section of the report, and a page with all layers."""
 
 import json
 import math
@@ -6,9 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from markupsafe import Markup
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import LinearSegmentedColormap, Normalize
-from matplotlib.figure import Figure
 
 from bara_pyro.atomic import write_text
 from bara_pyro.diagnostics.gates.tokens import TextUse, TokenUse
@@ -17,13 +14,10 @@ from bara_pyro.errors import DataError
 from bara_pyro.report import ColourScale, Link, Paragraph, Shaded, Word
 from bara_pyro.report.blocks import Block
 from bara_pyro.report.html import document, source, template_environment
-from bara_pyro.report.style import COLOURS, EQUAL, INK, LARGE, SMALL, channels, letters, new_figure, shade
+from bara_pyro.report.style import COLOURS, EQUAL, channels, letters, shade
 
 PAGE, PACKAGE = "tokens.html", "bara_pyro.diagnostics.page"
 CLOSE = 5.0  # percent: a smaller range over tokens counts as no difference
-COLUMNS, WIDTH = 3, 46  # of the figure: texts side by side, characters in a line
-# Pure white and black are theme colours in an SVG and swap in dark mode; the shades of tokens must not.
-FIXED = {"#ffffff": "#fefefe", "#000000": "#010101"}
 
 
 def render_tokens(found: TokenUse) -> Shown:
@@ -75,7 +69,8 @@ def token_page(found: TokenUse, path: Path, title: str) -> Path:
         DataError: there are no texts.
         CheckpointError: the file cannot be written.
     """
-    _check_texts(found)
+    if not found.texts:
+        raise DataError("There are no token maps to draw: give at least one text.")
     texts = [
         {"title": t.title, "tokens": [with_visible_spaces(token) for token in t.tokens]} for t in found.texts
     ]
@@ -99,53 +94,3 @@ def token_page(found: TokenUse, path: Path, title: str) -> Path:
 
 def _rounded(values: Sequence[float]) -> list[float]:
     return [0.0 if math.isnan(value) else round(value, 1) for value in values]
-
-
-def _check_texts(use: TokenUse) -> None:
-    if not use.texts:
-        raise DataError("There are no token maps to draw: give at least one text.")
-
-
-def token_figure(found: TokenUse) -> Figure:
-    """Draw texts with tokens shaded by the share of gates that are nearly off; light means few in use.
-
-    Raises:
-        DataError: there are no texts.
-    """
-    _check_texts(found)
-    columns = min(COLUMNS, len(found.texts))
-    laid = [_lines([with_visible_spaces(token) for token in text.tokens]) for text in found.texts]
-    blocks = [laid[i : i + columns] for i in range(0, len(laid), columns)]
-    heights = [max(lines[-1][1] + 1 for lines in block) + 2 for block in blocks]
-    figure = new_figure(4.3 * columns, 0.24 * sum(heights) + 0.9)
-    grid = figure.add_gridspec(len(blocks), columns, height_ratios=heights)
-    values = [value for text in found.texts for value in text.mean]
-    norm = Normalize(min(values), max(*values, min(values) + 0.1))
-    for number, (text, places) in enumerate(zip(found.texts, laid, strict=True)):
-        axes = figure.add_subplot(grid[number // columns, number % columns])
-        axes.set(xlim=(0, WIDTH + 2), ylim=(heights[number // columns], -0.5))
-        axes.axis("off")
-        axes.set_title(text.title, fontsize=LARGE, color=INK, loc="left", parse_math=False)
-        for token, value, (column, line) in zip(text.tokens, text.mean, places, strict=True):
-            ground, word = shade(float(norm(value))), with_visible_spaces(token)
-            axes.barh(line + 0.5, len(word), height=0.86, left=column, color=ground)
-            axes.text(
-                column, line + 0.5, word, fontsize=SMALL, family="monospace", va="center", parse_math=False,
-                color=FIXED[letters(ground)],
-            )  # fmt: skip
-    colours = LinearSegmentedColormap.from_list("gates", COLOURS)
-    bar = figure.colorbar(ScalarMappable(norm, colours), ax=figure.axes, orientation="horizontal", aspect=60)
-    bar.set_label("Expected share of gates nearly off (%): light is sparse", fontsize=SMALL, color=INK)
-    bar.ax.tick_params(labelsize=SMALL)
-    return figure
-
-
-def _lines(tokens: Sequence[str]) -> list[tuple[int, int]]:
-    """Return the column and line of each token, for lines of at most `WIDTH` characters."""
-    places, column, line = [], 0, 0
-    for token in tokens:
-        if column and column + len(token) > WIDTH:
-            column, line = 0, line + 1
-        places.append((column, line))
-        column += len(token) + 1
-    return places
