@@ -69,11 +69,10 @@ PAIRS: dict[str, tuple[int, dict[str, Any]]] = {
     "SmolLM2, works-with, 80": (80, {**UPPER, "task.name": "works-with"}),
     "SmolLM2, suite, 120": (120, {**UPPER, "task.name": "suite"}),
 }
-# What is compared with the grid: the default of BaRA, for LoRA too, and what PEFT's examples use.
-ARMS: dict[str, dict[str, Any]] = {
-    "default": HELP,
-    "PEFT's": {"adapter.calibrated": False, "train.lr": 2e-4, "train.epochs": 3},
-}
+# Compared with the grid: the default, also on as many rows more as the grid has for validation, and PEFT's.
+MORE = "default, 80 more"
+PEFT: dict[str, Any] = {"adapter.calibrated": False, "train.lr": 2e-4, "train.epochs": 3}
+ARMS = {"default": HELP, MORE: HELP, "PEFT's": PEFT}
 
 MARKS = {"microworld": ("o", PALETTE[0]), "Llama": ("s", PALETTE[1]), "SmolLM2": ("^", PALETTE[2])}
 
@@ -91,7 +90,7 @@ def main() -> None:
 
 
 def write_rows(args: Namespace) -> None:
-    """Write the rows of the real tasks: at most 500 for training and validation, the next for testing."""
+    """Write the rows of the real tasks: at most 500 to draw from, and others for the test."""
     for facet, tags in TAGS.items():
         rows = tagged_packages(args.packages, facet, tags)
         write_parts(ROWS, facet, rows, min(500, len(rows) * 3 // 5))
@@ -118,8 +117,9 @@ def run(args: Namespace) -> None:
             for arm, own in {**ARMS, **tried}.items():
                 if (pair, method, arm) in done:
                     continue
-                config = load_config(overrides={**base, **own, "method": method})
-                system = build_system(config, first.backbone, first.task)
+                rows = drawn_rows(PAIRS[pair][0] + VALIDATION, VALIDATION, 1) if arm == MORE else {}
+                config = load_config(overrides={**base, **own, **rows, "method": method})
+                system = build_system(config, first.backbone, None if rows else first.task)
                 scores = score(system, RUN, tuned=arm in tried)
                 keep(SCORES, {"pair": pair, "method": method, "arm": arm}, scores)
 

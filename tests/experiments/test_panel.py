@@ -45,6 +45,7 @@ def test_the_setting_of_the_lowest_validation_loss_is_the_tuned_one(
     monkeypatch.setattr(panel, "LENGTHS", (1,))
     arms: dict[str, dict[str, Any]] = {
         "default": {"nll": 0.55, "validation_nll": 0.1},
+        panel.MORE: {"nll": 0.5, "validation_nll": 0.1},
         "PEFT's": {"nll": 0.4, "validation_nll": 0.1},
         "0.1, 1": {"nll": 0.5, "validation_nll": 0.3},
         "0.2, 1": {"nll": 0.45, "validation_nll": 0.4},
@@ -55,7 +56,7 @@ def test_the_setting_of_the_lowest_validation_loss_is_the_tuned_one(
     monkeypatch.setattr(panel, "MARKS", {"p": ("o", "black")})
     panel.table(Namespace(figure=place / "regrets.svg"))
     printed = capsys.readouterr().out
-    assert "| p | lora | 0.500 | 0.450 | +0.050 | -0.100 |" in printed
+    assert "| p | lora | 0.500 | 0.450 | +0.050 | +0.000 | -0.100 |" in printed
     assert "MLE (LoRA), default: median +0.050, 9 of 10 below +0.050, worst +0.050" in printed
     assert "begun" not in printed
     drawn = (place / "regrets.svg").read_text()
@@ -76,6 +77,6 @@ def test_every_arm_is_run_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> 
     stored = read_jsonl(panel.SCORES)
     assert [row["arm"] for row in stored] == [*panel.ARMS, "0.001, 0.1"]
     assert all(0 < row["nll"] < 5 and row["seconds"] > 0 for row in stored)
-    assert [row["temperature"] == 1 for row in stored] == [True, True, False]
+    assert [row["temperature"] == 1 for row in stored] == [True, True, True, False]
     panel.run(args)
     assert read_jsonl(panel.SCORES) == stored
