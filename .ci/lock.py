@@ -1,6 +1,6 @@
 """Write requirements/*.txt, the pinned packages with their SHA-256, from pyproject.toml and constraints.txt.
 
-`make lock` runs it. uv resolves once for every platform and every Python from 3.11.5 on; the answer is split
+`make lock` runs it. uv resolves once for every platform and every Python from 3.11 on; the answer is split
 into the steps of an installation.
 """
 
@@ -24,7 +24,7 @@ CUDA = ("cuda-", "nvidia-", "triton")  # what only torch's CUDA build needs, som
 
 def resolved() -> dict[str, str]:
     """Return what uv resolves: name of a package -> its lines (one for each Python where versions differ)."""
-    command = ["uv", "pip", "compile", "--quiet", "--universal", "--python-version", "3.11.5"]
+    command = ["uv", "pip", "compile", "--quiet", "--universal", "--python-version", "3.11"]
     command += ["--generate-hashes", "--no-annotate", "--no-header", "--constraints", "constraints.txt"]
     command += ["--extra", "dev", "pyproject.toml", "-"]
     build = "\n".join(BUILD)
