@@ -244,8 +244,8 @@ def _not_divided(
     smallest = min(map(len, groups))
     return DataError(
         f"None of {len(groups)} clusters fits into {most} rows to set aside (the smallest has {smallest}, "
-        "and each class must keep rows): set more rows aside "
-        "(--test-fraction, --validation-rows), or give a test_file (--test-file)."
+        "and each class must keep rows): set more aside "
+        "(--test-fraction, --validation-rows), or give --test-file."
     )
 
 

@@ -177,8 +177,8 @@ def _whole(order: Sequence[int], groups: Sequence[Sequence[int]], most: int) -> 
     if not taken:
         raise DataError(
             f"No group of rows with the same text fits into {most} rows to set aside (the smallest has "
-            f"{min(map(len, groups))}): set more rows aside "
-            "(--test-fraction, --validation-rows), or give a test_file (--test-file)."
+            f"{min(map(len, groups))}): set more aside "
+            "(--test-fraction, --validation-rows), or give --test-file."
         )
     return sorted(taken)
 
