@@ -132,14 +132,15 @@ def table(args: Namespace) -> None:
     regrets: defaultdict[str, dict[str, float]] = defaultdict(dict)
     print(f"| pair | method | tuned | best | {' | '.join(ARMS)} |\n|---|---|---:|---:|{'---:|' * len(ARMS)}")
     for (pair, method), arms in scores.items():
-        if len(arms) < len(ARMS) + len(RATES) * len(LENGTHS):
-            continue
         tried = [row for arm, row in arms.items() if arm not in ARMS]
+        if "default" not in arms or len(tried) < len(RATES) * len(LENGTHS):
+            continue
         tuned = chosen_of(tried)["nll"]
         cells = [f"{tuned:.3f}", f"{min(row['nll'] for row in tried):.3f}"]
-        for arm in ARMS:
-            regrets[f"{display(method)}, {arm}"][pair] = arms[arm]["nll"] - tuned
-            cells.append(f"{arms[arm]['nll'] - tuned:+.3f}")
+        for arm, row in ((arm, arms.get(arm)) for arm in ARMS):
+            cells.append(f"{row['nll'] - tuned:+.3f}" if row else "–")
+            if row:
+                regrets[f"{display(method)}, {arm}"][pair] = row["nll"] - tuned
         print(f"| {pair} | {method} | {' | '.join(cells)} |")
     for name, of_pair in regrets.items():
         some = [*of_pair.values()]

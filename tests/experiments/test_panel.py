@@ -51,12 +51,14 @@ def test_the_setting_of_the_lowest_validation_loss_is_the_tuned_one(
         "0.2, 1": {"nll": 0.45, "validation_nll": 0.4},
     }
     rows = [{"pair": "p", "method": "lora", "arm": arm, **scores} for arm, scores in arms.items()]
+    rows += [{**row, "pair": "q"} for row in rows if row["arm"] != panel.MORE]
     rows.append({"pair": "begun", "method": "lora", "arm": "default", "nll": 9.0, "validation_nll": 9.0})
     panel.SCORES.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    monkeypatch.setattr(panel, "MARKS", {"p": ("o", "black")})
+    monkeypatch.setattr(panel, "MARKS", dict.fromkeys("pq", ("o", "black")))
     panel.table(Namespace(figure=place / "regrets.svg"))
     printed = capsys.readouterr().out
     assert "| p | lora | 0.500 | 0.450 | +0.050 | +0.000 | -0.100 |" in printed
+    assert "| q | lora | 0.500 | 0.450 | +0.050 | – | -0.100 |" in printed
     assert "MLE (LoRA), default: median +0.050, 9 of 10 below +0.050, worst +0.050" in printed
     assert "begun" not in printed
     drawn = (place / "regrets.svg").read_text()
