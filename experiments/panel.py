@@ -137,17 +137,16 @@ def table(args: Namespace) -> None:
             continue
         tuned = chosen_of(tried)["nll"]
         cells = [f"{tuned:.3f}", f"{min(row['nll'] for row in tried):.3f}"]
-        for arm, row in ((arm, arms.get(arm)) for arm in ARMS):
-            cells.append(f"{row['nll'] - tuned:+.3f}" if row else "–")
-            if row:
-                regrets[f"{display(method)}, {arm}"][pair] = row["nll"] - tuned
+        for arm in ARMS:
+            regret = arms[arm]["nll"] - tuned if arm in arms else None
+            cells.append("–" if regret is None else f"{regret:+.3f}")
+            if regret is not None:
+                regrets[f"{display(method)}, {arm}"][pair] = regret
         print(f"| {pair} | {method} | {' | '.join(cells)} |")
     for name, of_pair in regrets.items():
         some = [*of_pair.values()]
-        print(
-            f"{name}: median {median(some):+.3f}, 9 of 10 below {quantile(some, 0.9):+.3f}, "
-            f"worst {max(some):+.3f}"
-        )
+        figures = f"median {median(some):+.3f}, 9 of 10 below {quantile(some, 0.9):+.3f}"
+        print(f"{name}: {figures}, worst {max(some):+.3f}")
     if args.figure:
         caption = "NLL of untuned runs minus that of the tuned one, a mark for each pair; left is better."
         save(regret_figure(regrets), args.figure, caption)
