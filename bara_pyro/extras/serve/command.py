@@ -1,12 +1,14 @@
 """`bara serve`: serve a run over HTTP."""
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from bara_pyro.cli.options import Moved, Run, RunDevice, Seed
 from bara_pyro.cli.wrap import SHARE, listed
+from bara_pyro.errors import BackboneError
 from bara_pyro.runs.sections import MOST_DRAWS, MOST_ROWS
 
 BATCHES = "Batches"
@@ -101,7 +103,6 @@ def serve(
     from bara_pyro.cli.typed import note_of_draws
     from bara_pyro.extras.serve.http.app import ServerLimits, create_app
     from bara_pyro.extras.serve.http.engine import RunEngine
-    from bara_pyro.extras.serve.http.local import local_backbone
     from bara_pyro.extras.serve.http.protocol import Patience
     from bara_pyro.extras.serve.http.server import LOOPBACK, check_connections, hosts_of, listen, url_of
     from bara_pyro.extras.serve.http.server import serve as answer
@@ -121,3 +122,34 @@ def serve(
         result({"url": url_of(listening), **engine.about})
         sys.stdout.flush()  # the process that started the server may be waiting for the address
         answer(app, listening, patience)
+
+
+def local_backbone(name: str) -> str:
+    """Return the folder of a language model without using the network: weights only in safetensors.
+
+    Args:
+        name: a name that `bara_pyro.load_backbone` accepts; a hub name must have been downloaded before.
+
+    Raises:
+        BackboneError: the model is not on this machine, or its weights are not in safetensors.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    from bara_pyro.lm.loading import resolve
+
+    folder = Path(resolve(name))
+    if not folder.is_dir():
+        try:
+            folder = Path(snapshot_download(name, local_files_only=True))
+        except (LocalEntryNotFoundError, HFValidationError, OSError) as error:
+            raise BackboneError(
+                f"The language model {name!r} is not on this machine, and `bara serve` downloads nothing: "
+                "download it first, or give its folder with --model."
+            ) from error
+    if not any(folder.glob("model*.safetensors")):
+        raise BackboneError(
+            f"{folder} has no model.safetensors, the only format of weights that `bara serve` reads: save "
+            "the language model as safetensors."
+        )
+    return str(folder)

@@ -19,7 +19,7 @@ from lm_eval.tasks.hellaswag.utils import process_docs
 
 from bara_pyro.errors import BaraError, ConfigError, DataError
 from bara_pyro.extras.lmeval.harness import BaraLM
-from bara_pyro.extras.lmeval.harness import rows as layouts
+from bara_pyro.extras.lmeval.harness import checking as layouts
 from bara_pyro.extras.lmeval.harness.local import filled, local_tasks
 from bara_pyro.extras.lmeval.harness.running import loaded_tasks
 from bara_pyro.untrusted.files import read_jsonl

@@ -1,21 +1,23 @@
-"""Check the user's rows before lm-eval reads them, to name the row that a task cannot use.
+"""Bring the user's rows into the layout that a task reads, and name the row that it cannot use.
 
 lm-eval checks only the first row of a task, and its later errors name neither file nor row.
 """
 
 import ast
+import re
 from functools import lru_cache
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
 import yaml
+from datasets import Dataset
 from jinja2 import Template, TemplateError, UndefinedError, meta
+from lm_eval.tasks.hellaswag.utils import preprocess
 from lm_eval.utils import env
 
 from bara_pyro.data.reading import objects_in
 from bara_pyro.errors import DataError
-from bara_pyro.extras.lmeval.harness.rows import OF_ROWS
 from bara_pyro.types import Json
 
 WRONG = (TemplateError, KeyError, IndexError, ValueError, TypeError, AttributeError, SyntaxError)
@@ -113,3 +115,47 @@ def _reason(error: Exception) -> str:
     if isinstance(error, UndefinedError) and str(error).endswith(" is undefined"):
         return f"there is no {str(error).removesuffix(' is undefined')}"
     return str(error).rstrip(".").replace(". ", "; ") or type(error).__name__
+
+
+# Rows in other layouts than those of lm-eval's own tasks; the task files name the functions ---------------
+
+
+# The end of a sentence, after which the second half of a HellaSwag context begins.
+STOP = re.compile(r"(.*[.!?]['\")]*\s+)(?=\S)", re.DOTALL)
+
+
+def hellaswag(dataset: Dataset) -> Dataset:
+    """Return rows with `query`, `choices` and `gold`, as lm-eval's `process_docs` of hellaswag does.
+
+    In rows without `ctx_a` and `ctx_b`, the unfinished last sentence of `ctx` is `ctx_b`.
+    """
+    return dataset.map(_hellaswag_row)
+
+
+def _hellaswag_row(row: Json) -> Json:
+    first, second = (row["ctx_a"], row["ctx_b"]) if "ctx_a" in row else divided_context(row["ctx"])
+    query = preprocess(f"{row['activity_label']}: {first} {second.capitalize()}")
+    return {"query": query, "choices": [preprocess(e) for e in row["endings"]], "gold": int(row["label"])}
+
+
+def divided_context(context: str) -> tuple[str, str]:
+    """Split a HellaSwag context into its complete sentences and the unfinished last one."""
+    match = STOP.match(context)
+    if context.rstrip().endswith((".", "!", "?")) or match is None:
+        return context, ""
+    return match[1].rstrip(), context[match.end() :]
+
+
+def boolq(dataset: Dataset) -> Dataset:
+    """Return rows with SuperGLUE's `label` (0 or 1), from rows with a true or false `answer`."""
+    if "label" in dataset.column_names:
+        return dataset
+    return dataset.map(_boolq_row)
+
+
+def _boolq_row(row: Json) -> Json:
+    return {"label": row["label"] if "label" in row else int(row["answer"])}
+
+
+OF_ROWS = {hellaswag: _hellaswag_row, boolq: _boolq_row}
+"""The function of each of these for one row."""

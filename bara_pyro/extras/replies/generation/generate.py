@@ -18,14 +18,15 @@ from bara_pyro.data.types import pad_left
 from bara_pyro.errors import ConfigError
 from bara_pyro.extras.replies.generation.decoding import (
     LONGEST,
+    Choice,
     Decoding,
     check_drawn,
     check_options,
+    warpers,
     within_context,
 )
 from bara_pyro.extras.replies.generation.draws import RowDraws
 from bara_pyro.extras.replies.generation.prompts import Prompt, PromptLike, encode_prompts
-from bara_pyro.extras.replies.generation.sampling import Choice, warpers
 from bara_pyro.extras.replies.generation.stopping import Stop
 from bara_pyro.lm.backbone import Backbone
 

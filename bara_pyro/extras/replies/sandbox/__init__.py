@@ -3,8 +3,7 @@
 from bara_pyro.extras.replies.sandbox.humaneval import Judged, Problem, judge, load_humaneval, truncate
 from bara_pyro.extras.replies.sandbox.limits import Limits
 from bara_pyro.extras.replies.sandbox.processes import Finished
-from bara_pyro.extras.replies.sandbox.runner import check_isolation, run_program
-from bara_pyro.extras.replies.sandbox.trial import Outcome, try_function
+from bara_pyro.extras.replies.sandbox.trial import Outcome, check_isolation, run_program, try_function
 
 __all__ = [
     "Finished",

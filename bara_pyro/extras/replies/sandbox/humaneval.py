@@ -15,8 +15,7 @@ from pathlib import Path
 
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.extras.replies.sandbox.limits import Limits
-from bara_pyro.extras.replies.sandbox.runner import check_isolation
-from bara_pyro.extras.replies.sandbox.trial import Outcome, try_function
+from bara_pyro.extras.replies.sandbox.trial import Outcome, check_isolation, try_function
 from bara_pyro.untrusted.schemas import MOST_JSON
 
 # Texts that end a completion (section 3.2 of the paper): another function or a statement follows.

@@ -1,14 +1,17 @@
 """Run the application on a port until it is stopped, and finish pending requests."""
 
 import gc
+import logging
 import socket
 from collections.abc import Sequence
+from pathlib import Path
+from traceback import extract_tb
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
 
 from bara_pyro.errors import ConfigError
-from bara_pyro.extras.serve.http.logs import log_config
 from bara_pyro.extras.serve.http.middleware import ADDRESSES
 from bara_pyro.extras.serve.http.protocol import Patience, guarded
 
@@ -20,6 +23,8 @@ AT_A_TIME = 16
 """Connections accepted per turn of the event loop; several turns may pass before one is closed."""
 OTHER_FILES = 64 + 4 * AT_A_TIME
 """Most files that the server opens in addition to its connections."""
+LONGEST_LINE = 400
+"""Most characters of a line of the log."""
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -128,3 +133,32 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         for listening in sockets or []:
             listening.listen(BACKLOG)  # asyncio uses one number for the backlog and the accepts per turn
+
+
+class OneLine(logging.Formatter):
+    """Format a record as one line; an exception as its type, message and location."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return a record as one line."""
+        line = record.getMessage()
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            last = [*extract_tb(error.__traceback__)][-1:]
+            where = "".join(f" at {Path(frame.filename).name}:{frame.lineno}" for frame in last)
+            line = f"{line} ({type(error).__name__}: {error}){where}"
+        line = " ".join(line.split())
+        return (
+            f"{record.levelname}: {line if len(line) <= LONGEST_LINE else f'{line[: LONGEST_LINE - 3]}...'}"
+        )
+
+
+def log_config() -> dict[str, Any]:
+    """Return uvicorn's logging configuration: warnings and errors of uvicorn and asyncio."""
+    logger = {"handlers": ["terminal"], "level": "WARNING", "propagate": False}
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"line": {"()": OneLine}},
+        "handlers": {"terminal": {"class": "logging.StreamHandler", "formatter": "line"}},
+        "loggers": {name: logger for name in ("uvicorn", "asyncio")},
+    }
