@@ -14,7 +14,7 @@ from bara_pyro.core.observing import frozen_states
 from bara_pyro.core.prediction import predict
 from bara_pyro.data import batches
 from bara_pyro.data.labels import among_offered
-from bara_pyro.diagnostics.posterior.gibbs_draws import gibbs_draws
+from bara_pyro.extras.bounds.guarantees import gibbs_draws
 from bara_pyro.posthoc.distance import held_out_squares
 from bara_pyro.runs.system import build_system
 from bara_pyro.runs.train import train

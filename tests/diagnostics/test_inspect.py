@@ -17,10 +17,9 @@ from bara_pyro.data.types import Batch
 from bara_pyro.diagnostics.arviz.compat import inference_groups
 from bara_pyro.diagnostics.arviz.netcdf import read_netcdf
 from bara_pyro.diagnostics.context import Options
-from bara_pyro.diagnostics.cost import passes
 from bara_pyro.diagnostics.gates.prune import prune
 from bara_pyro.diagnostics.gates.tokens import token_maps
-from bara_pyro.diagnostics.inspection import Inspection, part_names, peak_memory
+from bara_pyro.diagnostics.inspection import Inspection, part_names, passes, peak_memory
 from bara_pyro.diagnostics.page.page import inspect_run, write_page
 from bara_pyro.diagnostics.posterior.collapse import collapse
 from bara_pyro.runs.evaluate import evaluate_system

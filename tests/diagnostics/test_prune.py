@@ -14,8 +14,7 @@ from bara_pyro.core.gate_draws import gate_draws
 from bara_pyro.core.prediction import point_log_probs
 from bara_pyro.data import batches
 from bara_pyro.diagnostics.gates.prune import prune, unit_importance, weakest, without
-from bara_pyro.diagnostics.gates.prune_curve import prune_curve
-from bara_pyro.diagnostics.page.render_prune import curve_figure, curve_table
+from bara_pyro.diagnostics.gates.prune_curve import curve_figure, curve_table, prune_curve
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.posthoc.corrections import require_temperature

@@ -51,8 +51,7 @@ def prune(
     from bara_pyro.cli.terminal import progress, result, say, say_next, show
     from bara_pyro.data import first_rows
     from bara_pyro.diagnostics.gates.prune import prune as smaller_of
-    from bara_pyro.diagnostics.gates.prune_curve import SHARES, prune_curve
-    from bara_pyro.diagnostics.page.render_prune import curve_figure, curve_table
+    from bara_pyro.diagnostics.gates.prune_curve import SHARES, curve_figure, curve_table, prune_curve
     from bara_pyro.report import save
     from bara_pyro.runs.evaluate import parameter_counts
     from bara_pyro.runs.folder import load_system, save_system, saved_step, write_config

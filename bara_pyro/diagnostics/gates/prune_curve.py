@@ -1,16 +1,19 @@
-"""The pruning curve: scores, parameters and time by share of units kept."""
+"""The pruning curve: scores, parameters and time by share of units kept, as a table and as a figure."""
 
 import time
 from collections.abc import Callable, Sequence
 from statistics import median
 
 import torch
+from matplotlib.figure import Figure
 
 from bara_pyro.core.prediction import predict
 from bara_pyro.data import EncodedSplit
 from bara_pyro.diagnostics.gates.prune import unit_importance, weakest, without
 from bara_pyro.errors import ConfigError
 from bara_pyro.metrics import evaluate, posterior_predictive
+from bara_pyro.report import Column, Table
+from bara_pyro.report.style import PALETTE, dress, legend_of, line_style, new_figure
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.system import System, count_parameters
 from bara_pyro.types import Json
@@ -18,6 +21,15 @@ from bara_pyro.types import Json
 SHARES = (1.0, 0.9, 0.75, 0.6, 0.45, 0.3, 0.15)
 REPEATS = 5  # timings of each system, alternating
 TIMED_ROWS = 64
+COLUMNS = (
+    Column("share", "kept", "%", ".0f"),
+    Column("parameters", "parameters", format=",d"),
+    Column("time", "time", format=".2f"),
+    Column("acc", "ACC", "%", ".1f"),
+    Column("ece", "ECE", "%", ".1f"),
+    Column("nll", "NLL", "nats", ".3f"),
+    Column("difference", "max Δp", format=".3f"),
+)
 
 
 def prune_curve(
@@ -83,3 +95,27 @@ def _relative_time(smaller: System, whole: System, rows: EncodedSplit) -> float:
             predict(system.model, system.guide, few, samples=0)
             seconds[which].append(time.perf_counter() - started)
     return median(seconds[0]) / median(seconds[1])
+
+
+def curve_table(rows: Sequence[Json], samples: int) -> Table:
+    """Return the pruning curve as a table, with one row for each share of units kept."""
+    about = (
+        "time: of a prediction with S = 0, 1 for all units; max Δp: largest change of a probability, S = 0"
+    )
+    caption = f"Most important units kept; scores with S = {samples}; {about}"
+    return Table(COLUMNS, rows, caption)
+
+
+def curve_figure(rows: Sequence[Json]) -> Figure:
+    """Plot NLL, ECE and the largest change of a probability against the share of units kept."""
+    figure = new_figure(9.0, 3.2)
+    shown = (("nll", "NLL (nats)"), ("ece", "ECE (%)"), ("difference", "Largest change of a probability"))
+    shares = [row["share"] for row in rows]
+    for index, (axes, (key, label)) in enumerate(zip(figure.subplots(1, 3), shown, strict=True)):
+        axes.plot(shares, [row[key] for row in rows], marker="o", markersize=4, **line_style(index))
+        dress(axes, "Units kept (%)", label)
+        axes.set_xlim(103, 0)
+        axes.set_ylim(bottom=0)
+        axes.axhline(rows[0][key], color=PALETTE[-1], linewidth=0.8, linestyle=":", label="all units")
+    legend_of(figure.axes[0], loc="best")
+    return figure

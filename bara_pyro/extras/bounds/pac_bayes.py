@@ -207,7 +207,7 @@ def gibbs_bound(
 
     Args:
         draws: log-probabilities, `S x n x C`, from `core.prediction.predict` or
-            `bara_pyro.diagnostics.posterior.gibbs_draws`.
+            `bara_pyro.extras.bounds.guarantees.gibbs_draws`.
         labels: index of the right class, long, `n`.
         kl: `KL(q(Phi) || p(Phi))` in nats: `MeanFieldELBO().terms(model, guide, batch).kl["phi"]`.
         loss: a key of `LOSSES`.
