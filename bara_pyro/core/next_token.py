@@ -67,16 +67,13 @@ class NextToken(TorchDistribution):
             self._known = value, self._log_prob(value)
         return self._known[1]
 
-    def _check(self, value: Tensor) -> None:
+    def _log_prob(self, value: Tensor) -> Tensor:
         if value.device.type == "cpu" and value.numel() and int(value.max()) >= self.vocabulary:
             raise DataError(
                 f"A reply contains token {int(value.max())}, but the language model has "
                 f"{self.vocabulary} tokens: remove it from the text, or call resize_token_embeddings and "
                 "train the model with it."
             )
-
-    def _log_prob(self, value: Tensor) -> Tensor:
-        self._check(value)
         value = value.expand(self.batch_shape)
         pieces = self._pieces()
         of_piece = partial(self._of, value)

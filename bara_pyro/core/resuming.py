@@ -45,9 +45,18 @@ def narrowed(model: AdaptedLM, batch: Batch) -> Batch:
     The result is exact: in the last layer, the other tokens matter only through their keys and values. Call
     it under the same latents as the forward pass that continues from it.
     """
-    width = _asked_alone(model, batch)
-    past = None if width is None else _read_last(model, batch, width)
-    return batch if width is None or past is None else batch.last(width, past)
+    width = max(batch.asked)  # of the last tokens, to which the last layer is restricted
+    plain = batch.segments is None and batch.past is None and model.likelihood.looks_at_asked
+    apart = "last_layer" in model.backbone.shortcuts and model.backbone.last_apart
+    adapted = apart and model.frozen_layers < len(model.backbone.states.layers)
+    if not (plain and adapted and width < batch.input_ids.shape[1]):
+        return batch
+    below, states = model.frozen_layers, lower(model, batch)
+    with _reading(model, batch) as copies:
+        past = model.backbone.read_last(
+            _tokens(batch), copies=copies, below=below, states=states, width=width
+        )
+    return batch if past is None else batch.last(width, past)
 
 
 def drawn_last(model: AdaptedLM, guide: SiteGuide, batch: Batch, last: int) -> Batch:
@@ -101,24 +110,6 @@ def read_prefix(
 def lower(model: AdaptedLM, batch: Batch) -> Tensor | None:
     """Return the output of the layers below the adapters, `B x T x d`; None if there are no such layers."""
     return model.backbone.lower(_tokens(batch), model.frozen_layers)
-
-
-def _asked_alone(model: AdaptedLM, batch: Batch) -> int | None:
-    """Return the number of last tokens to which the last layer can be restricted; None if it cannot."""
-    width = max(batch.asked)
-    plain = batch.segments is None and batch.past is None and model.likelihood.looks_at_asked
-    apart = "last_layer" in model.backbone.shortcuts and model.backbone.last_apart
-    adapted = apart and model.frozen_layers < len(model.backbone.states.layers)
-    return width if plain and adapted and width < batch.input_ids.shape[1] else None
-
-
-def _read_last(model: AdaptedLM, batch: Batch, width: int) -> Prefix | None:
-    """Run the body on rows up to its last layer; see `Backbone.read_last`."""
-    below, states = model.frozen_layers, lower(model, batch)
-    with _reading(model, batch) as copies:
-        return model.backbone.read_last(
-            _tokens(batch), copies=copies, below=below, states=states, width=width
-        )
 
 
 @contextmanager

@@ -127,12 +127,10 @@ def humaneval(
             on_program=advance,
         )
     with adding(out) as place:
-        curve, report = score_programs(programs, judged, place)
+        _, report = score_programs(programs, judged, place)
     rows = [
-        {"k": k, "pass": value, "interval": f"{low:.1f} to {high:.1f}"}
-        for k, value, low, high in zip(
-            curve.budgets.tolist(), curve.mean.tolist(), curve.low.tolist(), curve.high.tolist(), strict=True
-        )
+        {"k": k, "pass": part["value"], "interval": f"{part['low']:.1f} to {part['high']:.1f}"}
+        for k, part in enumerate(report["pass_at_k"].values(), 1)
         if k & (k - 1) == 0 or k == replies  # powers of two, and all
     ]
     columns = (Column("k", "k", format="d"), Column("pass", "pass@k", "%", ".1f"), Column("interval", "95 %"))

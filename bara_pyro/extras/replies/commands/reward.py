@@ -94,7 +94,7 @@ def train(
 
     from bara_pyro.cli.terminal import result, say, say_next, say_notes
     from bara_pyro.extras.replies.reward import train_reward
-    from bara_pyro.extras.replies.reward.agreement import Agreement
+    from bara_pyro.extras.replies.reward.agreement import sentence_of
 
     with _stages() as on_progress:
         reward = train_reward(model, pairs, out, config, device=device, on_progress=on_progress)
@@ -102,7 +102,7 @@ def train(
     data = record["data"]
     left = data["train_pairs_too_long"] + data["test_pairs_too_long"]
     say_notes([*data["notes"], *([f"{left} pairs left out as too long"] if left else [])])
-    say(Agreement(**record["held_out"]).sentence())
+    say(sentence_of(record["held_out"]))
     say(f"Written to {out}")
     result({"out": out, **record})
     say_next("bara", "reward", "score", out, "--input", "replies.jsonl", "--output", "scored.jsonl")

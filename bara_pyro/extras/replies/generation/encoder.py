@@ -26,11 +26,7 @@ def encoder_distance(
 ) -> NDArray[np.float64]:
     """Return the mean of 1 - cosine over the pairs of replies to each prompt (0 to 2, `prompts`).
 
-    Args:
-        replies: the replies to each prompt, two or more and the same number for every prompt.
-        encoder: see `embed`.
-        batch_size: see `embed`.
-        device: see `embed`.
+    Every prompt has the same number of replies, two or more. Other arguments are those of `embed`.
 
     Raises:
         DataError: there are no replies, fewer than two per prompt, different numbers of them, or a reply has

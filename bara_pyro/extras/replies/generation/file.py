@@ -97,10 +97,8 @@ def reply_lines(
 def lines_there(output: Path, made: str, prompts: Sequence[tuple[Prompt, PromptLike]]) -> list[Json]:
     """Return the complete lines of a file of replies, to continue it.
 
-    Args:
-        output: the file; a missing file counts as empty.
-        made: hash of the run and settings, from `made_by`.
-        prompts: the current prompts, encoded and original.
+    A missing file counts as empty. `made` is the hash of `made_by`, and the prompts are the current ones,
+    encoded and original.
 
     Raises:
         ConfigError: the replies come from another run or other settings, or a prompt with the same identifier

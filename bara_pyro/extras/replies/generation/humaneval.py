@@ -1,6 +1,7 @@
 """HumanEval: let a run write programs, test them in the sandbox and compute pass@k."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from bara_pyro.extras.replies.generation.decoding import Decoding
 from bara_pyro.extras.replies.generation.file import append_lines, lines_there, made_by, reply_lines
 from bara_pyro.extras.replies.generation.prompts import encode_prompts
 from bara_pyro.extras.replies.generation.spread import diversity_of, token_entropy
-from bara_pyro.extras.replies.sandbox import Limits, Outcome, Problem, judge
+from bara_pyro.extras.replies.sandbox import Limits, Problem, judge
 from bara_pyro.extras.replies.sandbox.humaneval import STOP_SEQUENCES
 from bara_pyro.metrics import SamplingCurve, pass_at_k
 from bara_pyro.runs.manifest import JUDGED, PROGRAMS
@@ -49,13 +50,8 @@ def write_programs(
 
     Completions end at the texts of `STOP_SEQUENCES`, as in Chen et al. (2021), section 3.2.
 
-    Args:
-        system: a fitted system.
-        problems: the problems to complete.
-        out: folder; the programs are written to `programs.jsonl` in it.
-        how: decoding settings; `stop` is replaced by `STOP_SEQUENCES`.
-        replies: number of completions per problem.
-        on_program: called after each completion.
+    The programs are written to `programs.jsonl` in the folder. Of the decoding settings, `stop` is replaced.
+    `on_program` is called after each completion.
 
     Returns:
         One dictionary per completion; see `reply_lines`.
@@ -90,14 +86,9 @@ def judge_programs(
 ) -> list[Json]:
     """Test the programs that have no result yet, in the sandbox, and write the results.
 
-    Args:
-        problems: the problems with their tests.
-        programs: dictionaries from `write_programs`.
-        out: folder; the results are written to `judged.jsonl` in it.
-        limits: limits of time, memory and so on for a program.
-        workers: number of programs run in parallel.
-        unsandboxed: DANGEROUS: see `bara_pyro.extras.replies.sandbox.run_program`.
-        on_program: called after each program.
+    The programs are those of `write_programs`. The results are written to `judged.jsonl` in the folder, and
+    `on_program` is called after each program. Other arguments are those of
+    `bara_pyro.extras.replies.sandbox.judge`; `unsandboxed` is DANGEROUS.
 
     Returns:
         One dictionary per program: `id`, `number`, `made`, `problem_key` (a hash of the problem and its
@@ -107,7 +98,10 @@ def judge_programs(
         SandboxError: this machine cannot isolate programs.
     """
     file = Path(out) / JUDGED
-    keys = {problem.task_id: _key(problem) for problem in problems}
+    keys = {
+        problem.task_id: hashlib.blake2b(repr(problem).encode(), digest_size=8).hexdigest()
+        for problem in problems
+    }
     current = {(row["id"], row["number"]): (row["made"], keys[row["id"]]) for row in programs}
 
     def is_current(row: Json) -> bool:
@@ -128,24 +122,19 @@ def judge_programs(
         workers=workers,
         unsandboxed=unsandboxed,
     )
-    lines = (_came_of(left[one.index], keys[one.task_id], one.outcome) for one in results)
+    lines = (
+        {
+            **{name: left[one.index][name] for name in ("id", "number", "made")},
+            "problem_key": keys[one.task_id],
+            "passed": one.outcome.passed,
+            "reason": one.outcome.reason,
+            "message": one.outcome.message,
+            "seconds": round(one.outcome.seconds, 3),
+        }
+        for one in results
+    )
     append_lines(file, there, lines, on_program)
     return [row for row in read_jsonl(file, ReplyLine) if is_current(row)]
-
-
-def _key(problem: Problem) -> str:
-    return hashlib.blake2b(repr(problem).encode(), digest_size=8).hexdigest()
-
-
-def _came_of(program: Json, key: str, outcome: Outcome) -> Json:
-    return {
-        **{name: program[name] for name in ("id", "number", "made")},
-        "problem_key": key,
-        "passed": outcome.passed,
-        "reason": outcome.reason,
-        "message": outcome.message,
-        "seconds": round(outcome.seconds, 3),
-    }
 
 
 def score_programs(
@@ -163,9 +152,6 @@ def score_programs(
     counts = {row["number"] for row in programs}
     table = np.array([[passed[name, number] for number in sorted(counts)] for name in names], dtype=float)
     curve = pass_at_k(table)
-    reasons: dict[str, int] = {}
-    for row in judged:
-        reasons[row["reason"]] = reasons.get(row["reason"], 0) + 1
     texts = {(row["id"], row["number"]): row["reply"] for row in programs}
     report = {
         "schema": SCHEMA,
@@ -181,7 +167,7 @@ def score_programs(
                 strict=True,
             )
         },
-        "reasons": dict(sorted(reasons.items())),
+        "reasons": dict(sorted(Counter(row["reason"] for row in judged).items())),
         **token_entropy(programs),
         **diversity_of([[texts[name, number] for number in sorted(counts)] for name in names]),
         "tokens": sum(row["tokens"] for row in programs) / len(programs),

@@ -58,12 +58,7 @@ def fit_head(
 ) -> LastEpoch:
     """Train the head of a reward model in place, on features that are computed once.
 
-    Args:
-        reward: a reward model made from a causal language model.
-        pairs: n pairs of rows of tokens.
-        config: the settings.
-        on_step: called after each step.
-        on_rows: called after each batch of features with its number of rows.
+    `on_rows` is called after each batch of features with its number of rows.
 
     Raises:
         BackboneError: the model has no linear head.
@@ -84,12 +79,6 @@ def fit_lora(
     reward: RewardModel, pairs: Sequence[PairRows], config: RewardConfig, on_step: OnStep | None = None
 ) -> LastEpoch:
     """Train the head and LoRA in all linear layers below it in place, then merge LoRA into the weights.
-
-    Args:
-        reward: a reward model made from a causal language model.
-        pairs: n pairs of rows of tokens.
-        config: the settings.
-        on_step: called after each step.
 
     Raises:
         BackboneError: the package peft is not installed, or the model has no linear head.

@@ -102,7 +102,10 @@ def train_reward(
         pad_apart(reward, [row for pair in (*train_rows, *test_rows) for row in pair])
         fitted = _fit(reward, train_rows, config, say)
         with writing(out), appearing(out) as folder:
-            _save(reward, folder)
+            head_of(reward).to(reward.model.dtype)
+            with quiet_transformers():
+                reward.model.save_pretrained(folder)
+                reward.tokenizer.save_pretrained(folder)
             held_out = _held_out(load_reward_model(folder, config.dtype, device), test, test_rows, say)
             record = _record(name, task, (train, test), config, reward.format, fitted, held_out)
             write_json(folder / RECORD, {**record, "seconds": round(time.perf_counter() - began, 1)})
@@ -202,14 +205,6 @@ def _fit(reward: RewardModel, rows: Sequence[PairRows], config: RewardConfig, sa
     if config.head_only:
         return fit_head(reward, rows, config, on_step, on_rows)
     return fit_lora(reward, rows, config, on_step)
-
-
-def _save(reward: RewardModel, folder: Path) -> None:
-    head = head_of(reward)
-    head.to(reward.model.dtype)
-    with quiet_transformers():
-        reward.model.save_pretrained(folder)
-        reward.tokenizer.save_pretrained(folder)
 
 
 def _held_out(
