@@ -18,10 +18,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bara_pyro.core.adapter import Adapter
-from bara_pyro.core.latents import Gates, Latents, Site
+from bara_pyro.core.latents import Gates, Latents, Site, by_module, local_sample, sample_per_module, tempered
 from bara_pyro.core.priors import Prior, centre_of, current_prior, given_prior
 from bara_pyro.core.program import AdaptedLM, AdapterOptions
-from bara_pyro.core.sampling import by_module, local_sample, sample_per_module, tempered
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, check_choice
 from bara_pyro.lm.backbone import Backbone

@@ -16,9 +16,8 @@ from pyro.distributions import Normal, TorchDistribution
 from torch import Tensor
 from torch.nn import functional as F
 
-from bara_pyro.core.latents import Latents, Site
+from bara_pyro.core.latents import Latents, Site, local_sample, tempered
 from bara_pyro.core.program import AdaptedLM, AdapterOptions
-from bara_pyro.core.sampling import local_sample, tempered
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 from bara_pyro.lm.backbone import Backbone

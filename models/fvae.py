@@ -35,10 +35,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bara_pyro.core.adapter import Adapter
-from bara_pyro.core.latents import Latents, Site
+from bara_pyro.core.latents import Latents, Site, local_sample, tempered
 from bara_pyro.core.modules import Module, seen_by_pyro
 from bara_pyro.core.program import AdaptedLM, AdapterOptions
-from bara_pyro.core.sampling import local_sample, tempered
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 from bara_pyro.lm.backbone import Backbone

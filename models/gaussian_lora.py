@@ -19,9 +19,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bara_pyro.core.adapter import chosen_rows
-from bara_pyro.core.latents import Latents, Site
+from bara_pyro.core.latents import Latents, Site, by_draw, tempered
 from bara_pyro.core.program import AdaptedLM, AdapterOptions
-from bara_pyro.core.sampling import by_draw, tempered
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 from bara_pyro.lm.backbone import Backbone

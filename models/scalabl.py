@@ -16,9 +16,8 @@ from pyro.distributions import Normal
 from torch import Tensor
 from torch.nn import functional as F
 
-from bara_pyro.core.latents import Latents, Site
+from bara_pyro.core.latents import Latents, Site, by_module, sample_per_module
 from bara_pyro.core.program import AdaptedLM, AdapterOptions
-from bara_pyro.core.sampling import by_module, sample_per_module
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 from bara_pyro.lm.backbone import Backbone

@@ -29,11 +29,10 @@ from torch import BoolTensor, Tensor
 from torch.nn import functional as F
 
 from bara_pyro.core.adapter import Adapter, LayerLatents
-from bara_pyro.core.latents import Latents, Site
+from bara_pyro.core.latents import Latents, Site, by_draw, tempered
 from bara_pyro.core.likelihood import require_answer_tokens
 from bara_pyro.core.modules import frozen, read
 from bara_pyro.core.program import AdaptedLM, AdapterOptions
-from bara_pyro.core.sampling import by_draw, tempered
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import BackboneError, ConfigError
 from bara_pyro.lm.backbone import Backbone

@@ -16,10 +16,10 @@ from torch.distributions import kl_divergence
 from bara_pyro.core.distributions import has_analytic_kl
 from bara_pyro.core.foreign import AUXILIARY
 from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.latents import UNWEIGHTED
 from bara_pyro.core.likelihood import LIKELIHOOD
 from bara_pyro.core.modules import distribution_of, family_name, value_of
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.core.sampling import UNWEIGHTED
 from bara_pyro.core.terms import ElboTerms, check_stored, mean_terms, total
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, DataError, MissingKLError

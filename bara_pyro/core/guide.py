@@ -25,10 +25,10 @@ from bara_pyro.core.handlers import (
     check_not_split,
     given_to_elbo,
 )
+from bara_pyro.core.latents import INPUT, SHARED
 from bara_pyro.core.likelihood import LIKELIHOOD
 from bara_pyro.core.modules import Module, value_of
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.core.sampling import INPUT, SHARED
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 
@@ -173,7 +173,7 @@ class SiteGuide(Module, AutoMessenger):  # type: ignore[metaclass]  # Pyro compu
         """Input of the adapted layer at the current site, float32, `[draws x] B x T x in_features`."""
         x = self._inputs[-1][0] if self._inputs else None
         if x is None:
-            raise LookupError("This site was not sampled by bara_pyro.core.sampling.local_sample.")
+            raise LookupError("This site was not sampled by bara_pyro.core.latents.local_sample.")
         return x
 
     @property

@@ -22,11 +22,10 @@ from torch import BoolTensor, Tensor
 from bara_pyro.core.adapter import Adapter, LayerLatents
 from bara_pyro.core.foreign import beside_foreign
 from bara_pyro.core.handlers import check_conditions
-from bara_pyro.core.latents import Gates, Latents
+from bara_pyro.core.latents import Gates, Latents, draw_plate_shape
 from bara_pyro.core.likelihood import AnswerLikelihood, Likelihood, predicting
 from bara_pyro.core.modules import Module, by_name
 from bara_pyro.core.next_token import NextToken
-from bara_pyro.core.sampling import draw_plate_shape
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 from bara_pyro.lm.backbone import Backbone

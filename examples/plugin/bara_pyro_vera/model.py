@@ -15,11 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bara_pyro.core.adapter import Adapter, chosen_rows
-from bara_pyro.core.latents import Gates, Latents, Site
+from bara_pyro.core.latents import Gates, Latents, Site, by_module, sample_per_module
 from bara_pyro.core.modules import frozen, read
 from bara_pyro.core.priors import make_prior
 from bara_pyro.core.program import AdaptedLM, AdapterOptions
-from bara_pyro.core.sampling import by_module, sample_per_module
 from bara_pyro.lm.backbone import Backbone
 from bara_pyro.lm.targets import Target
 

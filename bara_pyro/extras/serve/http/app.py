@@ -17,8 +17,16 @@ from bara_pyro.errors import BaraError
 from bara_pyro.extras.serve.http import schema
 from bara_pyro.extras.serve.http.batcher import Batcher, FullError
 from bara_pyro.extras.serve.http.engine import Answer, Engine, QueuedQuestion
-from bara_pyro.extras.serve.http.meters import CONTENT_TYPE, Meters
-from bara_pyro.extras.serve.http.middleware import ANY, MOST_BYTES, Counted, Limited, Stoppable, Trusted
+from bara_pyro.extras.serve.http.middleware import (
+    ANY,
+    CONTENT_TYPE,
+    MOST_BYTES,
+    Counted,
+    Limited,
+    Meters,
+    Stoppable,
+    Trusted,
+)
 from bara_pyro.types import Fields, Json
 
 READERS = 8
