@@ -189,6 +189,7 @@ class LogLine(Stored):
     """A step of training in the log."""
 
     step: Count
+    nll: float = 0.0
     seconds: float = 0.0
 
 
