@@ -72,10 +72,7 @@ def _has_own(model: AdaptedLM, names: Sequence[str]) -> bool:
 def check_attachable(model: AdaptedLM, guide: SiteGuide, *, drawn: bool) -> None:
     """Check that `attached` can represent a program and that its language model is free.
 
-    Args:
-        model: the program.
-        guide: its guide.
-        drawn: whether a draw is attached, not the posterior mean.
+    `drawn` says whether a draw is attached, not the posterior mean.
 
     Raises:
         ConfigError, BackboneError: see `attached`.
@@ -229,12 +226,7 @@ class Placed(Posterior):
 
 
 class OneDraw(Placed):
-    """One draw of the posterior; its noise depends only on seed, site, row and position.
-
-    Args:
-        guide: the fitted guide.
-        seed: seed of the draw.
-    """
+    """One draw of the posterior; its noise depends only on seed, site, row and position."""
 
     def __init__(self, guide: SiteGuide, seed: int) -> None:
         super().__init__(guide)

@@ -55,9 +55,7 @@ class OwnRows(Messenger):
     Pyro's automatic guides are not amortised: a local latent has one parameter per row and token of the
     batch. They are correct only if every batch is the whole data set, in the same order.
 
-    Args:
-        trace: trace of the guide, with its parameters.
-        batch: rows of the current run.
+    The trace is that of the guide, with its parameters; the batch holds the rows of the current run.
     """
 
     def __init__(self, trace: Trace, batch: Batch) -> None:

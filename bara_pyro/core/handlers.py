@@ -53,10 +53,8 @@ def around_guide(fn: Callable, guide: Messenger) -> Sequence[plate]:
 def around_model(fn: Callable, model: object, plates: Sequence[plate]) -> Sequence[Messenger] | None:
     """Return the handlers around a model, from the outside in; None if `fn` does not wrap the model.
 
-    Args:
-        fn: the model, possibly inside handlers.
-        model: the model itself.
-        plates: plates around its guide, which are left out of the result.
+    `fn` is the model, possibly inside handlers. The plates, which are around its guide, are left out of the
+    result.
 
     Raises:
         ConfigError: a handler is `poutine.replay`, which conflicts with the guide's draws.

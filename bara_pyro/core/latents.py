@@ -219,15 +219,7 @@ def by_draw(site: str, value: Tensor, prior: TorchDistribution) -> Tensor:
 def sample_per_module(site: str, entry: TorchDistribution, modules: int, r: int, beta: float) -> Tensor:
     """Sample one r-vector per adapted module in one statement, with its KL weighted by `beta`.
 
-    Args:
-        site: name of the site.
-        entry: prior of one entry.
-        modules: number of modules.
-        r: number of entries per vector.
-        beta: weight of the KL.
-
-    Returns:
-        `[draws x 1 x] modules x r`, see `by_module`.
+    `entry` is the prior of one entry. The result is `[draws x 1 x] modules x r`, see `by_module`.
     """
     prior = entry.expand([modules, r]).to_event(1)
     with pyro.plate("modules", modules, dim=-1), tempered(beta):

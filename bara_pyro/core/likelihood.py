@@ -158,9 +158,7 @@ class AnswerLikelihood(ClosedSet):
 def require_closed_set(likelihood: Likelihood, who: str) -> None:
     """Refuse a program without a closed set of answers.
 
-    Args:
-        likelihood: likelihood of the program.
-        who: name of the feature that needs the answers' scores: the plural subject of the message.
+    `who` names the feature that needs the answers' scores, the plural subject of the message.
 
     Raises:
         ConfigError: the likelihood is not a `ClosedSet`.
@@ -175,9 +173,7 @@ def require_closed_set(likelihood: Likelihood, who: str) -> None:
 def require_answer_tokens(likelihood: Likelihood, who: str) -> None:
     """Refuse a program whose answers are not one token each.
 
-    Args:
-        likelihood: likelihood of the program.
-        who: name of the feature that needs the answer tokens' logits: the plural subject of the message.
+    `who` names the feature that needs the answer tokens' logits, the plural subject of the message.
 
     Raises:
         ConfigError: the likelihood is not an `AnswerLikelihood`.

@@ -18,11 +18,7 @@ from bara_pyro.errors import ConfigError
 
 
 class Posterior(Messenger):
-    """Draw every latent from a guide without recording a trace, for prediction.
-
-    Args:
-        guide: the fitted guide.
-    """
+    """Draw every latent from a fitted guide without recording a trace, for prediction."""
 
     def __init__(self, guide: SiteGuide) -> None:
         super().__init__()
@@ -109,12 +105,7 @@ def check_guide(guide: object, model: AdaptedLM) -> None:
 
 
 class Addressed(Posterior):
-    """Posterior draws whose noise depends only on seed, site, draw, row and position.
-
-    Args:
-        guide: the fitted guide.
-        addresses: noise of the draws, rows and positions of the forward pass.
-    """
+    """Posterior draws whose noise depends only on seed, site, draw, row and position of the forward pass."""
 
     def __init__(self, guide: SiteGuide, addresses: CounterNoise) -> None:
         super().__init__(guide)

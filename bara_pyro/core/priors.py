@@ -108,10 +108,7 @@ def make_prior(name: str, *, device: torch.device | str | None = None, **hyper: 
 def check_gate_prior(prior: TorchDistribution, name: str, device: torch.device | str | None = None) -> None:
     """Check that a distribution can be a prior of gates: a density at every t > 0 and none below 0.
 
-    Args:
-        prior: the distribution; all its entries are checked.
-        name: name to use in the error message.
-        device: device of its parameters.
+    All entries are checked. `name` is for the error message, `device` that of the parameters.
 
     Raises:
         ConfigError: it cannot be a prior of gates.

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Generic, TypedDict, TypeVar
 
 import torch
@@ -172,9 +172,7 @@ class SVI(Generic[M, G]):
     def clipped(self, norm: Tensor, size: float) -> float:
         """Clip the gradients to `clip_norm`; return their joint norm before clipping.
 
-        Args:
-            norm: the joint norm, as a tensor.
-            size: the joint norm, as a number.
+        Both arguments are the joint norm, as a tensor and as a number.
 
         Raises:
             TrainingError: the norm is not finite.
@@ -190,7 +188,8 @@ class SVI(Generic[M, G]):
 
     def terms(self, batch: Batch) -> ElboTerms:
         """Return the ELBO terms of a batch, computed under `autocast` if set."""
-        with self._autocast(batch.input_ids.device):
+        device = batch.input_ids.device.type
+        with nullcontext() if self.autocast is None else torch.autocast(device, self.autocast):
             if isinstance(self.elbo, MeanFieldELBO):
                 return self.elbo.terms(self.model, self.guide, batch)
             return loss_alone(self.elbo, self.model, self.guide, batch)
@@ -228,9 +227,6 @@ class SVI(Generic[M, G]):
             with PROGRAM, torch.no_grad():
                 total += len(batch) / rows * self.terms(batch).loss.item()
         return total
-
-    def _autocast(self, device: torch.device) -> AbstractContextManager:
-        return nullcontext() if self.autocast is None else torch.autocast(device.type, self.autocast)
 
     def _non_finite_gradient(self) -> str:
         for module in (self.model, self.guide):

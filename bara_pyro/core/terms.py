@@ -138,13 +138,8 @@ def logged(parts: Sequence[Part], numbers: Sequence[float]) -> dict[str, float]:
 def per_example(model: AdaptedLM, terms: ElboTerms, rows: int) -> dict[str, float]:
     """Return the parts of a bound in the units of the logs.
 
-    Args:
-        model: the program.
-        terms: ELBO terms of a batch.
-        rows: number of rows of the batch.
-
-    Returns:
-        `loss`, `nll` and local parts (`kl_theta`) in nats per example, global parts (`kl_phi`) in nats.
+    `loss`, `nll` and local parts (`kl_theta`) of a batch of `rows` rows are in nats per example, global parts
+    (`kl_phi`) in nats.
     """
     parts = parts_of(model, terms, rows)
     # One copy off the device, whatever the number of sites.

@@ -39,9 +39,7 @@ OPTIONS = {
 def check_arguments(args: TrainingArguments, options: Mapping[str, Any]) -> None:
     """Raise an error for arguments that conflict with the ELBO or the adapters, or have no effect.
 
-    Args:
-        args: arguments of training.
-        options: further arguments of `Trainer` by name.
+    `options` are the further arguments of `Trainer`, by name.
 
     Raises:
         ConfigError: an argument is not supported.

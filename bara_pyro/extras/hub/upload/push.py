@@ -100,6 +100,7 @@ def prepare_upload(
     settings: Json = {**read_json(run / PEFT_CONFIG, AdapterFile), "base_model_name_or_path": base}
     kind = settings["peft_type"].split(":")[0]
     peft = kind if kind in ("LORA", "BARA") else ""
+    fitted = stored_fitted(run)
     published = Published(
         name,
         base,
@@ -108,7 +109,7 @@ def prepare_upload(
         report,
         peft,
         FIGURE,
-        _temperature(run),
+        fitted.get("calibrated_temperature", fitted.get("temperature")),
         stored_step(run),
         stored_lr(run, config),
     )
@@ -124,12 +125,6 @@ def prepare_upload(
         _draw(run, best_draws(report), place / FIGURE)
         write_text(place / CARD, card(published, license_name))
     return out
-
-
-def _temperature(run: Path) -> float | None:
-    """Return a run's temperature, from split-half calibration or from validation rows."""
-    fitted = stored_fitted(run)
-    return fitted.get("calibrated_temperature", fitted.get("temperature"))
 
 
 def push(

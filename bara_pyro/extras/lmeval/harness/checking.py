@@ -38,9 +38,7 @@ _LoaderOfFunctions.add_constructor("!function", _function)
 def check_task_rows(source: Path, files: list[Path]) -> None:
     """Raise an error if a task cannot use one of the rows.
 
-    Args:
-        source: the task file, one of this package.
-        files: files with the task's rows.
+    `source` is a task file of this package, `files` are those with its rows.
 
     Raises:
         DataError: a row lacks a column, its answer is not among its options, or a line is not a JSON object.

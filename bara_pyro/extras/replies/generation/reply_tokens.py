@@ -34,9 +34,7 @@ def mark_tokens(texts: Sequence[str], reply: str) -> list[Marked]:
     Some tokenizers decode a single token without the space before it, so spaces are taken from the reply. A
     space also precedes tokens that end a reply and are not part of its text.
 
-    Args:
-        texts: the tokens, decoded one by one.
-        reply: the tokens, decoded together.
+    `texts` are the tokens decoded one by one, `reply` is the same tokens decoded together.
     """
     marked, end = [], 0
     for text in texts:

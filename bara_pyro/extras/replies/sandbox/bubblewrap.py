@@ -76,10 +76,7 @@ def bwrap() -> str:
 def isolated(limits: Limits, program: int, seccomp: int) -> list[str]:
     """Return the command that runs a program in isolation.
 
-    Args:
-        limits: limits on the program.
-        program: file descriptor of its text.
-        seccomp: file descriptor of the filter of system calls.
+    `program` and `seccomp` are the file descriptors of the program's text and of the filter of system calls.
 
     Raises:
         SandboxError: bubblewrap is not installed, or Python is installed directly in the home folder.

@@ -121,9 +121,7 @@ def supervise(programs: Sequence[Started], seconds: float) -> list[Finished]:
     Killing a program includes all processes that it started. All programs are killed if one exceeds its limit
     of output, or if the time is up.
 
-    Args:
-        programs: the programs, the one to wait for first.
-        seconds: limit of wall-clock time.
+    The program to wait for comes first; `seconds` limit the wall-clock time.
     """
     begin = time.monotonic()
     try:

@@ -190,9 +190,6 @@ def _outcome(tester: Finished, tested: Finished, nonce: str) -> Outcome:
     if tester.code != 0 or word != nonce:
         return Outcome("error", f"the test itself ended with exit code {tester.code}", seconds)
     reason, message = json.loads(verdict)
-    return Outcome(cast(Reason, reason), _printable(message), seconds)
-
-
-def _printable(message: str) -> str:
-    """Return a message without control characters, which could move a terminal's cursor."""
-    return "".join(sign if sign.isprintable() else " " for sign in message[:LONGEST_MESSAGE])
+    # Control characters could move a terminal's cursor.
+    message = "".join(sign if sign.isprintable() else " " for sign in message[:LONGEST_MESSAGE])
+    return Outcome(cast(Reason, reason), message, seconds)

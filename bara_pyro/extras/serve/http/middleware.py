@@ -62,10 +62,7 @@ class Meters:
 class Counted:
     """Count and time requests.
 
-    Args:
-        app: the wrapped application.
-        meters: metrics to update.
-        paths: paths counted by name; all other paths count as "other".
+    The given paths are counted by name; all others count as "other".
     """
 
     def __init__(self, app: ASGIApp, meters: Meters, paths: frozenset[str]) -> None:
@@ -92,11 +89,7 @@ class Counted:
 
 
 class Stoppable:
-    """Answer requests that are cancelled by a shutdown with a 503.
-
-    Args:
-        app: the wrapped application.
-    """
+    """Answer requests to the wrapped application that are cancelled by a shutdown with a 503."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app

@@ -121,9 +121,7 @@ def request_rows(body: bytes, form: str) -> list[Fields]:
 
     Pydantic is not used here because it collects every mistake, and an 8 MiB request may hold four million.
 
-    Args:
-        body: the body of the request.
-        form: advice on what to send (`right_form`).
+    `form` is advice on what to send (`right_form`).
 
     Raises:
         HTTPException: 400 if the body is not JSON, 422 if it does not contain rows.

@@ -31,9 +31,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 def listen(host: str, port: int) -> socket.socket:
     """Return a listening socket.
 
-    Args:
-        host: name or address to listen on.
-        port: port, or 0 for any free port.
+    The host is a name or an address; port 0 is any free port.
 
     Raises:
         ConfigError: the address does not belong to this machine, or the port is taken or not permitted.
