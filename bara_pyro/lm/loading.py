@@ -186,6 +186,31 @@ def _load_lm(path: str, how: dict[str, Any], random_seed: int | None) -> PreTrai
     return lm
 
 
+def load_other(
+    kind: Any, path: str, what: str, way_out: str = "", **how: Any
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, dict[str, Any]]:
+    """Load a model that is no backbone by a class of transformers, with its tokenizer and the loading report.
+
+    Code that comes with a model is never run. `what` names the model in the message, and `way_out` ends it.
+
+    Raises:
+        BackboneError: the model cannot be read.
+    """
+    check_model_folder(Path(path))
+    try:
+        with quiet_transformers():
+            tokenizer = load_tokenizer(path)
+            model, info = kind.from_pretrained(path, output_loading_info=True, trust_remote_code=False, **how)
+    except BackboneError:
+        raise
+    except UNREADABLE as error:
+        raise BackboneError(
+            f"Cannot load {what} ({reason_of(error)}): give a folder with config.json, model.safetensors and "
+            f"a tokenizer{way_out}."
+        ) from error
+    return model, tokenizer, info
+
+
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
     """Hide transformers' progress bars and the hub's retry warnings while the block runs."""

@@ -13,10 +13,10 @@ from bara_pyro.data.tokens import Tokenizer, check_unicode
 from bara_pyro.errors import BackboneError, ConfigError, DataError
 from bara_pyro.extras.replies.reward.rows import pad_right
 from bara_pyro.lm.inputs import positions
-from bara_pyro.lm.loading import AUTO, UNREADABLE, load_tokenizer, quiet_transformers, reason_of
+from bara_pyro.lm.loading import AUTO, load_other
 from bara_pyro.metrics import mean_cosine_distance
 from bara_pyro.runs.system import find_device
-from bara_pyro.untrusted.language_models import check_model_folder, settings_in
+from bara_pyro.untrusted.language_models import settings_in
 
 LENGTHS = 10**6  # tokenizers without a limit give a larger number
 
@@ -113,21 +113,9 @@ def _loaded(folder: Path) -> tuple[PreTrainedModel, Tokenizer]:
             f"{folder} has no config.json: give the folder of a Hugging Face encoder with config.json, "
             "model.safetensors and a tokenizer."
         )
-    how = {"dtype": torch.float32, "use_safetensors": True}
-    check_model_folder(folder)
-    try:
-        with quiet_transformers():
-            tokenizer = load_tokenizer(str(folder))
-            model, info = AutoModel.from_pretrained(
-                str(folder), output_loading_info=True, trust_remote_code=False, **how
-            )
-    except BackboneError:
-        raise
-    except UNREADABLE as error:
-        raise BackboneError(
-            f"Cannot load the encoder {str(folder)!r} ({reason_of(error)}): give a folder with config.json, "
-            "model.safetensors and a tokenizer."
-        ) from error
+    model, tokenizer, info = load_other(
+        AutoModel, str(folder), f"the encoder {str(folder)!r}", dtype=torch.float32, use_safetensors=True
+    )
     # A pooler is often missing from the file, and it is not used here.
     if missing := sorted(name for name in info["missing_keys"] if not name.startswith("pooler.")):
         raise BackboneError(

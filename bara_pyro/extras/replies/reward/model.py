@@ -13,21 +13,12 @@ from transformers.utils import logging
 from bara_pyro.data.tokens import Tokenizer
 from bara_pyro.errors import BackboneError, ConfigError, unknown
 from bara_pyro.lm.inputs import positions
-from bara_pyro.lm.loading import (
-    AUTO,
-    DTYPES,
-    UNREADABLE,
-    load_tokenizer,
-    quiet_transformers,
-    reason_of,
-    resolve,
-)
+from bara_pyro.lm.loading import AUTO, DTYPES, load_other, resolve
 from bara_pyro.runs.manifest import is_run, verify_files
 from bara_pyro.runs.store import check_schema
 from bara_pyro.runs.system import find_device
 from bara_pyro.types import Json
 from bara_pyro.untrusted.files import check_name, read_json
-from bara_pyro.untrusted.language_models import check_model_folder
 from bara_pyro.untrusted.schemas import RewardFile
 
 RECORD = "reward.json"
@@ -161,23 +152,11 @@ def load_classifier(
     how: Json = {
         "num_labels": 1,
         "dtype": DTYPES[dtype],
-        "output_loading_info": True,
         "ignore_mismatched_sizes": True,  # checked below, with a clearer message
     }
-    check_model_folder(Path(path))
-    try:
-        with quiet_transformers(), _no_reports():
-            tokenizer = load_tokenizer(path)
-            model, info = AutoModelForSequenceClassification.from_pretrained(
-                path, trust_remote_code=False, **how
-            )
-    except BackboneError:
-        raise
-    except UNREADABLE as error:
-        raise BackboneError(
-            f"Cannot load {str(name)!r} as a classifier ({reason_of(error)}): give a folder with "
-            "config.json, model.safetensors and a tokenizer, or a hub name that can be reached."
-        ) from error
+    what, way_out = f"{str(name)!r} as a classifier", ", or a hub name that can be reached"
+    with _no_reports():
+        model, tokenizer, info = load_other(AutoModelForSequenceClassification, path, what, way_out, **how)
     for key, stored, expected in info["mismatched_keys"]:
         why = f"it has {stored[0]} outputs" if tuple(expected)[:1] == (1,) else f"{key} has another shape"
         raise BackboneError(f"{str(name)!r} is not a reward model ({why}): give a model with one output.")
