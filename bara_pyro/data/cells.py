@@ -12,7 +12,7 @@ from uuid import UUID
 import numpy as np
 
 from bara_pyro.errors import DataError
-from bara_pyro.types import Json
+from bara_pyro.types import Fields, Json
 
 # Characters that cannot be seen: soft hyphens, zero-width spaces, marks of direction and byte order. Joiners,
 # selectors and tags do not belong here, because emoji and whole scripts need them.
@@ -120,3 +120,16 @@ def unique_keys(pairs: Sequence[tuple[str, Any]]) -> Json:
         double = next(name for name in names if names.count(name) > 1)
         raise DataError(f"it has two values for {double!r} in one object: leave one out.")
     return mapping
+
+
+def missing(value: object) -> bool:
+    """Return whether a cell is empty."""
+    return value is None or (isinstance(value, str) and not value.strip())
+
+
+def text_field(row: Fields, key: str) -> str:
+    """Return `row[key]`, stripped; raise a `DataError` if it is absent, empty or not a text."""
+    value = row.get(key)
+    if not isinstance(value, str) or not value.strip():
+        raise DataError(f"it has no text in {key!r} (found {shown(value)}): give one, or leave the row out.")
+    return value.strip()

@@ -4,6 +4,7 @@ Training on one row of a group leaks information about the others. Code that spl
 counts them as independent therefore works on groups (`together`).
 """
 
+import hashlib
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -11,7 +12,6 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from bara_pyro.columns import option_of
-from bara_pyro.data.schemas import digest
 from bara_pyro.data.split import EncodedSplit
 from bara_pyro.data.types import Example, Task
 from bara_pyro.errors import DataError
@@ -219,6 +219,11 @@ def one_of_each(rows: Sequence[Example], *, clusters: bool = True) -> list[Examp
 
 def _groups(rows: Sequence[Example], *, clusters: bool = True) -> list[list[Example]]:
     return [[rows[i] for i in group] for group in places_by_group(together(rows, clusters=clusters))]
+
+
+def digest(text: str) -> str:
+    """Return the SHA-256 of a text; unlike Python's `hash`, it is the same in every process."""
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _order(name: str, salt: str = "") -> tuple[str, str]:

@@ -6,13 +6,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from bara_pyro.data.clusters import as_compared
+from bara_pyro.data.clusters import as_compared, digest
 from bara_pyro.data.conversations import Conversation, conversations_in, load_conversations
 from bara_pyro.data.loader import check_effect, is_file_name
 from bara_pyro.data.reading import hub_dataset, read_hub, read_split
 from bara_pyro.data.registry import not_known
 from bara_pyro.data.rows import carve, check_disjoint, check_other_file, first_validation, too_few
-from bara_pyro.data.schemas import digest
 from bara_pyro.data.stored import stored_dataset, stored_file, stored_split
 from bara_pyro.data.tables import Data, DataTable
 from bara_pyro.data.types import split_counts

@@ -9,9 +9,9 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from bara_pyro.data.cells import label_text
-from bara_pyro.data.clusters import compared_text, places_by_group, set_shares_aside
+from bara_pyro.data.clusters import compared_text, digest, places_by_group, set_shares_aside
 from bara_pyro.data.reading import Rows, take
-from bara_pyro.data.schemas import ANSWER, Schema, digest
+from bara_pyro.data.schemas import ANSWER, Schema
 from bara_pyro.data.tokens import check_unicode
 from bara_pyro.data.types import Example
 from bara_pyro.errors import ConfigError, DataError

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from bara_pyro.data.cells import label_text, shown
+from bara_pyro.data.cells import label_text, missing, shown, text_field
 from bara_pyro.data.types import LETTERS, Example
 from bara_pyro.errors import DataError
 from bara_pyro.types import Fields
@@ -44,19 +44,6 @@ def unlisted(example: Example) -> Example:
         return example
     stem = example.question.removesuffix(lettered("", example.texts)).rstrip()
     return replace(example, question=f"{stem}\n{ANSWER}" if stem else ANSWER)
-
-
-def text_field(row: Row, key: str) -> str:
-    """Return `row[key]`, stripped; raise a `DataError` if it is absent, empty or not a text."""
-    value = row.get(key)
-    if not isinstance(value, str) or not value.strip():
-        raise DataError(f"it has no text in {key!r} (found {shown(value)}): give one, or leave the row out.")
-    return value.strip()
-
-
-def missing(value: object) -> bool:
-    """Return whether a cell is empty."""
-    return value is None or (isinstance(value, str) and not value.strip())
 
 
 def options_of(values: object, key: str) -> list[str]:
@@ -180,7 +167,9 @@ def truthful_qa(row: Row, row_id: str) -> Example:
         raise DataError(f"its 'labels' in 'mc1_targets' are not a list: {marks!r}.")
     if marks and (len(marks) != len(options) or marks.count(1) != 1):
         raise DataError(f"its mc1_targets must mark exactly one of {len(options)} options (found {marks!r}).")
-    order = sorted(range(len(options)), key=lambda place: digest(f"{row_id}/{place}"))
+    order = sorted(
+        range(len(options)), key=lambda place: hashlib.sha256(f"{row_id}/{place}".encode()).digest()
+    )
     shuffled = tuple(options[place] for place in order)
     label = order.index(marks.index(1)) if marks else -1
     return _choice(row_id, text_field(row, "question"), shuffled, label, shuffled)
@@ -207,8 +196,3 @@ def _choice(row_id: str, stem: str, options: Sequence[str], label: int, names: t
 def _place(answer: object, places: Sequence[str]) -> int:
     """Return the index that a number, or its text, stands for."""
     return index_of(answer if answer is None else str(answer).strip(), places)
-
-
-def digest(text: str) -> str:
-    """Return the SHA-256 of a text; unlike Python's `hash`, it is the same in every process."""
-    return hashlib.sha256(text.encode()).hexdigest()

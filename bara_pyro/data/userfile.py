@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Unpack
 
 from bara_pyro.columns import ColumnNames, ColumnOptions, column_names, option_of
-from bara_pyro.data.cells import as_read, label_text
+from bara_pyro.data.cells import as_read, label_text, missing
 from bara_pyro.data.clusters import set_aside, together
 from bara_pyro.data.columns import columns_note, find_columns, id_column, listed_options, own_example
 from bara_pyro.data.rows import carve, check_disjoint, check_new, divide, repeats, to_examples, too_few
-from bara_pyro.data.schemas import missing
 from bara_pyro.data.tables import Data, DataTable, read_table
 from bara_pyro.data.types import LETTERS, Columns, Example, Task
 from bara_pyro.errors import ConfigError, DataError
