@@ -199,9 +199,10 @@ def try_guide(system: System) -> None:
 
 def _is_trained(system: System, out: Path) -> bool:
     """Whether a folder holds parameters after all steps; `check_own_rows` checks the rows."""
+    if not (out / GUIDE).exists():
+        return False
     saved, c = saved_step(system, out), system.config.train
-    complete = saved == steps_wanted(system, out) or bool(c.may_double and saved == 2 * c.total_steps)
-    return complete and (out / GUIDE).exists()
+    return saved == steps_wanted(system, out) or bool(c.may_double and saved == 2 * c.total_steps)
 
 
 def _make_half_fits(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -> dict[str, float]:
