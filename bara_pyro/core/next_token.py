@@ -68,12 +68,6 @@ class NextToken(TorchDistribution):
         return self._known[1]
 
     def _log_prob(self, value: Tensor) -> Tensor:
-        if value.device.type == "cpu" and value.numel() and int(value.max()) >= self.vocabulary:
-            raise DataError(
-                f"A reply contains token {int(value.max())}, but the language model has "
-                f"{self.vocabulary} tokens: remove it from the text, or call resize_token_embeddings and "
-                "train the model with it."
-            )
         value = value.expand(self.batch_shape)
         pieces = self._pieces()
         of_piece = partial(self._of, value)
@@ -84,7 +78,14 @@ class NextToken(TorchDistribution):
     def _of(self, value: Tensor, piece: slice) -> Tensor:
         chosen = value[..., piece]
         logits = self.logits(piece).flatten(0, -2)
-        return -F.cross_entropy(logits, chosen.flatten(), reduction="none").view(chosen.shape)
+        try:
+            return -F.cross_entropy(logits, chosen.flatten(), reduction="none").view(chosen.shape)
+        except IndexError as error:
+            raise DataError(
+                f"A reply contains token {int(value.max())}, but the language model has "
+                f"{self.vocabulary} tokens: remove it from the text, or call resize_token_embeddings and "
+                "train the model with it."
+            ) from error
 
     def sample(self, sample_shape: torch.Size | list[int] | tuple[int, ...] = ()) -> Tensor:
         """Return tokens, `sample_shape x ... x P`."""
