@@ -27,9 +27,9 @@ def training(args: Namespace) -> Iterator[tuple[str, Figures]]:
     runs: dict[str, System] = {}
     with tempfile.TemporaryDirectory() as place:
         for name, device, capture in (
-            ("captured", args.device, "auto"),
-            ("captured, again", args.device, "auto"),
-            ("captured, killed and resumed", args.device, "auto"),
+            ("captured", args.device, "on"),
+            ("captured, again", args.device, "on"),
+            ("captured, killed and resumed", args.device, "on"),
             ("eager", args.device, "off"),
             ("CPU", "cpu", "off"),
         ):

@@ -9,7 +9,8 @@
 | `batched_draws` | in prediction, draws run together in one forward pass | `core.prediction` |
 
 All are on by default: the setting `backbone.shortcuts`, in Python `Backbone.shortcuts`. Checkpointing
-(`train.checkpointing`) and captured steps (`train.capture`) are off by default, with their own settings.
+(`train.checkpointing`) and recorded steps (`train.capture`) have their own settings. Checkpointing and CUDA
+graphs are off by default.
 """
 
 from typing import Literal, get_args

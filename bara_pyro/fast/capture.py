@@ -6,7 +6,7 @@ launch, and one read of loss and norm. A replay executes the same operations as 
 equal to the eager step. The device's generator draws the noise, and a graph advances it as the program does.
 
 Steps that cannot be recorded run eagerly, with the attention masks of a captured step so that results stay
-bitwise equal (`Captured.misfit`), and a warning says so once. Training uses `replaying`.
+bitwise equal (`Captured.misfit`), and a warning says so once. `bara_pyro.fast.replay` uses this in training.
 """
 
 import gc
@@ -261,21 +261,6 @@ def captured(svi: SVI, record: Record | None = None) -> SVI:
     """
     svi.replayed = Captured(svi, record)
     return svi
-
-
-@contextmanager
-def replaying(svi: SVI) -> Iterator[None]:
-    """Make an inference record and replay its steps while the block runs.
-
-    The recordings are freed at the end, with the gradients, whose memory belongs to them.
-    """
-    captured(svi)
-    try:
-        yield
-    finally:
-        svi.replayed = None
-        for parameter in svi.parameters:
-            parameter.grad = None
 
 
 def widened(batch: B) -> B:

@@ -100,7 +100,7 @@ class RunConfig(RunSettings):
         A default that changes must change all hashes, see `DEFAULTS`.
         Settings without effect on results, and those that only cost memory and time, never count. Labels
         "words" count as "auto": if the words are single tokens, both give the same run, and otherwise "words"
-        is impossible. The default learning rate counts as none.
+        is impossible. The default learning rate counts as none, and capture "off" as "auto".
         """
         uncounted = _by_section((*WITHOUT_EFFECT, *MEMORY))
         data = self.model_dump(mode="json", exclude_defaults=True, exclude=uncounted)
@@ -108,6 +108,8 @@ class RunConfig(RunSettings):
             del data["task"]["labels"]
         if self.train.lr == DEFAULT_LR:
             del data["train"]["lr"]
+        if self.train.capture == "off":  # gives the same results as "auto"
+            del data["train"]["capture"]
         chosen: Json = {"defaults": DEFAULTS, **{name: part for name, part in data.items() if part}}
         chosen["method"] = self.method.model_dump(mode="json", exclude_defaults=True)
         return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:12]

@@ -13,6 +13,7 @@ from pydantic import (
     PositiveFloat,
     PositiveInt,
     ValidationError,
+    field_validator,
     model_validator,
 )
 
@@ -287,10 +288,11 @@ class TrainConfig(SettingsSection):
     checkpointing: bool = Field(
         False, description="recompute activations in the backward pass: less memory, more time"
     )
-    capture: Literal["off", "auto"] = Field(
-        "off",
-        description="'auto' records a training step on a GPU as a CUDA graph, which is faster for small "
-        "batches; it pads rows to a few widths, which changes the random draws",
+    capture: Literal["auto", "on", "off"] = Field(
+        "auto",
+        description="'auto' records frequent training steps on a CPU and replays them, with equal results; "
+        "'on' also records them on a GPU, as CUDA graphs, and pads rows to a few widths, which changes the "
+        "random draws",
     )
     sampled_kl: bool = Field(
         False, description="allow a KL estimated from one draw if no analytic KL is registered"
@@ -312,6 +314,11 @@ class TrainConfig(SettingsSection):
     def peak_lr(self) -> float:
         """The peak learning rate that is set, or the default."""
         return DEFAULT_LR if self.lr is None else self.lr
+
+    @field_validator("capture", mode="before")
+    @classmethod
+    def _word(cls, value: Any) -> Any:
+        return ("on" if value else "off") if isinstance(value, bool) else value  # YAML reads both as booleans
 
     @model_validator(mode="after")
     def _holds_together(self) -> "TrainConfig":

@@ -20,7 +20,8 @@ from bara_pyro.core.svi import SVI
 from bara_pyro.data import EncodedRows, training_batches
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import TERMINATION, ConfigError, ProcessLostError, Stopped, TrainingError
-from bara_pyro.fast.capture import replaying, widened
+from bara_pyro.fast.capture import widened
+from bara_pyro.fast.replay import replaying
 from bara_pyro.lm.verifying import fingerprint
 from bara_pyro.methods import METHODS
 from bara_pyro.processes import ALONE, Ranks
@@ -164,7 +165,9 @@ def fit_steps(system: System, out: Path, ranks: Ranks, on_step: OnStep | None, c
     svi.ranks = ranks if ranks.size > 1 else None
     # The noise of training depends on the seed, not on random numbers drawn since the model was built.
     noise = noise_of(system.config.seed, 0 if svi.common_noise else ranks.rank)
-    capture = replaying(svi) if c.capture == "auto" else nullcontext()
+    on_cpu = system.backbone.device.type == "cpu"
+    replays = c.capture == "on" or (c.capture == "auto" and on_cpu)
+    capture = replaying(svi) if replays else nullcontext()
     with seeded(system.backbone.device, noise), capture:
         _fit(system, svi, c, out, ranks, on_step)
 
@@ -250,7 +253,7 @@ def micro_batches(
     size = len(rows) // c.accumulate
     pieces = [rows[i : i + size] for i in range(0, len(rows), size)]
     batches = [split.batch(piece, system.answer_ids) for piece in pieces]
-    if c.capture == "auto":
+    if c.capture == "on":
         batches = [widened(batch) for batch in batches]
     return [batch.to(system.backbone.device) for batch in batches]
 

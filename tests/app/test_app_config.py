@@ -222,3 +222,10 @@ def test_the_default_rate_and_no_rate_have_one_hash() -> None:
     rates = (None, 1e-3, 2e-3)
     none, default, other = (load_config(overrides={"train.lr": lr}).hash for lr in rates)
     assert none == default == load_config().hash != other
+
+
+def test_steps_replayed_with_equal_results_have_the_hash_of_eager_ones() -> None:
+    off, auto, on = (
+        load_config(assignments=[f"train.capture={word}"]).hash for word in ("off", "auto", "on")
+    )
+    assert off == auto == load_config().hash != on

@@ -9,7 +9,8 @@ from app_cases import Place
 import bara_pyro as bp
 from bara_pyro.data import Task
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.fast import SHORTCUTS
+from bara_pyro.fast import SHORTCUTS, replay
+from bara_pyro.fast.capture import Recording
 from bara_pyro.lm.loading import load_backbone
 from bara_pyro.runs import steps
 from bara_pyro.runs.config import load_config
@@ -33,6 +34,20 @@ def trained(place: Place, out: Path, **settings: object) -> tuple[list[torch.Ten
 def test_checkpointing_is_the_same_training(place: Place, tmp_path: Path) -> None:
     plain = trained(place, tmp_path / "plain")
     again = trained(place, tmp_path / "again", train__checkpointing=True)
+    assert all(torch.equal(a, b) for a, b in zip(plain[0], again[0], strict=True))
+    assert plain[1] == again[1]
+
+
+def test_replayed_steps_are_the_same_training(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replays, run = [], Recording.replay
+    monkeypatch.setattr(Recording, "replay", lambda self, batch: replays.append(batch) or run(self, batch))
+    monkeypatch.setattr(replay, "AFTER", 1)
+    plain = trained(place, tmp_path / "plain", train__steps=8, train__capture="off")
+    assert not replays
+    again = trained(place, tmp_path / "again", train__steps=8)
+    assert len(replays) > 3
     assert all(torch.equal(a, b) for a, b in zip(plain[0], again[0], strict=True))
     assert plain[1] == again[1]
 
