@@ -28,6 +28,7 @@ from torch.profiler import ProfilerActivity, profile
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.program import AdapterOptions
 from bara_pyro.fast import SHORTCUTS, Shortcut
+from bara_pyro.fast.replay import Replayed
 from bara_pyro.lm.backbone import Backbone
 from benchmarks.systems import (
     METHODS,
@@ -77,13 +78,17 @@ def device_clock(device: str | torch.device) -> Callable[[], float]:
 
 
 def steps(size_name: str, methods: Sequence[str] = DEFAULT, r: int = RANK) -> dict[str, Callable[[], object]]:
-    """Return a training step of each contestant."""
+    """Return a training step of each contestant; those of our methods also replayed, from the third on."""
     size = size_of(size_name)
     batch = make_batch(size)
     calls = {"peft lora": peft_lora(size, r=r)[0]}
     if not size.folder and r == RANK:  # only written for float32 and this rank
         calls["by hand"] = hand_written(size)
     calls |= {name: ours(size, name, r=r)[0] for name in methods}
+    for name in methods:
+        svi = inference(name, Backbone(make_lm(size)), r)
+        svi.replayed = Replayed(svi, 0)
+        calls[f"{name}, replayed"] = svi.step
     return {name: partial(step, batch) for name, step in calls.items()}
 
 
