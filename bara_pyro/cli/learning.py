@@ -3,7 +3,6 @@
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean
 from typing import Literal
 
 import torch
@@ -14,11 +13,9 @@ from bara_pyro.metrics import nll
 from bara_pyro.metrics._inputs import correctness
 from bara_pyro.runs.evaluation_files import log_probs_and_labels, read_predictions
 from bara_pyro.runs.folder import stored_fitted, stored_lr
-from bara_pyro.runs.manifest import LOG
+from bara_pyro.runs.steps import last_nll
 from bara_pyro.runs.system import System
 from bara_pyro.types import Json
-from bara_pyro.untrusted.files import read_jsonl
-from bara_pyro.untrusted.schemas import LogLine
 
 FEWEST = 20  # rows; the scores of fewer say too little
 NEAR = 0.05  # as a share of the guesser's NLL
@@ -125,18 +122,12 @@ def warning(
 
 
 def unstable(out: Path, lr: float) -> str:
-    """Return a warning if a calibrated run fits its own rows worse than half of them predicted the others.
-
-    Its own rows, in the last quarter of training, usually have a far lower NLL; none of the 42 runs with
-    which the calibration was developed would be warned of. If not, the optimiser has left a good fit.
-    """
-    predicted = stored_fitted(out).get("calibrated_nll_temperature", math.inf)
-    logged = [line.get("nll", 0.0) for line in read_jsonl(out / LOG, LogLine)]
-    last = mean(logged[-(len(logged) // 4 or 1) :] or [0.0])
-    if last <= predicted:
+    """Return a warning if a calibrated run fits its own rows worse than half of them predicted the others."""
+    own, predicted = last_nll(out), stored_fitted(out).get("calibrated_nll_temperature")
+    if own is None or predicted is None or own <= predicted:
         return ""
     return (
-        f"Warning: training was unstable: the run ends with an NLL of {last:.3f} nats on its own rows, and a "
+        f"Warning: training was unstable: the run ends with an NLL of {own:.3f} nats on its own rows, and a "
         f"fit to half of them predicted the others with {predicted:.3f}. Train again with --lr {lr / 3:.2g}."
     )
 

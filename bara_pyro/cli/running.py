@@ -22,6 +22,7 @@ from bara_pyro.runs.split_half import (
     halves_of,
     rate_of,
     rates_tried,
+    run_rate,
     split_half_steps,
     steps_wanted,
     turns,
@@ -99,7 +100,7 @@ class Stages:
 
     def __init__(self, before: int, steps: int, advance: Advance, fits: int = 1) -> None:
         self.steps, self._advance = steps, advance
-        self._before, self._here, self._last = 0, before, 0
+        self._before, self._here, self._last, self._ran = 0, before, 0, 0
         self._fits = fits
 
     def split_half(self, step: int, parts: dict[str, float]) -> None:
@@ -113,8 +114,10 @@ class Stages:
         self._show(self._before + step, f"calibration, nll {parts['nll']:.3f}")
 
     def run(self, step: int, parts: dict[str, float]) -> None:
-        """Show a step of the run."""
-        self._fits = 1
+        """Show a step of the run, which is trained once more if it was unstable."""
+        if step <= self._ran:
+            self._before += self._ran
+        self._ran, self._fits = step, 1
         self._show(self._before + self._here + step, f"nll {parts['nll']:.3f}")
 
     def _show(self, done: int, note: str) -> None:
@@ -148,9 +151,10 @@ def run(
             "calibration found the run underconfident. --no-may-double prevents this."
         )
     if config.train.find_lr:
-        found, tried = rate_of(system, best_rate(system, out)), rates_tried(system, out)
-        chosen = ", ".join(f"{rate:.2g}" for rate in tried)
-        say(f"Note: trained at a learning rate of {found:.2g}, chosen from {chosen} (--lr sets one).")
+        best, rate = best_rate(system, out), run_rate(system, out)
+        chosen = ", ".join(f"{tried:.2g}" for tried in rates_tried(system, out))
+        why = "chosen from " + chosen if rate == best else f"as {rate_of(system, best):.2g} was unstable"
+        say(f"Note: trained at a learning rate of {rate_of(system, rate):.2g}, {why} (--lr sets one).")
     report = evaluate_with_progress(system, out, label, wall_clock_train_s=train_seconds(out))
     check_kept(out)
     check_run(out)

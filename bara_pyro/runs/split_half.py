@@ -6,7 +6,8 @@ of all training rows set the temperature. The run itself is then trained on all 
 
 With `train.find_lr` the first half is fitted at each of `RATES`, from the highest down, until a lower rate
 does not predict the other half significantly better than the one before. The last one that did is the run's
-learning rate, and that of the turned fit.
+learning rate, and that of the turned fit. If the run turns out to be unstable at it, it is trained once more
+at the next lower one.
 """
 
 import math
@@ -17,6 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from bara_pyro.atomic import write_json
 from bara_pyro.data import EncodedSplit
 from bara_pyro.data.clusters import places_by_group, split_halves, together
 from bara_pyro.errors import DataError
@@ -32,7 +34,8 @@ from bara_pyro.posthoc.temperature import (
 )
 from bara_pyro.runs.by_rows import ASKED_ROWS, SPLIT_HALF_ROWS, turned
 from bara_pyro.runs.evaluate import draw
-from bara_pyro.runs.manifest import SPLIT_HALF_FILE
+from bara_pyro.runs.manifest import CHECKPOINT, SPLIT_HALF_FILE
+from bara_pyro.runs.steps import last_nll
 from bara_pyro.runs.system import System, assemble
 from bara_pyro.types import Json
 from bara_pyro.untrusted.files import read_json
@@ -157,6 +160,32 @@ def best_rate(system: System, out: Path) -> int:
     return max((rate for rate, tried in enumerate(_tried(system, out)) if tried["taken"]), default=0)
 
 
+def run_rate(system: System, out: Path) -> int:
+    """Return the index in `RATES` of the run's own rate: the one taken, or the next if it was unstable."""
+    lowered = bool(_tried(system, out)) and read_json(out / SPLIT_HALF_FILE, SplitHalfFile).get("lowered")
+    return best_rate(system, out) + bool(lowered)
+
+
+def is_unstable(out: Path) -> bool:
+    """Whether a trained run fits its own rows worse than the fits to half of them predicted the others.
+
+    At the end of training its NLL on them is usually far lower; else the optimiser has left a good fit.
+    """
+    own, stored = last_nll(out), read_json(out / SPLIT_HALF_FILE, SplitHalfFile)
+    return own is not None and own > _predicted_nll(stored)[1]
+
+
+def lower_rate(system: System, out: Path, *, diverged: bool) -> bool:
+    """Lower a run's rate once if its training was unstable or has diverged; return whether it was lowered."""
+    rate = run_rate(system, out) if system.config.train.find_lr else len(RATES)
+    if rate > best_rate(system, out) or rate + 1 == len(RATES) or not (diverged or is_unstable(out)):
+        return False
+    (out / CHECKPOINT).unlink(missing_ok=True)  # before: killed here, the run is trained at its rate again
+    stored = read_json(out / SPLIT_HALF_FILE, SplitHalfFile)
+    write_json(out / SPLIT_HALF_FILE, {**stored, "lowered": True})
+    return True
+
+
 def next_fit(system: System, out: Path) -> HalfFit | None:
     """Return the next fit that calibration needs, or None if it is complete."""
     steps = steps_wanted(system, out)
@@ -255,6 +284,14 @@ def best_temperature(draws: Tensor, labels: Tensor) -> float:
     return max(0.0, best_common_log_temperature(draws, labels, spread=SPREAD))
 
 
+def _predicted_nll(stored: Json) -> tuple[float, float, float]:
+    """Return the ln T that suits stored predictions best, and their NLL (nats) at it and at T = 1."""
+    draws, labels = _answers([*stored["rows"], *stored.get("turned", [])])
+    log_temperature = best_temperature(draws, labels)
+    at_best = nll_at(draws, labels, log_temperature)
+    return log_temperature, at_best, nll(posterior_predictive(draws), labels)
+
+
 def fit_split_half(system: System, out: Path) -> dict[str, float]:
     """Set the temperature by the predictions of rows that were held out; see `best_temperature`.
 
@@ -264,15 +301,14 @@ def fit_split_half(system: System, out: Path) -> dict[str, float]:
         `find_lr` the learning rate `lr`.
     """
     stored = read_json(out / SPLIT_HALF_FILE, SplitHalfFile)
-    draws, labels = _answers([*stored["rows"], *stored.get("turned", [])])
-    log_temperature = best_temperature(draws, labels)
+    log_temperature, at_best, at_1 = _predicted_nll(stored)
     require_temperature(system.corrections).set(log_temperature)
-    found = {"lr": rate_of(system, best_rate(system, out))} if system.config.train.find_lr else {}
+    found = {"lr": rate_of(system, run_rate(system, out))} if system.config.train.find_lr else {}
     return {
         "temperature": math.exp(log_temperature),
-        "nll_1": nll(posterior_predictive(draws), labels),
-        "nll_temperature": nll_at(draws, labels, log_temperature),
-        "rows": float(len(labels)),
+        "nll_1": at_1,
+        "nll_temperature": at_best,
+        "rows": float(len(stored["rows"]) + len(stored.get("turned", []))),
         "steps": float(steps_wanted(system, out)),
         "seconds": stored["seconds"],
         **found,

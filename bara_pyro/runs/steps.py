@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing, nullcontext
 from pathlib import Path
+from statistics import mean
 from types import FrameType
 from typing import Any, TextIO
 
@@ -79,6 +80,12 @@ def train_seconds(out: Path) -> float | None:
     if seconds is None or not (out / SPLIT_HALF_FILE).exists():
         return seconds
     return round(seconds + read_json(out / SPLIT_HALF_FILE, SplitHalfFile)["seconds"], 3)
+
+
+def last_nll(out: Path) -> float | None:
+    """Return a run's mean NLL (nats a row) on its own rows in the last quarter of training; None: no log."""
+    logged = [line["nll"] for line in read_jsonl(out / LOG, LogLine) if "nll" in line]
+    return mean(logged[-(len(logged) // 4 or 1) :]) if logged else None
 
 
 class SignalHandler:

@@ -48,13 +48,15 @@ from bara_pyro.runs.manifest import (
 from bara_pyro.runs.own_rows import check_own_rows
 from bara_pyro.runs.ownership import discard
 from bara_pyro.runs.resumed import check_same_settings
+from bara_pyro.runs.sections import TrainConfig
 from bara_pyro.runs.split_half import (
     HalfFit,
-    best_rate,
     check_split_half,
     fit_split_half,
+    lower_rate,
     next_fit,
     rate_of,
+    run_rate,
     split_half_system,
     steps_wanted,
     with_fit,
@@ -160,11 +162,9 @@ def _train(
             method.check(what_is_fitted(system))
         system.corrections.check(system.model, system.guide, f"the method {method.name!r}")
         try_guide(system)
-        section = system.config.train
         if system.config.adapter.calibrated:
             check_split_half(system)
-            section = section.model_copy(update=_make_half_fits(system, out, ranks, on_split_half))
-        fit_steps(system, out, ranks, on_step, section)
+        section = _fit_run(system, out, ranks, on_step, on_split_half)
         if not ranks.first:
             return
         fitted = method.finish(what_is_fitted(system)) if method.finish is not None else {}
@@ -176,6 +176,34 @@ def _train(
     if ranks.first:
         for name in (CHECKPOINT, START):
             (out / name).unlink(missing_ok=True)
+
+
+def _fit_run(
+    system: System, out: Path, ranks: Ranks, on_step: OnStep | None, on_split_half: OnStep | None
+) -> TrainConfig:
+    """Calibrate and train, with `find_lr` again at a lower rate if need be; return the section trained with.
+
+    Raises:
+        TrainingError: the loss is not finite, at the lower rate too if there is one.
+    """
+    section, failed = system.config.train, None
+    modules = (system.model, system.guide)
+    start = [{name: value.clone() for name, value in one.state_dict().items()} for one in modules]
+    while True:
+        if system.config.adapter.calibrated:
+            section = section.model_copy(update=_make_half_fits(system, out, ranks, on_split_half))
+        try:
+            fit_steps(system, out, ranks, on_step, section)
+        except TrainingError as error:
+            failed = error
+        if not ranks.largest(int(ranks.first and lower_rate(system, out, diverged=failed is not None))):
+            break
+        failed = None
+        for module, values in zip(modules, start, strict=True):
+            module.load_state_dict(values)
+    if failed is not None:
+        raise failed
+    return section
 
 
 def try_guide(system: System) -> None:
@@ -213,7 +241,7 @@ def _make_half_fits(system: System, out: Path, ranks: Ranks, on_step: OnStep | N
         if not fit.steps:
             return {
                 "steps": ranks.largest(steps_wanted(system, out) if ranks.first else 0),
-                "lr": rate_of(system, ranks.largest(best_rate(system, out) if ranks.first else 0)),
+                "lr": rate_of(system, ranks.largest(run_rate(system, out) if ranks.first else 0)),
             }
         _make_half_fit(system, out, ranks, on_step, fit)
 

@@ -216,6 +216,7 @@ class SplitHalfFile(Stored):
     """Predictions of held-out rows in split-half calibration; of the rate taken, if it tried several.
 
     `turned` are those with the halves turned around: predictions of the rows that the other fits learned.
+    `lowered` says that the run itself was unstable at the rate taken, and has the next lower one.
     """
 
     most_bytes: ClassVar[int] = 2**30  # there may be many classes
@@ -225,6 +226,7 @@ class SplitHalfFile(Stored):
     steps: Count
     tried: list[TriedRate] = []
     turned: list[AskedRow] = []
+    lowered: bool = False
 
     @model_validator(mode="after")
     def _of_one_shape(self) -> Self:

@@ -1,6 +1,7 @@
 """`find_lr`: fits on half of the rows at lower and lower rates; the rate taken is the run's."""
 
 import math
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from safetensors.torch import load_file
 from scipy.stats import sem
 
 import bara_pyro.runs.train as training
+from bara_pyro.atomic import write_json, write_jsonl
 from bara_pyro.cli import running
 from bara_pyro.data import EncodedSplit
 from bara_pyro.diagnostics.context import Options, look
@@ -50,6 +52,7 @@ def right(monkeypatch: pytest.MonkeyPatch) -> tuple[list[float], list[float]]:
         )
 
     monkeypatch.setattr(split_half, "draw", draw)
+    monkeypatch.setattr(split_half, "is_unstable", lambda out: False)  # it compares with these predictions
     return probabilities, rates
 
 
@@ -152,6 +155,7 @@ def test_a_lower_rate_must_be_significantly_better(
         return probs.scatter(1, chosen[:, None], sure).log().expand(samples, -1, -1)
 
     monkeypatch.setattr(split_half, "draw", draw)
+    monkeypatch.setattr(split_half, "is_unstable", lambda out: False)
     train(build_system(config(tmp_path)), tmp_path / "run")
     stored = read_json(tmp_path / "run" / "rehearsal.json")["tried"]
     assert stored[1]["loss"] < stored[0]["loss"]
@@ -198,6 +202,93 @@ def test_a_rate_that_diverges_is_not_taken(
     fitted = read_json(tmp_path / "run" / "fitted.json")
     assert fitted["calibrated_lr"] == pytest.approx(TRIED[best])
     assert fitted["calibrated_nll_1"] == pytest.approx(-math.log(right[0][best]) / 2 - math.log(0.9) / 2)
+
+
+def unstable_where(losses: list[float], predicted: float, folder: Path) -> bool:
+    """Whether a run with this log, and with two rows predicted at this probability, is unstable."""
+    folder.mkdir()
+    row = {"id": "a", "label": 0, "log_probs": [[math.log(predicted), math.log(1 - predicted)]]}
+    rows = [row, row | {"id": "b", "label": 1, "log_probs": [row["log_probs"][0][::-1]]}]
+    write_json(folder / "rehearsal.json", {"seconds": 1.0, "steps": len(losses), "rows": rows})
+    write_jsonl(folder / "train_log.jsonl", [{"step": i, "nll": nll} for i, nll in enumerate(losses, 1)])
+    return split_half.is_unstable(folder)
+
+
+def test_a_run_is_unstable_if_it_ends_above_what_its_halves_predicted(tmp_path: Path) -> None:
+    predicted, falling = -math.log(0.8), [9.0] * 6
+    assert not unstable_where([*falling, predicted - 0.11, predicted + 0.1], 0.8, tmp_path / "below")
+    assert unstable_where([*falling, predicted - 0.1, predicted + 0.11], 0.8, tmp_path / "above")
+    assert not unstable_where([], 0.8, tmp_path / "a copy without its log")
+
+
+@pytest.mark.parametrize(("taken", "lowered"), [(0, True), (1, True), (2, False)])
+def test_an_unstable_run_is_trained_once_more_at_the_next_lower_rate(
+    tmp_path: Path,
+    right: tuple[list[float], list[float]],
+    monkeypatch: pytest.MonkeyPatch,
+    taken: int,
+    lowered: bool,
+) -> None:
+    """From its initial values: the run is the same as one that was given the lower rate."""
+    right[0][:] = [*(0.6 + i / 10 for i in range(taken + 1)), 0.5, 0.5]
+    monkeypatch.setattr(split_half, "is_unstable", lambda out: True)
+    system, seen = build_system(config(tmp_path)), list[int]()
+    train(system, tmp_path / "run", on_step=lambda step, _: seen.append(step))
+    assert seen == [*range(1, STEPS + 1)] * (1 + lowered)
+    rate = TRIED[taken + lowered]
+    assert read_json(tmp_path / "run" / "fitted.json")["calibrated_lr"] == pytest.approx(rate)
+    assert read_json(tmp_path / "run" / "rehearsal.json").get("lowered", False) is lowered
+    given = {"train.find_lr": False, "train.lr": LR * split_half.RATES[taken + lowered]}
+    same = build_system(config(tmp_path, **given, **{"adapter.calibrated": False}))
+    train(same, tmp_path / "given")
+    ours, theirs = (load_file(tmp_path / name / "adapter_model.safetensors") for name in ("run", "given"))
+    assert all(torch.equal(ours[name], value) for name, value in theirs.items())
+    assert torch.equal(answers(load_system(tmp_path / "run")), answers(system))
+
+
+def test_a_kill_while_an_unstable_run_is_trained_again_changes_nothing(
+    tmp_path: Path, right: tuple[list[float], list[float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right[0][:] = [0.6, 0.5, 0.5] * 2
+    monkeypatch.setattr(split_half, "is_unstable", lambda out: True)
+    whole = build_system(config(tmp_path))
+    train(whole, tmp_path / "whole")
+    steps = 0
+
+    def kill(step: int, _: dict[str, float]) -> None:
+        nonlocal steps
+        steps += 1
+        if steps == STEPS + 3:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        train(build_system(config(tmp_path)), tmp_path / "cut", on_step=kill)
+    again = build_system(config(tmp_path))
+    train(again, tmp_path / "cut", resume=True)
+    assert torch.equal(answers(again), answers(whole))
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_run_that_diverges_is_trained_once_more_at_the_next_lower_rate(
+    tmp_path: Path, right: tuple[list[float], list[float]], monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    right[0][:] = [0.6, 0.5, 0.5]
+    calls = 0
+
+    def fit_steps(*args: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 4 or (calls == 5 and again):  # after three fits of the calibration
+            raise TrainingError("The loss is nan.")
+        actual(*args)
+
+    actual = training.fit_steps
+    monkeypatch.setattr(training, "fit_steps", fit_steps)
+    with pytest.raises(TrainingError, match="nan") if again else nullcontext():
+        train(build_system(config(tmp_path)), tmp_path / "run")
+    if not again:
+        fitted = read_json(tmp_path / "run" / "fitted.json")
+        assert fitted["calibrated_lr"] == pytest.approx(TRIED[1])
 
 
 def test_rows_that_changed_are_tried_anew(tmp_path: Path, right: tuple[list[float], list[float]]) -> None:
@@ -252,4 +343,8 @@ def test_the_bar_knows_of_all_fits() -> None:
             stages.split_half(step, {"nll": 0.5})
     for step in range(1, STEPS + 1):
         stages.run(step, {"nll": 0.5})
-    assert shown == [(done, 3 * HALF + STEPS) for done in range(1, 3 * HALF + STEPS + 1)]
+    planned = 3 * HALF + STEPS
+    assert shown == [(done, planned) for done in range(1, planned + 1)]
+    for step in range(1, STEPS + 1):  # again at a lower rate
+        stages.run(step, {"nll": 0.5})
+    assert shown[planned:] == [(planned + step, planned + STEPS) for step in range(1, STEPS + 1)]
