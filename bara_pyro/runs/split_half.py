@@ -35,7 +35,7 @@ from bara_pyro.posthoc.temperature import (
 from bara_pyro.runs.by_rows import ASKED_ROWS, SPLIT_HALF_ROWS, turned
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.manifest import CHECKPOINT, SPLIT_HALF_FILE
-from bara_pyro.runs.steps import last_nll
+from bara_pyro.runs.steps import last_nll, train_seconds
 from bara_pyro.runs.system import System, assemble
 from bara_pyro.types import Json
 from bara_pyro.untrusted.files import read_json
@@ -182,7 +182,8 @@ def lower_rate(system: System, out: Path, *, diverged: bool) -> bool:
         return False
     (out / CHECKPOINT).unlink(missing_ok=True)  # before: killed here, the run is trained at its rate again
     stored = read_json(out / SPLIT_HALF_FILE, SplitHalfFile)
-    write_json(out / SPLIT_HALF_FILE, {**stored, "lowered": True})
+    seconds = train_seconds(out) or stored["seconds"]
+    write_json(out / SPLIT_HALF_FILE, {**stored, "seconds": seconds, "lowered": True})
     return True
 
 

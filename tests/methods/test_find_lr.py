@@ -232,12 +232,16 @@ def test_an_unstable_run_is_trained_once_more_at_the_next_lower_rate(
     """From its initial values: the run is the same as one that was given the lower rate."""
     right[0][:] = [*(0.6 + i / 10 for i in range(taken + 1)), 0.5, 0.5]
     monkeypatch.setattr(split_half, "is_unstable", lambda out: True)
+    monkeypatch.setattr(training, "train_seconds", lambda folder: 5.0)  # of a fit
+    monkeypatch.setattr(split_half, "train_seconds", lambda out: 100.0)  # of the calibration and the run
     system, seen = build_system(config(tmp_path)), list[int]()
     train(system, tmp_path / "run", on_step=lambda step, _: seen.append(step))
     assert seen == [*range(1, STEPS + 1)] * (1 + lowered)
     rate = TRIED[taken + lowered]
     assert read_json(tmp_path / "run" / "fitted.json")["calibrated_lr"] == pytest.approx(rate)
-    assert read_json(tmp_path / "run" / "rehearsal.json").get("lowered", False) is lowered
+    stored = read_json(tmp_path / "run" / "rehearsal.json")
+    assert stored.get("lowered", False) is lowered
+    assert stored["seconds"] == (100 if lowered else 5 * (len(stored["tried"]) + 1))
     given = {"train.find_lr": False, "train.lr": LR * split_half.RATES[taken + lowered]}
     same = build_system(config(tmp_path, **given, **{"adapter.calibrated": False}))
     train(same, tmp_path / "given")
