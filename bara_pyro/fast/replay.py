@@ -35,7 +35,7 @@ class Place:
     """Stands for one tensor of a recorded step, which is not kept in memory."""
 
 
-class Log(TorchDispatchMode):
+class CallLog(TorchDispatchMode):
     """Logs the ATen calls of a block, with a `Place` for each tensor.
 
     Attributes:
@@ -102,7 +102,7 @@ def record(run: Run, device: torch.device) -> tuple[Outputs, Callable[[], None]]
     Raises:
         Unfit: a result has a shape that depends on values.
     """
-    with torch.random.fork_rng(devices=[]), Log() as log:
+    with torch.random.fork_rng(devices=[]), CallLog() as log:
         outputs = run()
     if log.unfit:
         raise Unfit(f"the step cannot be recorded ({log.unfit})")
