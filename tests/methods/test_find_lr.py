@@ -250,6 +250,28 @@ def test_an_unstable_run_is_trained_once_more_at_the_next_lower_rate(
     assert torch.equal(answers(load_system(tmp_path / "run")), answers(system))
 
 
+@pytest.mark.parametrize(
+    ("unstable", "rate", "named"), [(False, "0.03", "0.03, 0.01"), (True, "0.01", "0.03")]
+)
+def test_a_note_names_the_rate_of_the_run_and_the_others(
+    tmp_path: Path,
+    right: tuple[list[float], list[float]],
+    monkeypatch: pytest.MonkeyPatch,
+    unstable: bool,
+    rate: str,
+    named: str,
+) -> None:
+    right[0][:] = [0.6, 0.5, 0.5]
+    monkeypatch.setattr(split_half, "is_unstable", lambda out: unstable)
+    said: list[str] = []
+    monkeypatch.setattr(running, "say", said.append)
+    running.run(config(tmp_path), tmp_path / "run")
+    (note,) = (line for line in said if "Note: trained" in line)
+    assert rate in note.split(",")[0]
+    assert named in note.split(",", 1)[1]
+    assert ("unstable" in note) is unstable
+
+
 def test_a_kill_while_an_unstable_run_is_trained_again_changes_nothing(
     tmp_path: Path, right: tuple[list[float], list[float]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
