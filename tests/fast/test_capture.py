@@ -521,3 +521,17 @@ def test_an_unknown_token_is_named_by_a_replay() -> None:
     batch = replies(3)
     with pytest.raises(DataError, match="token 999"):
         svi.step(replace(batch, targets=torch.where(batch.scored, 999, batch.targets)))
+
+
+@pytest.mark.parametrize("error", [RuntimeError, TypeError, AttributeError])
+def test_a_step_that_torchscript_refuses_runs_eagerly(
+    monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    def refused(*args: object, **options: object) -> None:
+        raise error("no")
+
+    monkeypatch.setattr(torch.jit, "trace", refused)
+    svi = make("gate")
+    svi.replayed = Replayed(svi, 1)
+    assert same(trained(make("gate"), questions, 4), trained(svi, questions, 4))
+    assert svi.replayed.unfit == "no"
