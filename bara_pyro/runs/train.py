@@ -187,7 +187,7 @@ def _fit_run(
         TrainingError: the loss is not finite, at the lower rate too if there is one.
     """
     section, failed = system.config.train, None
-    modules = (system.model, system.guide)
+    modules = (system.model, system.guide) if section.find_lr else ()  # only then is a run trained again
     start = [{name: value.clone() for name, value in one.state_dict().items()} for one in modules]
     while True:
         if system.config.adapter.calibrated:
