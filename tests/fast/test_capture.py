@@ -49,6 +49,8 @@ EAGER = ("ensemble", "ensemble_temperature", "ivon")  # several members or draws
 TWO_STEPS = ("blob", "clora", "scalabl")  # as published, with a second step on the KL
 ONE_TOKEN = ("laplace", "vbll", "polar_vbll")
 UNFIT = ("vbll", "polar_vbll")  # TorchScript refuses a call of the backward pass
+REPLAYED = [(name, bp.AnswerLikelihood) for name in METHODS if name not in EAGER]
+REPLAYED += [(name, bp.CompletionLikelihood) for name, _ in REPLAYED if name not in ONE_TOKEN]
 # What would wait for a GPU: no CUDA graph can hold that.
 WAITS = {"_local_scalar_dense", "item", "nonzero", "masked_select", "equal", "randperm"}
 
@@ -154,11 +156,8 @@ def of_method(name: str, likelihood: type = bp.AnswerLikelihood, **settings: obj
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("likelihood", [bp.AnswerLikelihood, bp.CompletionLikelihood])
-@pytest.mark.parametrize("name", [name for name in METHODS if name not in EAGER])
+@pytest.mark.parametrize(("name", "likelihood"), REPLAYED)
 def test_replays_have_the_bits_of_eager_steps(name: str, likelihood: type) -> None:
-    if likelihood is bp.CompletionLikelihood and name in ONE_TOKEN:
-        pytest.skip(f"{name} needs answers of one token")
     batches = questions if likelihood is bp.AnswerLikelihood else replies
     plain = trained(eager(of_method(name, likelihood)), batches)
     record = Traced()
@@ -430,11 +429,8 @@ def of_likelihood(likelihood: type) -> SVI:
     return trainer(bara_pair(form="gate", scale=0.3, likelihood=likelihood()))
 
 
-@pytest.mark.parametrize("likelihood", [bp.AnswerLikelihood, bp.CompletionLikelihood])
-@pytest.mark.parametrize("name", [name for name in METHODS if name not in EAGER])
+@pytest.mark.parametrize(("name", "likelihood"), REPLAYED)
 def test_replays_on_a_cpu_have_the_bits_of_eager_steps(name: str, likelihood: type) -> None:
-    if likelihood is bp.CompletionLikelihood and name in ONE_TOKEN:
-        pytest.skip(f"{name} needs answers of one token")
     batches = full_or_padded if likelihood is bp.AnswerLikelihood else replies
     svi = of_method(name, likelihood)
     svi.replayed = Replayed(svi, 1)
