@@ -12,8 +12,8 @@ from bara_pyro.cli.terminal import remark
 from bara_pyro.metrics import nll
 from bara_pyro.metrics._inputs import correctness
 from bara_pyro.runs.evaluation_files import log_probs_and_labels, read_predictions
-from bara_pyro.runs.folder import stored_fitted, stored_lr
-from bara_pyro.runs.steps import last_nll
+from bara_pyro.runs.folder import stored_lr
+from bara_pyro.runs.split_half import own_nlls
 from bara_pyro.runs.system import System
 from bara_pyro.types import Json
 
@@ -122,13 +122,13 @@ def warning(
 
 
 def unstable(out: Path, lr: float) -> str:
-    """Return a warning if a calibrated run fits its own rows worse than half of them predicted the others."""
-    own, predicted = last_nll(out), stored_fitted(out).get("calibrated_nll_temperature")
-    if own is None or predicted is None or own <= predicted:
+    """Return a warning if a calibrated run fits its own rows worse than stable training would."""
+    own, most = own_nlls(out) or (0.0, 0.0)
+    if own <= most:
         return ""
     return (
-        f"Warning: training was unstable: the run ends with an NLL of {own:.3f} nats on its own rows, and a "
-        f"fit to half of them predicted the others with {predicted:.3f}. Train again with --lr {lr / 3:.2g}."
+        f"Warning: training was unstable: the run ends with an NLL of {own:.3f} nats on its own rows, and by "
+        f"its fits to half of them it should be below {most:.3f}. Train again with --lr {lr / 3:.2g}."
     )
 
 

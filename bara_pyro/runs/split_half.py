@@ -166,13 +166,25 @@ def run_rate(system: System, out: Path) -> int:
     return best_rate(system, out) + bool(lowered)
 
 
-def is_unstable(out: Path) -> bool:
-    """Whether a trained run fits its own rows worse than the fits to half of them predicted the others.
+def own_nlls(out: Path) -> tuple[float, float] | None:
+    """Return a calibrated run's NLL (nats a row) on its own rows at the end of training, and its limit.
 
-    At the end of training its NLL on them is usually far lower; else the optimiser has left a good fit.
+    A run above the limit was unstable: the optimiser has left a good fit. The limit is the middle between
+    the NLL of a fit to half of the rows on its own rows and the one with which the fits predicted the others.
+    The result is None without a log or a calibration.
     """
-    own, stored = last_nll(out), read_json(out / SPLIT_HALF_FILE, SplitHalfFile)
-    return own is not None and own > _predicted_nll(stored)[1]
+    own = last_nll(out)
+    if own is None or not (out / SPLIT_HALF_FILE).exists():
+        return None
+    stored = read_json(out / SPLIT_HALF_FILE, SplitHalfFile)
+    predicted, of_half = _predicted_nll(stored)[1], stored.get("own_nll")
+    return own, predicted if of_half is None else (min(of_half, predicted) + predicted) / 2
+
+
+def is_unstable(out: Path) -> bool:
+    """Whether a trained run fits its own rows worse than stable training would; see `own_nlls`."""
+    found = own_nlls(out)
+    return found is not None and found[0] > found[1]
 
 
 def lower_rate(system: System, out: Path, *, diverged: bool) -> bool:
@@ -226,12 +238,14 @@ def with_fit(
     out: Path,
     fit: HalfFit,
     seconds: float,
+    own_nll: float | None = None,
     *,
     diverged: bool = False,
 ) -> Json:
     """Return what is stored once a fit is made, with its predictions unless its rate is not taken.
 
-    `system` is the run's own, `half` the fit, and `diverged` whether its loss became infinite or undefined.
+    `system` is the run's own, `half` the fit, `own_nll` its NLL (nats a row) on the rows that it learned, and
+    `diverged` whether its loss became infinite or undefined.
     """
     there = read_json(out / SPLIT_HALF_FILE, SplitHalfFile) if calibrated_steps(system, out) else {}
     drawn = draw(half, held_out, DRAWS)
@@ -239,14 +253,15 @@ def with_fit(
         {"id": held_out.ids[i], "label": held_out.labels[i], "log_probs": drawn[:, i].tolist()}
         for i in range(len(held_out))
     ]
-    stored: Json = {"steps": fit.steps, "seconds": there.get("seconds", 0.0) + seconds, "rows": rows}
+    so_far = there.get("seconds", 0.0) + seconds
+    stored: Json = {"steps": fit.steps, "seconds": so_far, "rows": rows, "own_nll": own_nll}
     if fit.turned:
-        stored = {**there, "seconds": stored["seconds"], "turned": rows}
+        stored = {**there, "seconds": so_far, "turned": rows}
     elif system.config.train.find_lr:
         losses = _losses(stored)
         taken = fit.rate == 0 or (not diverged and _replaces(losses, system, there))
         if not taken:
-            stored["rows"] = there["rows"]
+            stored |= {name: there.get(name) for name in ("rows", "own_nll")}
         loss = None if diverged else float(losses.mean())
         tried = there["tried"] if fit.rate else []
         stored["tried"] = [*tried, {"lr": rate_of(system, fit.rate), "loss": loss, "taken": taken}]

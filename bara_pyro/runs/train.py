@@ -61,7 +61,7 @@ from bara_pyro.runs.split_half import (
     steps_wanted,
     with_fit,
 )
-from bara_pyro.runs.steps import OnStep, check_shares, fit_steps, train_seconds
+from bara_pyro.runs.steps import OnStep, check_shares, fit_steps, last_nll, train_seconds
 from bara_pyro.runs.system import System
 from bara_pyro.untrusted.files import check_name, read_json
 from bara_pyro.untrusted.schemas import RunFile
@@ -268,7 +268,7 @@ def _make_half_fit(system: System, out: Path, ranks: Ranks, on_step: OnStep | No
         ) from stop
     if ranks.first:
         seconds = train_seconds(folder) or 0.0
-        stored = with_fit(system, half, held_out, out, fit, seconds, diverged=diverged)
+        stored = with_fit(system, half, held_out, out, fit, seconds, last_nll(folder), diverged=diverged)
         discard(folder)  # before: killed here, the next fit must not find the files of this one
         write_json(out / SPLIT_HALF_FILE, stored)
 

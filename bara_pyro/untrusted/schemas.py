@@ -216,7 +216,8 @@ class SplitHalfFile(Stored):
     """Predictions of held-out rows in split-half calibration; of the rate taken, if it tried several.
 
     `turned` are those with the halves turned around: predictions of the rows that the other fits learned.
-    `lowered` says that the run itself was unstable at the rate taken, and has the next lower one.
+    `own_nll` is the NLL (nats a row) of the fit behind `rows` on the rows that it learned. `lowered` says
+    that the run itself was unstable at the rate taken, and has the next lower one.
     """
 
     most_bytes: ClassVar[int] = 2**30  # there may be many classes
@@ -226,6 +227,7 @@ class SplitHalfFile(Stored):
     steps: Count
     tried: list[TriedRate] = []
     turned: list[AskedRow] = []
+    own_nll: FiniteFloat | None = None
     lowered: bool = False
 
     @model_validator(mode="after")

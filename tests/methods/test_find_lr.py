@@ -204,21 +204,41 @@ def test_a_rate_that_diverges_is_not_taken(
     assert fitted["calibrated_nll_1"] == pytest.approx(-math.log(right[0][best]) / 2 - math.log(0.9) / 2)
 
 
-def unstable_where(losses: list[float], predicted: float, folder: Path) -> bool:
-    """Whether a run with this log, and with two rows predicted at this probability, is unstable."""
-    folder.mkdir()
-    row = {"id": "a", "label": 0, "log_probs": [[math.log(predicted), math.log(1 - predicted)]]}
-    rows = [row, row | {"id": "b", "label": 1, "log_probs": [row["log_probs"][0][::-1]]}]
-    write_json(folder / "rehearsal.json", {"seconds": 1.0, "steps": len(losses), "rows": rows})
-    write_jsonl(folder / "train_log.jsonl", [{"step": i, "nll": nll} for i, nll in enumerate(losses, 1)])
-    return split_half.is_unstable(folder)
+@pytest.mark.parametrize(("of_half", "limit"), [
+    (None, 0.8),  # as other versions stored it
+    (0.2, 0.5),
+    (0.9, 0.8),  # a fit that learned nothing sets no limit above what it predicted
+])  # fmt: skip
+def test_a_run_is_unstable_if_it_ends_above_the_middle_of_what_its_halves_reached(
+    of_half: float | None, limit: float, tmp_path: Path
+) -> None:
+    """Two rows, each predicted at exp(-0.8): a temperature above 1 would only raise their NLL."""
+    probability = math.exp(-0.8)
+    others = math.log((1 - probability) / 2)
+    log_probs = [[[-0.8 if i == right else others for i in range(3)]] for right in range(2)]
+    rows = [{"id": str(i), "label": i, "log_probs": log_probs[i]} for i in range(2)]
+    write_json(tmp_path / "rehearsal.json", {"seconds": 1.0, "steps": 8, "rows": rows, "own_nll": of_half})
+    assert split_half.own_nlls(tmp_path) is None  # a copy without its log
+    for above in (-0.01, 0.01):  # the last quarter counts
+        losses = [9.0] * 6 + [limit + above - 0.1, limit + above + 0.1]
+        write_jsonl(
+            tmp_path / "train_log.jsonl", [{"step": i, "nll": nll} for i, nll in enumerate(losses, 1)]
+        )
+        assert split_half.own_nlls(tmp_path) == pytest.approx((limit + above, limit))
+        assert split_half.is_unstable(tmp_path) is (above > 0)
 
 
-def test_a_run_is_unstable_if_it_ends_above_what_its_halves_predicted(tmp_path: Path) -> None:
-    predicted, falling = -math.log(0.8), [9.0] * 6
-    assert not unstable_where([*falling, predicted - 0.11, predicted + 0.1], 0.8, tmp_path / "below")
-    assert unstable_where([*falling, predicted - 0.1, predicted + 0.11], 0.8, tmp_path / "above")
-    assert not unstable_where([], 0.8, tmp_path / "a copy without its log")
+def test_the_fit_behind_the_predictions_is_the_one_whose_own_rows_count(
+    tmp_path: Path, right: tuple[list[float], list[float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right[0][:] = [0.6, 0.7, 0.5, 0.5]  # the second rate is taken, the third is not, and then the halves turn
+    own = iter([0.1, 0.2, 0.3, 0.4])
+    monkeypatch.setattr(training, "last_nll", lambda folder: next(own))
+    monkeypatch.setattr(split_half, "is_unstable", lambda out: False)
+    train(build_system(config(tmp_path)), tmp_path / "run")
+    stored = read_json(tmp_path / "run" / "rehearsal.json")
+    assert [tried["taken"] for tried in stored["tried"]] == [True, True, False]
+    assert stored["own_nll"] == 0.2
 
 
 @pytest.mark.parametrize(("taken", "lowered"), [(0, True), (1, True), (2, False)])
