@@ -74,15 +74,19 @@ REAL: dict[str, tuple[int, dict[str, Any]]] = {
     "arc_easy": (80, TEXTS),
 }
 NOISE = 0.2  # share of the training and validation rows of `noise` pairs that get a wrong label
-WORLDS, ROWS_SEEDS = (401, 402, 403, 404, 405, 406), (1, 2, 3)
+WORLDS, ROWS_SEEDS = (*range(401, 407), *range(601, 607)), range(1, 7)
+NOISE_SEEDS = (1, 2, 3)
 GATE, HELPED, TUNED, ENSEMBLE = "gate form, default", "LoRA, same help", "LoRA, tuned", "three LoRAs, tuned"
 ARMS = (GATE, HELPED, TUNED, ENSEMBLE)
-# The default was changed after the planned runs. The first two arms have the former one, these the new one.
+# The default was changed after the first round. Its first two arms have the former one, these the new one.
 LATER, LATER_HELPED = "gate form, from 3e-3", "LoRA, from 3e-3"
 LATER_ARMS = (LATER, LATER_HELPED, TUNED, ENSEMBLE)
+ROUNDS = {"Worlds": "4", "Real tasks": "rows [1-3]", "Label noise": "noise",
+          "Confirmation, worlds": "6", "Confirmation, real tasks": "rows [4-6]"}  # fmt: skip
 DEFAULTS = {LATER: {"method": "bara-gate", **HELP}, LATER_HELPED: {"method": "lora", **HELP}}
 MEMBERS = (1, 2, 3)
 SHIFTED, SHIFTS = "micro-obqa", ("micro-near", "micro-far")
+Scores = Mapping[str, Mapping[str, Mapping[str, Any]]]  # pair -> arm -> its scores
 MEASURES = ("nll", "acc", "ece", "aurc", "set size")
 ALPHA, HALVES = 0.1, 50
 
@@ -96,7 +100,7 @@ def pair_settings() -> dict[str, dict[str, Any]]:
     for seed, (task, (rows, own)) in product(ROWS_SEEDS, REAL.items()):
         files, drawn = file_settings(ROWS, task), drawn_rows(rows, VALIDATION, seed)
         found[f"rows {seed}, {task}"] = {**UPPER, **own, **files, **drawn}
-    for seed in ROWS_SEEDS:
+    for seed in NOISE_SEEDS:
         wrong = {"task.name": str(ROWS / "use-noise.jsonl")}
         found[f"noise {seed}, use"] = {**found[f"rows {seed}, use"], **wrong}
     return found
@@ -207,38 +211,34 @@ def detected(system: System, known: Tensor) -> dict[str, float]:
 def table(args: Namespace) -> None:
     """Print the mean scores of the arms and the gate form's differences, on worlds and on real tasks."""
     scores: defaultdict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
-    shown: dict[str, dict[str, dict[str, dict[str, Any]]]] = {}
+    shown: dict[str, tuple[Scores, Sequence[str]]] = {}
     for row in read_jsonl(SCORES):
         scores[row["pair"]][row["arm"]] = row if "log_probs" not in row else {**row, **derived(row)}
-    for title, start in (("Worlds", "4"), ("Real tasks", "rows"), ("Label noise", "noise")):
-        pairs = [pair for pair in args.pairs if pair.startswith(start) and ENSEMBLE in scores[pair]]
+    for title, start in ROUNDS.items():
+        pairs = [pair for pair in args.pairs if re.match(start, pair) and ENSEMBLE in scores[pair]]
         if pairs:
             compared = with_worst({pair: scores[pair] for pair in pairs})
             print(f"\n{title}: {len(pairs)} pairs\n\n| arm | {' | '.join(MEASURES)} |")
             print(f"|---|{'---:|' * len(MEASURES)}")
-            for arms in (ARMS, LATER_ARMS):
-                if {*arms} <= {*shared_arms(compared)}:
-                    print_means(compared, arms)
-            if GATE in shared_arms(compared):
-                shown[title] = compared
-    for arm, shift in product((GATE, LATER, TUNED), SHIFTS):
-        named = [some for arms in scores.values() if (some := arms.get(f"{arm}, distance-aware"))]
-        found = [one.get(shift, 50.0) for one in named]  # of a run that diverged: no better than chance
-        if found:
-            print(f"{arm}, distance-aware, {shift}: AUROC {mean(found):.1f} % in {len(found)} worlds")
+            complete = [arms for arms in (ARMS, LATER_ARMS) if {*arms} <= {*shared_arms(compared)}]
+            for arms in complete:
+                print_means(compared, arms)
+            if complete and title != "Label noise":
+                shown[title] = (compared, complete[0])
+            print_detection(compared)
     if args.figure:
         caption = "NLL of the gate form by default minus that of other arms; rings: worlds or draws of rows."
         save(contrast_figure(shown), args.figure, caption)
 
 
-def shared_arms(scores: Mapping[str, Mapping[str, dict[str, Any]]]) -> tuple[str, ...]:
+def shared_arms(scores: Scores) -> tuple[str, ...]:
     """Return the arms that all pairs have, without the grid's."""
     return tuple(
         arm for arm in dict.fromkeys((*ARMS, *LATER_ARMS)) if all(arm in arms for arms in scores.values())
     )
 
 
-def with_worst(scores: Mapping[str, Mapping[str, dict[str, Any]]]) -> dict[str, dict[str, dict[str, Any]]]:
+def with_worst(scores: Scores) -> Scores:
     """Return the scores of pairs; an arm that diverged on one gets its worst scores on the others."""
     filled = {pair: dict(arms) for pair, arms in scores.items()}
     for arm in shared_arms(scores):
@@ -252,7 +252,7 @@ def with_worst(scores: Mapping[str, Mapping[str, dict[str, Any]]]) -> dict[str, 
     return filled
 
 
-def print_means(scores: Mapping[str, Mapping[str, Mapping[str, float]]], arms_shown: Sequence[str]) -> None:
+def print_means(scores: Scores, arms_shown: Sequence[str]) -> None:
     """Print the arms' means over pairs, and the first one's differences from the others, with intervals."""
     gate, *references = arms_shown
     for arm in arms_shown:
@@ -264,9 +264,16 @@ def print_means(scores: Mapping[str, Mapping[str, Mapping[str, float]]], arms_sh
         print(f"{gate} minus {reference}, {name}: {interval}")
 
 
-def differences(
-    scores: Mapping[str, Mapping[str, Mapping[str, float]]], reference: str, name: str, arm: str = GATE
-) -> list[float]:
+def print_detection(scores: Scores) -> None:
+    """Print how well distance-aware arms detect shifted rows; one that diverged: no better than chance."""
+    for arm, shift in product((GATE, LATER, TUNED), SHIFTS):
+        named = [some for arms in scores.values() if (some := arms.get(f"{arm}, distance-aware"))]
+        if named:
+            auroc = mean(one.get(shift, 50.0) for one in named)
+            print(f"{arm}, distance-aware, {shift}: AUROC {auroc:.1f} % in {len(named)} worlds")
+
+
+def differences(scores: Scores, reference: str, name: str, arm: str) -> list[float]:
     """Return an arm's mean score minus that of a reference, for each world or draw of rows."""
     by_group: defaultdict[int, list[float]] = defaultdict(list)
     for pair, arms in scores.items():
@@ -274,10 +281,10 @@ def differences(
     return [mean(some) for some in by_group.values()]
 
 
-def contrast_figure(compared: Mapping[str, Mapping[str, Mapping[str, Mapping[str, float]]]]) -> Figure:
+def contrast_figure(compared: Mapping[str, tuple[Scores, Sequence[str]]]) -> Figure:
     """Draw the gate form's differences in NLL with intervals; rings: worlds or draws of rows."""
-    rows = {f"{title}: minus {reference}": differences(scores, reference, "nll")
-            for title, scores in compared.items() for reference in ARMS[1:]}  # fmt: skip
+    rows = {f"{title}: minus {reference}": differences(scores, reference, "nll", gate)
+            for title, (scores, (gate, *others)) in compared.items() for reference in others}  # fmt: skip
     figure = new_figure(PAGE, 0.4 * len(rows) + 1.2)
     axes = figure.add_subplot()
     for place, values in enumerate(rows.values()):
