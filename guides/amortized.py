@@ -137,7 +137,7 @@ class AmortizedGuide(SiteGuide):
                 raw[rank:] = 0
             sites[name] = _Raw(raw)
         self.sites = by_name(sites)
-        self._raw = dict(zip(sites, self.sites.values(), strict=True))  # read at every site: a plain dict
+        self._raw = sites  # read at every site: a plain dict
         self._local = frozenset(latents.local_sites)
         self.to(model.backbone.device)
 
@@ -245,13 +245,13 @@ class AmortizedGuide(SiteGuide):
             }
 
     def family(self, mean: Tensor, kappa: Tensor) -> TorchDistribution:
-        """Return the distribution with the given mean and noise level; its batch shape is that of `mean`."""
+        """Return the distribution with the given mean and noise level, both `... x rank`."""
         raise NotImplementedError
 
     def _mean(self, level: Tensor, local: bool) -> Tensor:
         mean = bound_mean(level)  # softplus underflows to 0
         if local and self.activation == "topk":
-            largest = mean.topk(min(self.top_k, mean.shape[-1]), dim=-1).indices
+            largest = mean.topk(min(self.top_k, mean.shape[-1])).indices
             mask = torch.zeros_like(mean).scatter(-1, largest, 1.0)
             mean = (mean * mask).clamp_min(MEAN_MIN)
         return mean

@@ -65,7 +65,7 @@ class ContextualGuide(SiteGuide):
             for name, site in model.latents.local_sites.items()
         }
         self.sites = by_name(networks)
-        self._networks = dict(zip(networks, self.sites.values(), strict=True))
+        self._networks = networks
         self.to(model.backbone.device)
 
     def get_posterior(self, name: str, prior: TorchDistribution) -> TorchDistribution:

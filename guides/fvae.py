@@ -42,7 +42,7 @@ class FVAEGuide(SiteGuide):
             nn.init.zeros_(encoder.heads.bias)
             encoders[name] = encoder
         self.sites = by_name(encoders)
-        self._encoders = dict(zip(encoders, self.sites.values(), strict=True))
+        self._encoders = encoders
         self.to(model.backbone.device)
 
     def get_posterior(self, name: str, prior: TorchDistribution) -> TorchDistribution:

@@ -37,7 +37,7 @@ class DeviationGuide(SiteGuide):
 class Scale(Module):
     """The unconstrained scales of one site."""
 
-    def __init__(self, raw: Tensor, trainable: bool = True) -> None:
+    def __init__(self, raw: Tensor, trainable: bool) -> None:
         super().__init__()
         self.scale = nn.Parameter(raw, requires_grad=trainable)
 
