@@ -20,4 +20,4 @@ class DeltaGuide(AmortizedGuide):
 
     def family(self, mean: Tensor, kappa: Tensor) -> Delta:
         """Return a point mass at `mean`; `kappa` is not used."""
-        return Delta(mean)
+        return Delta(mean, validate_args=False)

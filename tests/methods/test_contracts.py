@@ -8,7 +8,7 @@ import pytest
 import torch
 from core_cases import backbone, make_batch, make_lm, randomise
 from fit_cases import assert_runs_come_back, tiny_run
-from method_cases import made, svi_of, trained, unflip
+from method_cases import R, made, svi_of, trained, unflip
 from pyro.infer import SVI as STOCK
 from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from torch.testing import assert_close
@@ -19,6 +19,7 @@ from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.likelihood import AnswerLikelihood, TextLikelihood
 from bara_pyro.core.prediction import predict
 from bara_pyro.errors import ConfigError
+from bara_pyro.guides.families import FAMILIES
 from bara_pyro.lm.backbone import Backbone
 from bara_pyro.methods import METHODS, build, method_config
 from bara_pyro.methods.recipes import TwoStepSVI
@@ -67,6 +68,28 @@ def test_published_parameter_counts(method: str, settings: dict[str, int], count
     assert sum(p.numel() for p in values if not p.requires_grad) == FROZEN.get(method, 0)
     # Nothing is allocated; a switch and the tokens of five answers stay on the CPU.
     assert all(p.is_meta for p in values if p.numel() > 5)
+
+
+@pytest.mark.parametrize(
+    ("method", "guide"),
+    [
+        *(("bara", {"guide": name}) for name in FAMILIES),
+        *((m, {}) for m in ("blob", "clora", "fvae", "map_prior")),
+    ],
+    ids=str,
+)
+def test_a_posterior_waits_for_no_value_of_its_device(method: str, guide: dict[str, str]) -> None:
+    """The meta device has none. Validation asks for them, and a CUDA graph cannot hold a step that waits."""
+    model, fitted = made(method, frozen=Backbone(make_lm("qwen2").to("meta")), **guide)
+    unflip(model)
+    phi = torch.ones(len(model.targets), R, device="meta")
+    for name, site in {**model.latents.global_sites, **model.latents.local_sites}.items():
+        local = name in model.latents.local_sites
+        fitted._inputs.append((torch.ones(2, 5, site.width, device="meta"), phi) if local else (None, None))
+        drawn = fitted.get_posterior(name, None).rsample()
+        fitted._inputs.pop()
+        assert drawn.is_meta
+        assert drawn.shape == ((2, 5, *site.shape) if local else site.shape)
 
 
 def test_counts_by_hand_are_the_published_ones_less_what_is_never_used() -> None:
