@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from bara_pyro.cli.architectures import empty_backbone
-from bara_pyro.core.distributions import KAPPA_MAX, KAPPA_MIN, MEAN_MIN
+from bara_pyro.core.distributions import KAPPA_MAX, KAPPA_MIN, MEAN_MIN, MeanWeibull
 from bara_pyro.core.optimizers import adamw
 from bara_pyro.guides.amortized import AmortizedGuide
 from bara_pyro.guides.delta import DeltaGuide
@@ -171,6 +171,28 @@ def test_defaults_leave_noise_to_the_rows_and_four_gates_open() -> None:
     assert not weight[8:].any()  # the initial noise level does not depend on the input
     mean = guide.posterior(weight, 8, torch.randn(20, 16)).base_dist.mean
     assert ((mean > MEAN_MIN).sum(-1) == 4).all()
+
+
+@pytest.mark.parametrize("top_k", [1, R])
+def test_as_few_gates_are_open_as_one_and_as_many_as_there_are(top_k: int) -> None:
+    mean = posterior(guide_of(activation="topk", top_k=top_k), torch.randn(20, 16)).base_dist.mean
+    assert ((mean > MEAN_MIN).sum(-1) == top_k).all()
+
+
+def test_a_family_gets_a_noise_level_for_each_mean() -> None:
+    """The smallest that is allowed, where one is shared by the entries of a gate."""
+    shapes = []
+
+    class Seen(WeibullGuide):
+        def family(self, mean: Tensor, kappa: Tensor) -> MeanWeibull:
+            shapes.append((mean.shape, kappa.shape))
+            return super().family(mean, kappa)
+
+    kappa = noise_level(
+        posterior(guide_of(Seen, shape_width="scalar", init_kappa=KAPPA_MIN), torch.randn(5, 16))
+    )
+    assert shapes == [((5, R), (5, R))]
+    assert_close(kappa, torch.full((5, R), KAPPA_MIN))
 
 
 @pytest.mark.parametrize("activation", ["softplus", "relu", "topk"])

@@ -8,8 +8,8 @@ from core_cases import bara_pair, make_batch, trainer
 
 from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.priors import PRIORS
-from bara_pyro.errors import ConfigError, MissingKLError
-from bara_pyro.guides.families import FAMILIES
+from bara_pyro.errors import ConfigError, MissingKLError, TrainingError
+from bara_pyro.guides.families import FAMILIES, register_guide
 
 GUIDES = {name: FAMILIES[name] for name in FAMILIES if name != "weibull-coupled"}  # needs both gates
 LAWS = {"weibull": "MeanWeibull", "gamma": "Gamma", "lognormal": "LogNormal"}
@@ -83,16 +83,36 @@ def test_unknown_settings_of_the_program(options: dict, known: str) -> None:
 @pytest.mark.parametrize(
     ("options", "known"),
     [
-        ({"shape": "lambda"}, "k, kappa"),
-        ({"shape_width": "matrix"}, "scalar, vector"),
-        ({"activation": "gelu"}, "relu, softplus, topk"),
-        ({"activation": "topk", "top_k": 4}, "between 1 and the rank 3"),
-        ({"init_kappa": 0.0}, "must lie in"),
+        ({"shape": "lambda"}, "shape 'lambda': choose one of k, kappa"),
+        ({"shape_width": "matrix"}, "shape_width 'matrix': choose one of scalar, vector"),
+        ({"activation": "gelu"}, "activation 'gelu' .*: choose one of relu, softplus, topk"),
+        ({"activation": "topk", "top_k": 4}, "top_k=4 must lie between 1 and the rank 3"),
+        ({"activation": "topk", "top_k": 0}, "top_k=0 must lie between 1 and the rank 3"),
+        ({"init_kappa": 0.0}, r"init_kappa=0.0 and max_kappa=1.0 must lie in \[0.01, 5.0\]"),
+        ({"max_kappa": 5.5}, "max_kappa=5.5 must lie in"),
+        ({"init_kappa": 0.6, "max_kappa": 0.5}, "init_kappa must not exceed max_kappa"),
     ],
 )
 def test_unknown_settings_of_the_guide(options: dict, known: str) -> None:
     with pytest.raises(ConfigError, match=known):
         bara_pair(fit=options)
+
+
+@pytest.mark.parametrize("guide", FAMILIES)
+def test_weights_that_diverged_are_an_error_of_training(guide: str) -> None:
+    """One that keeps the last good state, and not one of the distribution that got them."""
+    pair = bara_pair(guide=FAMILIES[guide])
+    for weight in pair[1].parameters():
+        weight.data.fill_(math.nan)
+    with pytest.raises(TrainingError, match="KL of phi"):
+        trainer(pair).step(make_batch())
+
+
+def test_a_family_is_found_under_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FAMILIES, "_items", dict(FAMILIES._items))
+    own = type("Own", (GUIDES["weibull"],), {})
+    assert register_guide("own")(own) is own
+    assert FAMILIES["own"] is own
 
 
 def test_num_data_must_be_positive() -> None:

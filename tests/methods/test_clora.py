@@ -27,7 +27,7 @@ from bara_pyro.core.optimizers import parameters
 from bara_pyro.core.prediction import predict
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
-from bara_pyro.guides.contextual import ContextualGuide
+from bara_pyro.guides.contextual import ContextNetwork, ContextualGuide
 from bara_pyro.methods.clora import KL_WEIGHT
 from bara_pyro.methods.recipes import kl_cycle
 from bara_pyro.models.clora import CLoRA
@@ -124,6 +124,16 @@ def test_the_posterior_starts_at_the_published_noise() -> None:
             assert q.mean.abs().mean() < 0.3
 
 
+def test_networks_start_as_torchs_layers_do_but_for_the_noise() -> None:
+    torch.manual_seed(3)
+    ours = ContextNetwork(5, 1, 6, offset=0.7)
+    torch.manual_seed(3)
+    first, last = torch.nn.Linear(5, 1), torch.nn.Linear(1, 6)
+    pairs = [(ours.weight_in, first.weight), (ours.bias_in, first.bias), (ours.weight_out, last.weight)]
+    assert all(torch.equal(own, theirs) for own, theirs in pairs)
+    assert_close(ours.bias_out - last.bias, torch.tensor([0.0, 0.0, 0.0, 0.7, 0.7, 0.7]))
+
+
 def test_the_published_weight_of_the_kl() -> None:
     assert pytest.approx(1.5384615e-8) == KL_WEIGHT
 
@@ -178,6 +188,12 @@ def test_a_posterior_without_noise_stays_finite() -> None:
     with torch.no_grad():
         for network in guide.sites.values():
             network.bias_out[R * R :] = -200.0  # whose sigmoid squares to 0 in float32
+    guide._inputs.append((torch.randn(3, R), None))
+    assert_close(
+        guide.get_posterior(next(iter(model.latents.local_sites)), None).base_dist.scale,
+        torch.full((3, R * R), 1e-6),
+    )
+    guide._inputs.pop()
     terms = MeanFieldELBO().terms(model, guide, make_batch())
     assert terms.loss.isfinite()
     grads = torch.autograd.grad(terms.loss, parameters(model, guide))
@@ -186,6 +202,7 @@ def test_a_posterior_without_noise_stays_finite() -> None:
 
 def test_bad_settings_are_refused() -> None:
     model = CLoRA(backbone(), N, r=R)
+    ContextualGuide(model, hidden=1)
     for options in ({"hidden": 0}, {"init_scale": 1.0}, {"init_scale": 0.0}):
         with pytest.raises(ConfigError, match=str(next(iter(options.values())))):
             ContextualGuide(model, **options)

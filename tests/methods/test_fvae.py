@@ -300,6 +300,18 @@ def test_bad_settings_are_refused() -> None:
         FVAE(backbone(), N, weights=Weights(pull=-1.0))
     with pytest.raises(ConfigError, match="hidden=0"):
         FVAEGuide(FVAE(backbone(), N), hidden=0)
+    FVAEGuide(FVAE(backbone(), N), hidden=1)
+
+
+def test_scales_lie_between_two_ends() -> None:
+    model, guide = toy()
+    site = next(iter(model.latents.local_sites))
+    with torch.no_grad():
+        guide.sites[site.replace(".", "/")].heads.bias[R:] = torch.tensor([-500.0, 0.0, 500.0])
+    guide._inputs.append((torch.zeros(1, 16), None))
+    scale = guide.get_posterior(site, None).base_dist.scale[0]
+    assert scale[0].item() == pytest.approx(np.exp(-10), rel=1e-5)
+    assert scale[2].item() == pytest.approx(np.exp(10), rel=1e-5)
 
 
 @pytest.mark.parametrize(("modules", "length"), [(["lm_head"], 9), (["lm_head", "0.self_attn.q_proj"], 4)])

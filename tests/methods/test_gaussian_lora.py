@@ -193,7 +193,7 @@ def test_the_published_cycles(rows: int, cycle: int) -> None:
 def test_scales_start_where_they_should() -> None:
     model = GaussianLoRA(backbone(), N, r=R, random="A", prior_scale=SCALE)
     for transform in ("square", "softplus"):
-        guide = NormalGuide(model, init_scale=0.05, transform=transform)
+        guide = NormalGuide(model, transform=transform)  # by default from 0.05
         for name in model.latents.global_sites:
             sigma = guide.distribution(name).base_dist.scale
             assert sigma.min() >= 0.05**2 / 2 * 0.999
@@ -218,8 +218,13 @@ def test_bad_numbers_are_refused() -> None:
     for options in ({"random": "C"}, {"prior_scale": 0.0}, {"beta": -1.0}):
         with pytest.raises(ConfigError, match=str(next(iter(options.values())))):
             GaussianLoRA(backbone(), N, **{"random": "A", "prior_scale": SCALE, **options})
-    with pytest.raises(ConfigError, match="transform='cube'"):
-        NormalGuide(GaussianLoRA(backbone(), N, random="A", prior_scale=SCALE), transform="cube")
+    model = GaussianLoRA(backbone(), N, random="A", prior_scale=SCALE)
+    for options, said in (
+        ({"transform": "cube"}, "transform='cube'"),
+        ({"init_scale": 0.0}, "init_scale=0.0"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            NormalGuide(model, **options)
 
 
 def test_presets_of_the_section_train() -> None:
