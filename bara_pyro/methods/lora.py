@@ -18,6 +18,7 @@ register_method(
         pair(LoRA, DeltaGuide),
         peft=True,
         start=AS_IT_IS,
+        calibrated=True,
     )
 )
 

@@ -64,8 +64,9 @@ def _calibrated_by_default(config: RunConfig, rows: int) -> bool:
         return False
     if config.train.find_lr:  # asked for: what does not allow it is then an error
         return True
-    few = METHODS[config.method.name].calibrated and SPLIT_HALF_ROWS <= rows < MANY_ROWS
-    return few and config.task.likelihood == "answer"
+    if config.train.steps == 0 or config.task.likelihood != "answer":  # 0: a given adapter stays as it is
+        return False
+    return METHODS[config.method.name].calibrated and SPLIT_HALF_ROWS <= rows < MANY_ROWS
 
 
 def turned(rows: int, held_out: int) -> bool:

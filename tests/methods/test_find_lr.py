@@ -354,8 +354,8 @@ def test_rows_that_changed_are_tried_anew(tmp_path: Path, right: tuple[list[floa
 @pytest.mark.parametrize(
     ("settings", "rows", "calibrated"),
     [
-        ({"method": "lora"}, 80, None),
-        ({"method": "lora", "train.find_lr": True}, 80, True),
+        ({"method": "blob"}, 80, None),
+        ({"method": "blob", "train.find_lr": True}, 80, True),
         ({"method": "lora", "train.find_lr": True}, 5000, True),
         ({"method": "bara-gate", "train.find_lr": True}, 80, True),
     ],
