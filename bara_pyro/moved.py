@@ -42,7 +42,7 @@ MOVED: dict[str, str] = _TABLES["modules"]
 RENAMED = _in_place(_TABLES["names"])
 """Old name of an object -> new name, both with their modules."""
 REMOVED = _in_place(_TABLES["removed"])
-"""Name of an object that was removed -> what to use instead."""
+"""Name of an object or module that was removed -> what to use instead."""
 OPTIONS: dict[str, str] = _TABLES["options"]
 """Removed option of a model -> what to use instead."""
 KEPT = {"bara_pyro.peft"}
@@ -57,6 +57,8 @@ class OldNames(MetaPathFinder, Loader):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return a spec for a module that moved or has old names; None for any other."""
+        if fullname in REMOVED:
+            raise _removed(fullname)
         if _now(fullname):
             return spec_from_loader(fullname, self)
         spec = PathFinder.find_spec(fullname, path, target) if fullname in _PLACES else None
@@ -86,14 +88,18 @@ class _WithOldNames(SourceFileLoader):
 def _old_name(module: str, otherwise: Callable[[str], Any], name: str) -> Any:
     old = f"{module}.{name}"
     if old in REMOVED:
-        # `from module import name` would replace the sentence of an AttributeError by its own.
-        raise ImportError(f"{name} was removed: {REMOVED[old]}.", name=module)
+        raise _removed(old)
     if old not in RENAMED:
         return otherwise(name)
     now = RENAMED[old]
     warn_renamed(old, now)
     place, _, attribute = now.rpartition(".")
     return getattr(import_module(place), attribute)
+
+
+def _removed(name: str) -> ImportError:
+    # `from module import name` would replace the sentence of an AttributeError by its own.
+    return ImportError(f"{name.rpartition('.')[2]} was removed: {REMOVED[name]}.", name=name)
 
 
 def _no_attribute(module: str, name: str) -> Any:

@@ -180,6 +180,12 @@ def test_a_removed_name_is_explained_where_it_was() -> None:
         from bara_pyro.core.fit_distance import fit_distance  # noqa: F401
 
 
+def test_a_removed_module_is_explained_too() -> None:
+    for statement in ("import bara_pyro.data.preferences", "from bara_pyro.data.preferences import Pair"):
+        with pytest.raises(ImportError, match=r"^preferences was removed: .*trl\.RewardTrainer"):
+            exec(statement, {})
+
+
 def test_no_module_has_the_old_name_of_another() -> None:
     for old in MOVED:
         path = ROOT / old.replace(".", "/")

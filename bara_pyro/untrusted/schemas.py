@@ -249,11 +249,10 @@ class ReplyLine(Stored):
 
 
 class RewardFile(Stored):
-    """The settings of a reward model."""
+    """The settings of a reward model that an earlier version trained."""
 
     format: Literal["chat", "plain"]
     max_length: Annotated[int, Field(ge=1, le=10**9)]
-    held_out: dict[Text, Any]
 
 
 def later_schema(found: object, place: object) -> CheckpointError:

@@ -25,7 +25,6 @@ from bara_pyro.extras.replies.generation.humaneval import judge_programs, write_
 from bara_pyro.extras.replies.generation.prompts import encode_prompts
 from bara_pyro.extras.replies.generation.spread import diversity_of, token_entropy
 from bara_pyro.extras.replies.reward import RewardModel, load_reward_model, score_replies
-from bara_pyro.extras.replies.reward.agreement import sentence_of
 from bara_pyro.extras.replies.reward.model import LONGEST, format_of, read_record
 from bara_pyro.extras.replies.reward.rows import row_of
 from bara_pyro.extras.replies.sandbox import check_isolation, load_humaneval
@@ -141,7 +140,7 @@ def looked_at(system: System, out: Path, data: Path, asked: Replies) -> dict[str
             **_spread(programs),
         },
         "tax": taxed(system, data, asked.taxed, asked.rows),
-        "judge": {"name": asked.judge, "held_out": reward.held_out},
+        "judge": {"name": asked.judge},
     }
 
 
@@ -205,12 +204,11 @@ def taxed(system: System, data: Path, tasks: Sequence[str], rows: int | None) ->
 
 
 def described(record: Any) -> str:
-    """Return how many prompts and problems a run was asked, and how good its judge is."""
+    """Return how many prompts and problems a run was asked, and who judged."""
     prompts, problems = (len(record[kind]["one"]) for kind in ("chat", "programs"))
-    found, replies = record["judge"]["held_out"], len(record["chat"]["best"])
-    worth = "has no accuracy on record" if found is None else sentence_of(found)
+    replies = len(record["chat"]["best"])
     asked = f"{prompts} prompts of AlpacaEval and {problems} problems of HumanEval, {replies} replies to each"
-    return f"{asked}. The judge {record['judge']['name']} {worth}. Rows: {'; '.join(record['notes'])}.\n"
+    return f"{asked}. Judge: {record['judge']['name']}. Rows: {'; '.join(record['notes'])}.\n"
 
 
 def score_of(record: Any, metric: str) -> Any:
@@ -266,8 +264,8 @@ def _unread(data: Path, asked: Replies) -> list[str]:
     kinds = config.architectures or ()
     if kinds and all(kind.endswith("ForCausalLM") for kind in kinds):
         return [
-            f"the judge {asked.judge} is a language model ({kinds[0]}): give a reward model, as "
-            "`bara reward train` writes"
+            f"the judge {asked.judge} is a language model ({kinds[0]}): give a reward model, a classifier "
+            "with one output"
         ]
     tokenizer = load_tokenizer(asked.judge)
     most = (read_record(Path(asked.judge)) or {"max_length": LONGEST})["max_length"]
@@ -278,6 +276,6 @@ def _unread(data: Path, asked: Replies) -> list[str]:
         if row_of(pair, tokenizer, format_of(tokenizer), most) is None:
             return [
                 f"the judge {asked.judge} reads {most} tokens, fewer than row {number} of AlpacaEval's "
-                "outputs: train it with a larger --max-length, or give fewer --test-rows"
+                "outputs: give another judge, or fewer --test-rows"
             ]
     return []

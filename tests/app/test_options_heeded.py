@@ -13,11 +13,9 @@ import typer
 from app_cases import Bara, Place, Result, questions, save_backbone, write_rows
 from command_cases import COMMANDS, options_of
 from harness_cases import write_tasks
+from transformers import AutoModelForSequenceClassification
 
 from bara_pyro.cli.running import run as train
-from bara_pyro.data.preferences import load_preferences
-from bara_pyro.extras.replies.reward import train_reward
-from bara_pyro.extras.replies.reward.settings import RewardConfig
 
 # What takes time, which is another each time; where an object is.
 OTHER = re.compile(
@@ -61,8 +59,6 @@ class Case:
 DECIDING = {"abstain": "--risk 0.9 --delta 0.5", "conformal": "--alpha 0.3", "detect": "--alpha 0.3"}
 PAGE = "bara_pyro.diagnostics.page.page.inspect_run"
 WRITTEN = "bara_pyro.extras.replies.generation.humaneval.write_programs"
-REWARD = "reward train --model moved --task pairs.jsonl --out"
-REWARDED = "bara_pyro.extras.replies.reward.train_reward"
 BUILD = "bara_pyro.microworld.build.build_backbone"
 HTTP = "bara_pyro.extras.serve.http"
 CASES = [
@@ -158,15 +154,6 @@ CASES = [
         "bara_pyro.extras.replies.generation.humaneval.judge_programs",
     ),
     Case(
-        f"{REWARD} out",
-        "data_dir=data test_file=pairs2.jsonl test_fraction=0.4 rows=5 max_length=9 head_only epochs=3 "
-        "lr=0.1 batch_size=3 r=3 weight_decay=0.3 seed=4 dtype=bfloat16 device=tpu",
-        REWARDED,
-    ),
-    Case(f"{REWARD} out --test-file pairs2.jsonl", "test_fraction=0.4", REWARDED),
-    Case(f"{REWARD} out --head-only", "r=3", REWARDED),
-    Case(f"{REWARD} scores", "overwrite", REWARDED),
-    Case(
         "reward score gone --input replies.jsonl --output o.jsonl",
         "dtype=bfloat16 device=tpu",
         "bara_pyro.extras.replies.reward.load_reward_model",
@@ -254,9 +241,6 @@ WITHOUT_EFFECT = [
     "train --out out micro-wgs --data-dir data",
     "train --out out replies.jsonl --likelihood completion --data-dir data",
     "train --out out replies.jsonl --likelihood completion --test-file other.jsonl --test-fraction 0.3",
-    "reward train --model moved --task pairs.jsonl --out out --data-dir data",
-    "reward train --out out --model moved --task pairs.jsonl --test-file pairs2.jsonl --test-fraction 0.4",
-    "reward train --out out --model moved --task pairs.jsonl --head-only --r 3",
 ]
 
 
@@ -299,11 +283,6 @@ def world(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Path:
             ),
             root / name,
         )
-    pairs = [
-        {"prompt": f"{r['question']} {i}", "chosen": "yes", "rejected": "no"} for i, r in enumerate(rows)
-    ]
-    write_rows(root / "pairs.jsonl", pairs[:30])
-    write_rows(root / "pairs2.jsonl", pairs[30:60])
     write_rows(root / "clusters.jsonl", [{"id": r["id"], "cluster": i % 5} for i, r in enumerate(rows)])
     scored = [
         {"id": r["id"], "prompt": r["prompt"], "reply": f"{n}", "number": n, "score": 0.1 * n * i}
@@ -330,9 +309,9 @@ def world(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(place.backbone, root / "moved")
     save_backbone(root / "other-model", seed=1)
     shutil.copy(Path(__file__).parents[2] / "docs" / "microworld.md", root / "there.md")
-    train_reward(
-        str(root / "moved"), load_preferences(root / "pairs.jsonl"), root / "judge", RewardConfig(epochs=1)
-    )
+    judge = AutoModelForSequenceClassification.from_pretrained(root / "moved", num_labels=1)
+    shutil.copytree(root / "moved", root / "judge")
+    judge.save_pretrained(root / "judge")
     return root
 
 

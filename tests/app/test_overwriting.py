@@ -33,7 +33,6 @@ FOLDERS = {
     "humaneval": "{run} --problems {rows} --out {target}",
     "demo": "--quick --model {model} --task {rows} --out {target}",
     "microworld build": "--steps 1 --out {target}",
-    "reward train": "--model {model} --task {rows} --out {target}",
 }
 FILES = {
     "predict": ("{run} --input {rows} --output {target}", ".jsonl"),

@@ -7,7 +7,6 @@ import pytest
 from data_cases import byte_level, word_level
 
 from bara_pyro.data.conversations import Conversation, encode_replies, load_conversations
-from bara_pyro.data.preferences import load_pairs
 from bara_pyro.data.reply_tasks import replies_from_rows
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.extras.replies.generation import load_prompts
@@ -72,9 +71,8 @@ def test_a_system_column_is_read_alike_by_all_who_ask(tmp_path: Path) -> None:
     asked = (BE, {"role": "user", "content": "hi\nyou"})
     [learnt] = load_conversations([{**row, "output": "yes"}])
     _, [prompt] = load_prompts([row])
-    [pair] = load_pairs([{**row, "chosen": "yes", "rejected": "no"}])
     _, [scored] = replies_in([{**row, "reply": "yes"}])
-    assert learnt.prompt == tuple(prompt) == pair.prompt == scored.prompt == asked
+    assert learnt.prompt == tuple(prompt) == scored.prompt == asked
 
 
 def test_from_a_file(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import pytest
 from app_cases import write_rows
 
 from bara_pyro.data import SOURCES, Example, Generated, Task, load_task, register_task, registry
-from bara_pyro.data.preferences import load_preferences
 from bara_pyro.data.reply_tasks import load_replies
 from bara_pyro.errors import ConfigError, DataError
 
@@ -135,7 +134,7 @@ def test_a_file_of_another_kind_is_no_unknown_name(name, tmp_path):
     if name == "rows.own":
         name = str(tmp_path / name)
         Path(name).write_text("rows")
-    for load in (load_task, load_replies, load_preferences):
+    for load in (load_task, load_replies):
         with pytest.raises(DataError, match=r"rows\.\w+ is not a \.csv, .*save it as one of") as refused:
             load(name)
         assert "Unknown" not in str(refused.value)

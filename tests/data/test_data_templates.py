@@ -8,7 +8,6 @@ from data_cases import byte_level
 from template_cases import ASK, CALL, CALLED, KINDS, RESULT, SAID, TEMPLATES, TOOL
 
 from bara_pyro.data.conversations import Conversation, encode_replies, load_conversations
-from bara_pyro.data.preferences import load_pairs
 from bara_pyro.data.replies import EncodedReply
 from bara_pyro.data.stored import stored_file
 from bara_pyro.errors import DataError
@@ -188,10 +187,6 @@ def test_tools_reach_all_who_ask(tmp_path, monkeypatch) -> None:
     learnt = encoded(KINDS["call"], tokenizer)
     [prompt] = encode_prompts(load_prompts([KINDS["call"]])[1], tokenizer)
     assert prompt.token_ids == learnt.prompt
-    rows = [{"prompt": [ASK], "tools": [TOOL], "chosen": [ASK, CALLED], "rejected": [ASK, SAID]}]
-    [pair] = load_pairs(rows)
-    [[chosen]] = encode_replies([pair.sides()[0]], tokenizer).rows
-    assert (chosen.prompt, chosen.reply) == (learnt.prompt, learnt.reply)
     _, [scored] = replies_in([{"prompt": [ASK], "tools": [TOOL], "reply": "It does snow."}])
     assert scored.options == {"tools": [TOOL]}
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path)  # not the user's

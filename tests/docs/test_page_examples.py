@@ -83,13 +83,6 @@ def test_replies() -> None:
 
 
 @pytest.mark.slow
-def test_reward() -> None:
-    [block] = blocks("docs/reward.md")
-    found = run(block, {})["reward"].held_out
-    assert found["low"] > max(found["longer_high"], 100 - found["longer_low"])
-
-
-@pytest.mark.slow
 def test_transformers(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("accelerate")
     quiet = 'max_steps=60, disable_tqdm=True, save_strategy="no", dataloader_pin_memory=False'

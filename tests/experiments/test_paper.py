@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -236,7 +235,7 @@ def test_a_measurement_knows_every_pair(model: Path, data: Path) -> None:
 def stubbed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Judge replies by their length and programs by its parity, and let the tax be two points."""
     monkeypatch.setattr(alignment, "missing", lambda *_: [])
-    monkeypatch.setattr(alignment, "reward_model", lambda *_: SimpleNamespace(held_out=None))
+    monkeypatch.setattr(alignment, "reward_model", lambda *_: None)
     monkeypatch.setattr(
         alignment,
         "score_replies",

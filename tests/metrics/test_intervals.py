@@ -12,7 +12,7 @@ from scipy import stats
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.metrics import TaskDifference, crossed_interval, holm
 from bara_pyro.metrics.bootstrap import drawn_scores
-from bara_pyro.metrics.intervals import effective, wilson
+from bara_pyro.metrics.intervals import effective
 
 SEEDS, CLUSTERS, EACH = 3, 37, 8  # as in the studies on the microworld, but for the rows of a cluster
 NAMES = [f"c{c}" for c in range(CLUSTERS) for _ in range(EACH)]
@@ -252,32 +252,3 @@ def test_every_term_of_two_tasks_by_a_plain_loop(spread: float) -> None:
     assert (found.low, found.high) == pytest.approx(distribution.interval(0.95), rel=1e-9)
     assert found.p_value == pytest.approx(2 * min(distribution.cdf(0), distribution.sf(0)), rel=1e-9)
     assert (found.se_seeds, found.se_rows) == pytest.approx((np.sqrt(sum(seeds)), np.sqrt(rows)), rel=1e-9)
-
-
-@pytest.mark.parametrize(("right", "rows"), [(0, 5), (5, 5), (37, 60), (1, 1), (200, 1000)])
-@pytest.mark.parametrize("level", [0.8, 0.95])
-def test_wilson_is_scipys(right: int, rows: int, level: float) -> None:
-    expected = stats.binomtest(right, rows).proportion_ci(level, method="wilson")
-    low, high = wilson(100 * right / rows, rows, level)
-    assert (low, high) == pytest.approx((100 * expected.low, 100 * expected.high))
-    assert 0 <= low <= 100 * right / rows <= high <= 100
-
-
-@pytest.mark.parametrize("rows", [20, 60, 400])
-def test_wilson_covers_the_truth(rows: int) -> None:
-    """By the sum over all that can happen: 95 % on average over truths, 88 % at the worst."""
-    truths = np.linspace(0.3, 0.9, 61)
-    ends = np.array([wilson(100 * k / rows, rows) for k in range(rows + 1)]) / 100
-    inside = (ends[:, :1] <= truths) & (truths <= ends[:, 1:])
-    chance = stats.binom.pmf(np.arange(rows + 1)[:, None], rows, truths)
-    covered = (inside * chance).sum(axis=0)
-    assert covered.mean() == pytest.approx(0.95, abs=0.01)
-    assert covered.min() > 0.88
-
-
-@pytest.mark.parametrize(("rate", "rows"), [(50.0, 0), (-1.0, 5), (101.0, 5), (math.nan, 5)])
-def test_no_interval(rate: float, rows: int) -> None:
-    with pytest.raises(DataError, match="No interval"):
-        wilson(rate, rows)
-    with pytest.raises(ConfigError, match="level is 2"):
-        wilson(50.0, 5, 2)

@@ -7,7 +7,6 @@ import typer
 
 from bara_pyro.cli.options import Device, path
 from bara_pyro.cli.wrap import TEXT, listed
-from bara_pyro.types import Json
 
 
 @listed(TEXT)
@@ -38,7 +37,7 @@ def best_of_n(
     """Show the score of the best of n replies, its win rate and the diversity of replies.
 
     The scores are unbiased estimates over all choices of n replies; intervals are over prompts. A win rate is
-    only as good as its judge, so the judge's accuracy on held-out pairs is shown beside it.
+    only as good as its judge.
     """
     import numpy as np
 
@@ -75,7 +74,6 @@ def best_of_n(
         }
         if wins is not None:
             row |= {"wins": wins.mean[n - 1], "of wins": _interval(wins.low[n - 1], wins.high[n - 1], 1)}
-            row |= {"judge": _right(scored.judge)}
         rows.append(row)
     columns = [
         Column("n", "n", format="d"),
@@ -84,9 +82,9 @@ def best_of_n(
     ]
     if wins is not None:
         columns += [Column("wins", "wins", "%", ".1f"), Column("of wins", "95 %")]
-        columns += [Column("judge", "judge right", "%")]
     show(Table(columns, rows, f"{len(scored.ids)} prompts, {count} replies each; intervals over prompts"))
-    say(_of_judge(scored.judge))
+    if scored.judge is not None:
+        say(f"Judge: {scored.judge['name']}")
     report = {"prompts": len(scored.ids), "replies": count, "curve": rows, "judge": scored.judge}
     report |= {**scored.entropy, **diversity_of(scored.replies)}
     few = min(FEW, count)
@@ -100,22 +98,6 @@ def best_of_n(
     result(report)
     if references is None:
         say_next("bara", "best-of-n", scores, "--references", "REFERENCES.jsonl", remark="adds win rates")
-
-
-def _right(judge: Json | None) -> str:
-    """Return a judge's accuracy with its interval, for the column beside the win rate."""
-    if judge is None or "accuracy" not in judge:
-        return "unknown"
-    return f"{judge['accuracy']:.1f} ({_interval(judge['low'], judge['high'], 1)})"
-
-
-def _of_judge(judge: Json | None) -> str:
-    from bara_pyro.extras.replies.reward.agreement import sentence_of
-
-    if judge is not None and "accuracy" in judge:
-        return f"{judge['name']} {sentence_of(judge)}"
-    name = "the judge of these scores" if judge is None else judge["name"]
-    return f"The accuracy of {name} on human preferences is unknown."
 
 
 def _interval(low: float, high: float, digits: int) -> str:

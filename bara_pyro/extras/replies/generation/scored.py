@@ -28,8 +28,7 @@ class Scored:
         scores: scores of the replies, `prompts x replies`.
         replies: their texts, in the same order.
         asked: the last user message of each prompt, if the rows contain it.
-        judge: name of the judge, with its accuracy on held-out pairs if known (see
-            `bara_pyro.extras.replies.reward.agreement.brief`); None if the file does not name it.
+        judge: `name` of the judge, and a hash of its `weights` if known; None if the file does not name it.
         entropy: entropy per token; see `bara_pyro.extras.replies.generation.spread.token_entropy`.
     """
 
@@ -82,11 +81,12 @@ def _read(path: str | Path) -> tuple[dict[str, ByNumber], Json | None]:
                 f"{path}, row {place} has {score!r} as its score: give a file that `bara reward score` wrote."
             )
         _check_numbers(row, f"{path}, row {place}")
-        if place > 1 and row.get("judge") != judge:
+        of_row = _judge(row)
+        if place > 1 and of_row != judge:
             raise DataError(
                 f"{path}, row {place} was scored by another judge than row 1: score all rows with one judge."
             )
-        judge = row.get("judge")
+        judge = of_row
         of_prompt = by_prompt.setdefault(own_id(row) or f"row-{place}", {})
         if number in of_prompt:
             raise DataError(
@@ -101,6 +101,14 @@ def _read(path: str | Path) -> tuple[dict[str, ByNumber], Json | None]:
                 "same number for every prompt."
             )
     return {name: dict(sorted(of_prompt.items())) for name, of_prompt in by_prompt.items()}, judge
+
+
+def _judge(row: Fields) -> Json | None:
+    """Return the fields that identify a row's judge; earlier versions also stored its accuracy."""
+    judge = row.get("judge")
+    if isinstance(judge, dict) and "name" in judge:
+        return {name: judge[name] for name in ("name", "weights") if name in judge}
+    return None if judge is None else {"name": str(judge)}
 
 
 def _number(value: object) -> bool:

@@ -38,9 +38,7 @@ class RewardModel:
         name: the folder or hub name.
         format: "chat" if prompt and reply go through the chat template, "plain" if the reply follows the
             prompt.
-        max_length: most tokens of prompt and reply together, as in training or as the model can read.
-        record: content of reward.json, which `train_reward` writes, including the accuracy on held-out pairs;
-            None for other models.
+        max_length: most tokens of prompt and reply together.
     """
 
     model: PreTrainedModel
@@ -48,17 +46,11 @@ class RewardModel:
     name: str
     format: str
     max_length: int
-    record: Json | None = None
 
     @property
     def device(self) -> torch.device:
         """The device of the model."""
         return self.model.device
-
-    @property
-    def held_out(self) -> Json | None:
-        """The fields of `agreement.Agreement` on held-out pairs, or None if unknown."""
-        return None if self.record is None else self.record["held_out"]
 
 
 def load_reward_model(name: str | Path, dtype: str = "float32", device: str = "cpu") -> RewardModel:
@@ -76,39 +68,33 @@ def load_reward_model(name: str | Path, dtype: str = "float32", device: str = "c
         BackboneError: the model cannot be read, lacks weights (which would be random), has more than one
             output, or has no padding token.
         ConfigError: `dtype` or `device` is unknown.
-        CheckpointError: a file written by `train_reward` has changed.
+        CheckpointError: a file of a folder with a reward.json has changed.
 
     Examples:
-        >>> from pathlib import Path
-        >>> from bara_pyro.data.preferences import Pair, PreferenceTask
-        >>> from bara_pyro.extras.replies.reward import RewardConfig, load_reward_model, train_reward
-        >>> pairs = [Pair(f"in {time}", " he keeps goats .", " no .", time) for time in ("spring", "winter")]
-        >>> config = RewardConfig(epochs=1, max_length=32, head_only=True)
-        >>> task = PreferenceTask("mine", train=pairs[:1], test=pairs[1:])
-        >>> trained = train_reward("microworld", task, Path("judge"), config)
+        >>> from transformers import AutoModelForSequenceClassification, AutoTokenizer
+        >>> from bara_pyro.extras.replies.reward import load_reward_model
+        >>> from bara_pyro.microworld import backbone_path
+        >>> untrained = AutoModelForSequenceClassification.from_pretrained(backbone_path(), num_labels=1)
+        >>> untrained.save_pretrained("judge")
+        >>> _ = AutoTokenizer.from_pretrained(backbone_path()).save_pretrained("judge")
         >>> reward = load_reward_model("judge")
-        >>> reward.format, reward.max_length, reward.held_out["pairs"]
-        ('plain', 32, 1)
+        >>> reward.format, reward.max_length
+        ('plain', 256)
     """
     record = read_record(Path(name))
-    model, tokenizer, missing = load_classifier(name, dtype, device)
-    if missing:
-        raise BackboneError(
-            f"The file of {str(name)!r} lacks {missing[0]!r}, which would be random: give a trained "
-            "reward model, or train one with `bara reward train`."
-        )
+    model, tokenizer = load_classifier(name, dtype, device)
     give_padding(model, tokenizer, name)
     float_head(model)
     if record is not None:
-        return RewardModel(model, tokenizer, str(name), record["format"], record["max_length"], record)
+        return RewardModel(model, tokenizer, str(name), record["format"], record["max_length"])
     return RewardModel(model, tokenizer, str(name), format_of(tokenizer), token_limit(model))
 
 
 def read_record(folder: Path) -> Json | None:
-    """Return the content of a model's reward.json, or None if there is none.
+    """Return the content of a model's reward.json, which earlier versions wrote, or None if there is none.
 
     Raises:
-        CheckpointError: a file of the folder has changed since `train_reward` wrote it.
+        CheckpointError: a file of the folder has changed since then.
     """
     path = folder / RECORD
     check_name(folder, BackboneError)
@@ -125,18 +111,16 @@ def format_of(tokenizer: Tokenizer) -> str:
     return CHAT if tokenizer.chat_template else PLAIN
 
 
-def token_limit(model: PreTrainedModel, most: int = LONGEST) -> int:
-    """Return the default limit of a row in tokens: `most`, or the model's own limit if lower."""
-    return min(most, positions(model) or most)
+def token_limit(model: PreTrainedModel) -> int:
+    """Return the default limit of a row in tokens: `LONGEST`, or the model's own limit if lower."""
+    return min(LONGEST, positions(model) or LONGEST)
 
 
-def load_classifier(
-    name: str | Path, dtype: str, device: str
-) -> tuple[PreTrainedModel, Tokenizer, list[str]]:
-    """Load a classifier with one output, its tokenizer and the names of missing weights.
+def load_classifier(name: str | Path, dtype: str, device: str) -> tuple[PreTrainedModel, Tokenizer]:
+    """Load a classifier with one output, and its tokenizer.
 
     Raises:
-        BackboneError: the model cannot be read, is a run, or has more than one output.
+        BackboneError: the model cannot be read, lacks weights, is a run, or has more than one output.
         ConfigError: `dtype` or `device` is unknown.
     """
     if dtype not in DTYPES:
@@ -145,10 +129,7 @@ def load_classifier(
         raise ConfigError("device='auto': a reward model needs one device: choose cpu, cuda, cuda:1 or mps.")
     place, path = find_device(device), resolve(name)
     if is_run(Path(path)):
-        raise BackboneError(
-            f"{str(name)!r} is a run, not a reward model: give a folder that `bara reward train` wrote, or "
-            "another classifier with one output."
-        )
+        raise BackboneError(f"{str(name)!r} is a run, not a reward model: give a classifier with one output.")
     how: Json = {
         "num_labels": 1,
         "dtype": DTYPES[dtype],
@@ -160,7 +141,12 @@ def load_classifier(
     for key, stored, expected in info["mismatched_keys"]:
         why = f"it has {stored[0]} outputs" if tuple(expected)[:1] == (1,) else f"{key} has another shape"
         raise BackboneError(f"{str(name)!r} is not a reward model ({why}): give a model with one output.")
-    return model.to(place).eval(), tokenizer, sorted(info["missing_keys"])
+    if info["missing_keys"]:
+        raise BackboneError(
+            f"The file of {str(name)!r} lacks {min(info['missing_keys'])!r}, which would be random: give a "
+            "trained reward model."
+        )
+    return model.to(place).eval(), tokenizer
 
 
 @contextmanager

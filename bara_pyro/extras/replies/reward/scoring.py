@@ -46,17 +46,15 @@ def score_replies(
         BackboneError: a score is not finite.
 
     Examples:
-        >>> from pathlib import Path
-        >>> from bara_pyro.data.preferences import Pair, PreferenceTask
-        >>> from bara_pyro.extras.replies.reward import RewardConfig, score_replies, train_reward
-        >>> pairs = [Pair(f"in {time}", " he keeps goats .", " no .", time) for time in ("spring", "winter")]
-        >>> config = RewardConfig(epochs=20, max_length=32, head_only=True)
-        >>> task = PreferenceTask("mine", train=pairs[:1], test=pairs[1:])
-        >>> reward = train_reward("microworld", task, Path("judge"), config)
-        >>> pairs = [("in summer", " he keeps goats ."), ("in summer", " no .")]
-        >>> better, worse = score_replies(reward, pairs)
-        >>> bool(better > worse)
-        True
+        >>> from transformers import AutoModelForSequenceClassification, AutoTokenizer
+        >>> from bara_pyro.extras.replies.reward import load_reward_model, score_replies
+        >>> from bara_pyro.microworld import backbone_path
+        >>> untrained = AutoModelForSequenceClassification.from_pretrained(backbone_path(), num_labels=1)
+        >>> untrained.save_pretrained("judge")
+        >>> _ = AutoTokenizer.from_pretrained(backbone_path()).save_pretrained("judge")
+        >>> replies = [("in summer", " he keeps goats ."), ("in summer", " no .")]
+        >>> score_replies(load_reward_model("judge"), replies).shape
+        torch.Size([2])
     """
     conversations = [_conversation(reply, number) for number, reply in enumerate(replies, 1)]
     rows = encoded_rows(reward, conversations, check_length(reward, max_length))
@@ -115,17 +113,13 @@ def scores_of_rows(
         raise ConfigError(f"batch_size is {batch_size}: choose 1 or more.")
     order = sorted(range(len(rows)), key=lambda place: len(rows[place]))
     scores = torch.empty(len(rows))
+    pad = reward.model.config.get_text_config().pad_token_id
     for start in range(0, len(order), batch_size):
         places = order[start : start + batch_size]
         with torch.inference_mode():
-            scores[places] = forward(reward, [rows[place] for place in places]).cpu()
+            ids, mask = pad_right([rows[place] for place in places], pad)
+            output = reward.model(input_ids=ids.to(reward.device), attention_mask=mask.to(reward.device))
+            scores[places] = output.logits[:, 0].float().cpu()
         if on_rows is not None:
             on_rows(len(places))
     return scores
-
-
-def forward(reward: RewardModel, rows: Sequence[Sequence[int]]) -> Tensor:
-    """Return the scores of a batch (float32, `B`), differentiable if gradients are enabled."""
-    ids, mask = pad_right(rows, reward.model.config.get_text_config().pad_token_id)
-    output = reward.model(input_ids=ids.to(reward.device), attention_mask=mask.to(reward.device))
-    return output.logits[:, 0].float()

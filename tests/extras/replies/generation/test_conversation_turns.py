@@ -6,7 +6,6 @@ from app_cases import (
 )
 
 from bara_pyro.data.conversations import encode_replies, load_conversations
-from bara_pyro.data.preferences import load_pairs
 from bara_pyro.errors import DataError
 
 TEMPLATE = (
@@ -25,7 +24,7 @@ Q1, A1, Q2, A2 = (
     said("user", "is the hen blue ?"),
     said("assistant", "no"),
 )
-B2, NEW = said("assistant", "yes"), said("user", "is the owl grey ?")
+NEW = said("user", "is the owl grey ?")
 BE, CALL, TOOL = said("system", "no cat"), said("assistant", "the ant"), said("tool", "red")
 TALK = [Q1, A1, Q2, A2]
 
@@ -79,22 +78,3 @@ def test_messages_that_are_no_reply_to_the_prompt(row: dict, words: str) -> None
     with pytest.raises(DataError, match=words) as caught:
         load_conversations([row])
     assert str(caught.value).count(". ") == 0
-
-
-def test_pairs_with_a_prompt_are_those_without() -> None:
-    pair = {"chosen": TALK, "rejected": [Q1, A1, Q2, B2]}
-    for prompt in (Q1["content"], [Q1], [Q1, A1], [Q1, A1, Q2]):
-        assert load_pairs([{"prompt": prompt, **pair}]) == load_pairs([pair])
-    [found] = load_pairs([{"prompt": [Q1], "chosen": TALK[1:], "rejected": [A1, Q2, B2]}])
-    assert (found.prompt, found.chosen, found.rejected) == ((Q1, A1, Q2), "no", "yes")
-
-
-@pytest.mark.parametrize("rejected", [[Q1, A1, NEW, B2], [Q1, B2], [Q1, A2, Q2, B2], "yes"])
-def test_replies_after_different_turns_are_no_pair(rejected: object) -> None:
-    with pytest.raises(DataError, match=r"The replies of row 1 of .* answer different prompts"):
-        load_pairs([{"prompt": Q1["content"], "chosen": TALK, "rejected": rejected}])
-
-
-def test_a_side_that_ends_with_a_question_is_no_reply() -> None:
-    with pytest.raises(DataError, match=r"'rejected' as its reply\) is the user's"):
-        load_pairs([{"prompt": Q1["content"], "chosen": TALK, "rejected": [Q1, A1, Q2]}])

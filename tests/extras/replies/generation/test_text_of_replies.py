@@ -12,7 +12,6 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import bara_pyro as bp
 from bara_pyro.data.conversations import Conversation, tokens_of
-from bara_pyro.data.preferences import load_pairs
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.extras.replies.generation import Reply, encode_prompts, generate
 from bara_pyro.extras.replies.generation.decoding import Decoding
@@ -152,8 +151,8 @@ def test_a_template_that_refuses_is_a_sentence() -> None:
 def test_the_systems_message_of_a_preference_row_is_learnt_with() -> None:
     turns = [USER, {"role": "assistant", "content": "yes"}]
     row = {"system": "Be brief.", "chosen": turns, "rejected": [USER, {"role": "assistant", "content": "no"}]}
-    [learnt], [pair] = bp.load_conversations([row]), load_pairs([row])
-    assert learnt.prompt == pair.prompt == ({"role": "system", "content": "Be brief."}, USER)
+    [learnt] = bp.load_conversations([row])
+    assert learnt.prompt == ({"role": "system", "content": "Be brief."}, USER)
 
 
 @pytest.mark.parametrize("name", ["draws", "mixture", "top_k", "max_new_tokens", "seed"])

@@ -1,8 +1,7 @@
-"""A tiny random language model with a few words, planted preferences, and pairs in files."""
+"""A tiny random language model with a few words, and classifiers made from it."""
 
 import json
 import random
-from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -17,7 +16,7 @@ from transformers import (
     RobertaConfig,
 )
 
-from bara_pyro.data.preferences import PreferencePair
+from bara_pyro.runs.manifest import record_files
 
 WORDS = (
     "<unk>",
@@ -36,7 +35,6 @@ WORDS = (
     "good",
 )
 PLAIN = WORDS[5:13]
-GOOD = "good"
 TEMPLATE = (
     "{% for m in messages %}{{ '<user>' if m['role'] == 'user' else '<bot>' }} {{ m['content'] }} <end> "
     "{% endfor %}{% if add_generation_prompt %}<bot>{% endif %}"
@@ -85,25 +83,11 @@ def words(rng: random.Random, least: int = 2, most: int = 6) -> list[str]:
     return rng.choices(PLAIN, k=rng.randint(least, most))
 
 
-def planted(count: int, seed: int = 0, *, shuffled: bool = False, last: bool = False) -> list[PreferencePair]:
-    """Pairs in which the reply with the word "good" is preferred; where shuffled, a coin decides.
-
-    The word stands anywhere, or at the end, where the last token of a model that is not trained shows it.
-    """
-    rng = random.Random(seed)
-    pairs = []
-    for row in range(count):
-        best, other = words(rng), words(rng)
-        best[-1 if last else rng.randrange(len(best))] = GOOD
-        if shuffled and rng.random() < 0.5:
-            best, other = other, best
-        prompt = f"{row % 7} {' '.join(words(rng))}"
-        pairs.append(
-            PreferencePair(prompt, " " + " ".join(best), " " + " ".join(other), f"pair-{seed}-{row}")
-        )
-    return pairs
-
-
-def write_pairs(path: Path, pairs: Iterable[PreferencePair]) -> Path:
-    path.write_text("".join(json.dumps(vars(pair)) + "\n" for pair in pairs))
-    return path
+def save_earlier(folder: Path) -> Path:
+    """Write a folder as `bara reward train` of earlier versions did: a classifier, reward.json, manifest."""
+    save_classifier(folder)
+    held_out = {"accuracy": 75.0, "low": 50.0, "high": 90.0, "level": 0.95, "pairs": 8}
+    record = {"schema": 2, "format": "plain", "max_length": 32, "held_out": held_out, "seconds": 1.0}
+    (folder / "reward.json").write_text(json.dumps(record))
+    record_files(folder, *(path.name for path in folder.iterdir()))
+    return folder

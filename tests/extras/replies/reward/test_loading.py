@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from reward_cases import save_classifier, save_lm
+from reward_cases import save_classifier, save_earlier, save_lm
 from safetensors.torch import load_file, save_file
 from torch.testing import assert_close
 
-from bara_pyro.errors import BackboneError, ConfigError
+from bara_pyro.errors import BackboneError, CheckpointError, ConfigError
 from bara_pyro.extras.replies.reward import load_reward_model, score_replies
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.folder import save_system, write_config
@@ -29,7 +29,7 @@ def test_a_run_is_told_from_a_judge(tmp_path: Path) -> None:
     )
     write_config(system, tmp_path)
     save_system(system, tmp_path, step=1)
-    with pytest.raises(BackboneError, match=r"is a run, .* give a folder that `bara reward train` wrote"):
+    with pytest.raises(BackboneError, match=r"is a run, not a reward model: give a classifier"):
         load_reward_model(tmp_path)
 
 
@@ -37,7 +37,7 @@ def test_one_with_a_head_is_accepted(classifier: Path) -> None:
     reward = load_reward_model(classifier)
     stored = load_file(classifier / "model.safetensors")["score.weight"]
     assert torch.equal(reward.model.score.weight, stored)
-    assert (reward.format, reward.max_length, reward.record, reward.held_out) == ("plain", 64, None, None)
+    assert (reward.format, reward.max_length) == ("plain", 64)
     assert not reward.model.training
 
 
@@ -110,3 +110,41 @@ def test_what_a_language_model_for_chat_says_of_its_format(tmp_path: Path) -> No
     assert load_reward_model(save_classifier(tmp_path, template=True)).format == "chat"
     with pytest.raises(BackboneError, match="random"):
         load_reward_model(save_lm(tmp_path / "lm", template=True))
+
+
+def test_a_folder_of_an_earlier_version_scores_as_before(tmp_path: Path, classifier: Path) -> None:
+    reward = load_reward_model(save_earlier(tmp_path / "judge"))
+    assert (reward.format, reward.max_length) == ("plain", 32)
+    assert torch.equal(score_replies(reward, REPLIES), score_replies(load_reward_model(classifier), REPLIES))
+
+
+def test_a_damaged_folder_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
+    folder = save_earlier(tmp_path / "judge")
+    with (folder / "model.safetensors").open("r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"\x7f")
+    with pytest.raises(CheckpointError, match="is damaged, edited or from another run"):
+        load_reward_model(folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[]", "is damaged"),
+        ('{"schema": 2}', "lacks 'format'"),
+        ("{", "Cannot read"),
+        ("{}", "lacks 'format'"),
+    ],
+)
+def test_a_record_that_is_none(tmp_path: Path, text: str, said: str) -> None:
+    folder = save_earlier(tmp_path / "judge")
+    (folder / "manifest.json").unlink()
+    (folder / "reward.json").write_text(text)
+    with pytest.raises(CheckpointError, match=said):
+        load_reward_model(folder)
+
+
+def test_another_tools_manifest_is_not_ours(tmp_path: Path) -> None:
+    folder = save_classifier(tmp_path / "judge")
+    (folder / "manifest.json").write_text("{}")
+    assert load_reward_model(folder).max_length == 64
