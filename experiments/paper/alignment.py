@@ -268,12 +268,13 @@ def _unread(data: Path, asked: Replies) -> list[str]:
             "with one output"
         ]
     tokenizer = load_tokenizer(asked.judge)
-    most = (read_record(Path(asked.judge)) or {"max_length": LONGEST})["max_length"]
+    record = read_record(Path(asked.judge)) or {"format": format_of(tokenizer), "max_length": LONGEST}
+    most = record["max_length"]
     if asked.new_tokens >= most:
         return [f"the judge {asked.judge} reads {most} tokens: give --new-tokens below that"]
     for number, row in enumerate(_alpaca_eval(data, asked), 1):
         pair = Conversation(row["instruction"], row["output"], str(number))
-        if row_of(pair, tokenizer, format_of(tokenizer), most) is None:
+        if row_of(pair, tokenizer, record["format"], most) is None:
             return [
                 f"the judge {asked.judge} reads {most} tokens, fewer than row {number} of AlpacaEval's "
                 "outputs: give another judge, or fewer --test-rows"

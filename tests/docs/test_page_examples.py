@@ -83,6 +83,15 @@ def test_replies() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`gradient_checkpointing` is deprecated", "ignore:'pin_memory' argument")
+def test_reward() -> None:
+    pytest.importorskip("trl")
+    [block] = blocks("docs/reward.md")
+    found = run(block, {})
+    assert found["right"] > 0.15 + max(found["longer"], 1 - found["longer"])
+
+
+@pytest.mark.slow
 def test_transformers(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("accelerate")
     quiet = 'max_steps=60, disable_tqdm=True, save_strategy="no", dataloader_pin_memory=False'

@@ -25,7 +25,7 @@ RECORD = "reward.json"
 HEAD = "score"
 """transformers' name of the head of a classifier made from a causal language model."""
 LONGEST = 2048
-CHAT, PLAIN = "chat", "plain"
+CHAT, ENDED, PLAIN = "chat", "ended", "plain"
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,9 @@ class RewardModel:
         model: the classifier, in evaluation mode.
         tokenizer: the tokenizer of its folder.
         name: the folder or hub name.
-        format: "chat" if prompt and reply go through the chat template, "plain" if the reply follows the
-            prompt.
+        format: "chat" if prompt and reply go through the chat template; "ended" if the reply follows the
+            prompt, with the end-of-text token behind it; "plain" without that token, as folders of earlier
+            versions were trained.
         max_length: most tokens of prompt and reply together.
     """
 
@@ -79,7 +80,7 @@ def load_reward_model(name: str | Path, dtype: str = "float32", device: str = "c
         >>> _ = AutoTokenizer.from_pretrained(backbone_path()).save_pretrained("judge")
         >>> reward = load_reward_model("judge")
         >>> reward.format, reward.max_length
-        ('plain', 256)
+        ('ended', 256)
     """
     record = read_record(Path(name))
     model, tokenizer = load_classifier(name, dtype, device)
@@ -107,8 +108,8 @@ def read_record(folder: Path) -> Json | None:
 
 
 def format_of(tokenizer: Tokenizer) -> str:
-    """Return the format of prompts and replies: "chat" if there is a chat template, else "plain"."""
-    return CHAT if tokenizer.chat_template else PLAIN
+    """Return the format that TRL's RewardTrainer trains on: "chat" with a chat template, else "ended"."""
+    return CHAT if tokenizer.chat_template else ENDED
 
 
 def token_limit(model: PreTrainedModel) -> int:

@@ -1,6 +1,7 @@
 """What is no reward model is refused in a sentence; above all one whose head would be random."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,7 @@ def test_one_with_a_head_is_accepted(classifier: Path) -> None:
     reward = load_reward_model(classifier)
     stored = load_file(classifier / "model.safetensors")["score.weight"]
     assert torch.equal(reward.model.score.weight, stored)
-    assert (reward.format, reward.max_length) == ("plain", 64)
+    assert (reward.format, reward.max_length) == ("ended", 64)
     assert not reward.model.training
 
 
@@ -102,7 +103,7 @@ def test_bfloat16_keeps_the_order_and_more_than_its_own_digits(classifier: Path)
     scores = score_replies(coarse, REPLIES)
     assert scores.dtype == torch.float32
     assert coarse.model.model.layers[0].mlp.up_proj.weight.dtype == torch.bfloat16
-    assert_close(scores, exact, rtol=0.05, atol=0.05)  # eight bits, through two layers
+    assert_close(scores, exact, rtol=0.05, atol=0.1)  # eight bits, through two layers
     assert not torch.equal(scores, scores.bfloat16().float())
 
 
@@ -115,7 +116,10 @@ def test_what_a_language_model_for_chat_says_of_its_format(tmp_path: Path) -> No
 def test_a_folder_of_an_earlier_version_scores_as_before(tmp_path: Path, classifier: Path) -> None:
     reward = load_reward_model(save_earlier(tmp_path / "judge"))
     assert (reward.format, reward.max_length) == ("plain", 32)
-    assert torch.equal(score_replies(reward, REPLIES), score_replies(load_reward_model(classifier), REPLIES))
+    later = load_reward_model(classifier)
+    scores = score_replies(reward, REPLIES)
+    assert torch.equal(scores, score_replies(replace(later, format="plain"), REPLIES))
+    assert not torch.equal(scores, score_replies(later, REPLIES))  # which read the end of the text
 
 
 def test_a_damaged_folder_of_an_earlier_version_is_refused(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def alone(reward, replies) -> torch.Tensor:
     """Each row by itself through transformers: no padding, no batch."""
     found = []
     for prompt, reply in replies:
-        ids = torch.tensor([reward.tokenizer(prompt + reply)["input_ids"]])
+        ids = torch.tensor([[*reward.tokenizer(prompt + reply)["input_ids"], reward.tokenizer.eos_token_id]])
         with torch.no_grad():
             found.append(reward.model(ids).logits[0, 0])
     return torch.stack(found)
@@ -65,18 +65,28 @@ def test_a_conversation_is_what_the_template_makes_of_it(tmp_path: Path) -> None
     assert_close(score_replies(reward, [([USER], "red")]), expected, **NEAR)
 
 
-@pytest.mark.parametrize("form", ["plain", "chat"])
+@pytest.mark.parametrize("form", ["plain", "ended", "chat"])
 def test_a_long_row_loses_the_beginning_of_its_prompt(form: str) -> None:
     made = tokenizer(template=True)
     row = Conversation("the fox is the hen is red", " blue good cat", "a")
     whole = row_of(row, made, form, 64)
     assert whole is not None
     front = 1 if form == "chat" and whole[0] in made.all_special_ids else 0
-    kept = 3 if form == "plain" else 5  # with what the template writes around it
+    kept = {"plain": 3, "ended": 4, "chat": 5}[form]  # with what the template writes around it
     for length in range(kept, len(whole) + 1):
         cut = row_of(row, made, form, length)
         assert cut == whole[:front] + whole[len(whole) - (length - front) :]
     assert row_of(row, made, form, 2) is None
+
+
+def test_a_text_ends_once() -> None:
+    made = tokenizer()
+    end = made.eos_token_id
+    tokens = made("the fox is red")["input_ids"]
+    for reply in (" red", " red <end>"):
+        assert row_of(Conversation("the fox is", reply, "a"), made, "ended", 64) == [*tokens, end]
+    made.eos_token = None
+    assert row_of(Conversation("the fox is", " red", "a"), made, "ended", 64) == tokens
 
 
 def test_a_special_token_in_front_stays() -> None:
@@ -132,7 +142,7 @@ def test_roberta_reads_fewer_tokens_than_it_has_positions(tmp_path: Path) -> Non
     cut = score_replies(reward, row)
     with pytest.raises(ConfigError, match="reads 64 tokens at most"):
         score_replies(reward, row, max_length=65)
-    ids = torch.tensor([row_of(Conversation(*row[0], "x"), reward.tokenizer, "plain", 64)])
+    ids = torch.tensor([row_of(Conversation(*row[0], "x"), reward.tokenizer, "ended", 64)])
     assert ids.shape[1] == 64
     with torch.no_grad():
         assert_close(cut[0], reward.model(ids).logits[0, 0], **NEAR)
