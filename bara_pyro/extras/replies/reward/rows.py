@@ -23,8 +23,8 @@ def row_of(conversation: Conversation, tokenizer: Tokenizer, form: str, max_leng
     token at its start; the reply is never cut.
 
     Raises:
-        DataError: messages are given without the form "chat", the template rejects them or drops a text, a text
-            is not valid Unicode, or there are no tokens.
+        DataError: messages are given without the form "chat", the template rejects them or drops a text, a
+            text is not valid Unicode, or there are no tokens.
     """
     prompt, both = _texts(conversation, tokenizer, form)
     check_unicode([prompt, both])
