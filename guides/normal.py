@@ -48,9 +48,7 @@ def scales(raw: dict[str, Tensor], *, trainable: bool = True) -> Mapping[str, Sc
 
 
 def _inverse_softplus(x: Tensor) -> Tensor:
-    return torch.where(
-        x > 20, x, x.expm1().log()
-    )  # above 20 both agree in float32, and expm1 overflows later
+    return x + (-x).expm1().neg().log()  # log(exp(x) - 1), which does not overflow
 
 
 class NormalGuide(DeviationGuide):
