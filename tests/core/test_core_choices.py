@@ -90,7 +90,7 @@ def test_unknown_settings_of_the_program(options: dict, known: str) -> None:
         ({"activation": "topk", "top_k": 0}, "top_k=0 must lie between 1 and the rank 3"),
         ({"init_kappa": 0.0}, r"init_kappa=0.0 and max_kappa=1.0 must lie in \[0.01, 5.0\]"),
         ({"max_kappa": 5.5}, "max_kappa=5.5 must lie in"),
-        ({"init_kappa": 0.6, "max_kappa": 0.5}, "init_kappa must not exceed max_kappa"),
+        ({"init_kappa": 0.6, "max_kappa": 0.5}, r"\], and init_kappa must not exceed max_kappa\.$"),
     ],
 )
 def test_unknown_settings_of_the_guide(options: dict, known: str) -> None:
