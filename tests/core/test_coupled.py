@@ -115,6 +115,14 @@ def test_the_divergence_is_that_of_sampling() -> None:
     assert error < 0.05 * abs(float(torch.tensor(analytic).mean()))  # so that a KL without Phi's would show
 
 
+def test_theta_without_phi_is_refused() -> None:
+    model, guide = pair()
+    site = next(iter(model.latents.local_sites))
+    guide._inputs.append((torch.zeros(1, 2, 16), None))
+    with pytest.raises(LookupError, match=f"{site} was sampled without Phi"):
+        guide.get_posterior(site, None)
+
+
 def test_the_gradient_of_the_coupling_is_that_of_differences() -> None:
     model, guide = pair(form="gate", coupling=0.5, beta_theta=1.0)
     loss(model, guide).backward()

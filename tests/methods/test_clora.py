@@ -189,10 +189,8 @@ def test_a_posterior_without_noise_stays_finite() -> None:
         for network in guide.sites.values():
             network.bias_out[R * R :] = -200.0  # whose sigmoid squares to 0 in float32
     guide._inputs.append((torch.randn(3, R), None))
-    assert_close(
-        guide.get_posterior(next(iter(model.latents.local_sites)), None).base_dist.scale,
-        torch.full((3, R * R), 1e-6),
-    )
+    scale = guide.get_posterior(next(iter(model.latents.local_sites)), None).base_dist.scale
+    assert_close(scale, torch.full_like(scale, 1e-6), rtol=1e-3, atol=0)
     guide._inputs.pop()
     terms = MeanFieldELBO().terms(model, guide, make_batch())
     assert terms.loss.isfinite()
