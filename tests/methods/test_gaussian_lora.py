@@ -221,7 +221,7 @@ def test_bad_numbers_are_refused() -> None:
     model = GaussianLoRA(backbone(), N, random="A", prior_scale=SCALE)
     for options, said in (
         ({"transform": "cube"}, "transform='cube'"),
-        ({"init_scale": 0.0}, "init_scale=0.0"),
+        ({"init_scale": 0.0}, r"init_scale=0.0 must be positive\.$"),
     ):
         with pytest.raises(ConfigError, match=said):
             NormalGuide(model, **options)
