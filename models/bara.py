@@ -109,7 +109,6 @@ class BaRA(AdaptedLM):
     """
 
     adapters: Mapping[str, BaRAAdapter]
-    prunable = True
 
     def __init__(
         self,

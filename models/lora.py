@@ -56,7 +56,6 @@ class LoRA(AdaptedLM):
     """
 
     adapters: Mapping[str, LoRAAdapter]
-    prunable = True
     has_activations = True
 
     def __init__(self, backbone: Backbone, num_data: int, **adapter: Unpack[AdapterOptions]) -> None:

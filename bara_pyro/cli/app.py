@@ -25,7 +25,6 @@ from bara_pyro.cli.commands.inspect import inspect
 from bara_pyro.cli.commands.methods import methods
 from bara_pyro.cli.commands.params import params
 from bara_pyro.cli.commands.predict import predict
-from bara_pyro.cli.commands.prune import prune
 from bara_pyro.cli.commands.tasks import tasks
 from bara_pyro.cli.commands.train import train
 from bara_pyro.cli.offered import Commands
@@ -41,7 +40,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for command in (
-    *(train, evaluate, compare, predict, conformal, abstain, detect, inspect, prune),
+    *(train, evaluate, compare, predict, conformal, abstain, detect, inspect),
     *(params, methods, tasks, listed(TRAIN)(demo)),
 ):
     add_command(app, command, panel=group_of(command))

@@ -23,7 +23,7 @@ ORDER: Final = (
     *("demo", "train", "predict", "evaluate", "compare", "tasks", "methods"),  # train and evaluate
     *("abstain", "conformal", "detect", "acquire"),  # decide
     *("generate", "best-of-n", "reward"),  # text
-    *("serve", "export", "push", "prune", "backbone"),  # share
+    *("serve", "export", "push", "backbone"),  # share
     *("inspect", "params"),  # look inside
     *("humaneval", "lm-eval", "microworld"),  # study
 )

@@ -29,7 +29,7 @@ class GateDraws:
         theta: float32, `S x n x M x r`; None for a program without local gates. For LoRA, which has no gates,
             its activations `A x`.
         log_probs: the answers' log-probabilities under the same draws, float64, `S x n x C`.
-        ranks: for a pruned program, the number of units of each module, the first of the r; else empty.
+        ranks: with a rank pattern, the number of units of each module, the first of the r; else empty.
         centre: value subtracted from theta before use; 0 except in the centred additive form.
     """
 
@@ -134,7 +134,7 @@ def gate_draws(
 
 
 def ranks_of(model: AdaptedLM, paths: Sequence[str]) -> tuple[int, ...]:
-    """Return the number of units of each module of a pruned program; empty for others."""
+    """Return the number of units of each module; empty if all have r."""
     return tuple(model.rank_pattern.get(path, model.r) for path in paths) if model.rank_pattern else ()
 
 
@@ -193,5 +193,5 @@ def _activations(model: AdaptedLM, guide: SiteGuide, batch: Batch, paths: tuple[
     down = [model.get_parameter(f"adapters.{module_key(path)}.lora_A") for path in paths]
     last = -torch.tensor(batch.asked)
     rows = [F.linear(at(taps[path][0], last), weight) for path, weight in zip(paths, down, strict=True)]
-    rows = [F.pad(row, (0, model.r - row.shape[-1])) for row in rows]  # zeros for pruned units
+    rows = [F.pad(row, (0, model.r - row.shape[-1])) for row in rows]  # zeros above a module's rank
     return GateDraws(paths, batch.ids, None, torch.stack(rows, dim=-2)[None].cpu(), log_probs[None])

@@ -87,7 +87,7 @@ class Gates:
 
     Attributes:
         modules: paths of the M modules, in the order of the targets.
-        r: number of units per gate; a pruned module uses the first of them.
+        r: number of units per gate; a module of smaller rank uses the first of them.
         phi: site of the global gates, with value `[draws x 1 x] M x r`; None without global gates.
         theta: path -> site of the local gate, `[draws x] B x T x r`; empty without local gates.
         modulating: whether the gates multiply `A x` (gate form); in the additive form they are B's input.

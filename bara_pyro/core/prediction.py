@@ -108,7 +108,7 @@ class RecordedDraws:
         mask: real tokens, bool, `b x T`, padded on the left.
         log_probs: float64, `s x b x C`.
         values: site -> draws: `s x 1 x modules x r` for `phi`, `s x b x T x r` for a local site (T = 1 at the
-            answer head; pruned units are 0). With S = 0 the posterior mean, without the dimension s.
+            answer head; 0 above a module's rank). With S = 0 the posterior mean, without the dimension s.
     """
 
     rows: slice

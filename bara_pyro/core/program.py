@@ -65,8 +65,6 @@ class AdaptedLM(Module):
     """
 
     adapters: Mapping[str, Adapter]  # by `module_key` of their path, in the order of the targets
-    # Whether single rank units can be pruned; a pruned program has a rank pattern.
-    prunable = False
     has_activations = False  # whether the program has `lora_A`, so that `A x` are its activations
     # Whether draws change the hidden states; if not, the body runs once for all draws.
     drawn_body = True

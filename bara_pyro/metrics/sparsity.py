@@ -42,8 +42,8 @@ def sparsity_by_module(gates: Tensor, tau: float = 0.1, ranks: Sequence[int] = (
     Args:
         gates: `S x n x M x r`: draws, rows, modules, rank units.
         tau: see `sparsity`.
-        ranks: the number of units that each module kept after pruning: its first units count, the others do
-            not. If empty, all units count.
+        ranks: the number of units of each module: its first units count, the others do not. If empty, all
+            units count.
 
     Examples:
         >>> import torch

@@ -293,7 +293,7 @@ def assemble(
 ) -> System:
     """Build model and guide on a loaded backbone, with initial values from the configuration's seed.
 
-    `rank_pattern` has the ranks of a pruned or given adapter, path of a module -> rank.
+    `rank_pattern` has the ranks below r of a given adapter, path of a module -> rank.
     """
     conversations = task if isinstance(task, ReplyTask) else None
     labelled = Task(task.name, (), notes=task.notes) if isinstance(task, ReplyTask) else task

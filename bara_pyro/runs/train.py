@@ -148,8 +148,6 @@ def _train(
     verify_files(out, TRAINED)
     if is_run(out):
         stored = read_json(out / CONFIG, RunFile)
-        if stored.get("rank_pattern", {}) != system.model.rank_pattern:
-            raise ConfigError(f"The run in {out} is pruned and cannot be resumed: train a new run.")
         check_backbone(system.backbone, out, stored)
     if ranks.largest(int(ranks.first and _is_trained(system, out))):
         check_own_rows(system, out)

@@ -1,4 +1,4 @@
-"""What a run cannot end with is said before it is trained; what stopped or was pruned is treated as such."""
+"""What a run cannot end with is said before it is trained; what stopped is treated as such."""
 
 from pathlib import Path
 

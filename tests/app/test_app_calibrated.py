@@ -133,7 +133,6 @@ def test_every_command_takes_it(default: Path, place: Place, tmp_path: Path, bar
         ["evaluate", default, "--out", tmp_path / "scores"],
         ["predict", default, "--input", rows, "--output", tmp_path / "answers.jsonl"],
         ["inspect", default, "--out", tmp_path / "page"],
-        ["prune", default, "--out", tmp_path / "pruned"],
         ["export", default, "--as", "lora", "--out", tmp_path / "lora"],
         ["push", default, "someone/colours", "--offline", "--base", "a/b", "--out", tmp_path / "hub"],
     ):
@@ -150,8 +149,6 @@ def test_every_command_takes_it(default: Path, place: Place, tmp_path: Path, bar
     asked = [{"question": row["question"]} for row in questions()[:6]]
     system = load_system(tmp_path / "hub", backbone=str(place.backbone), with_rows=False)
     assert [row["probs"] for row in bp.predict(system, asked).rows] == [pytest.approx(p) for p in ours]
-    # Without units probabilities are others, divided by the same temperature.
-    system = load_system(tmp_path / "pruned", backbone=str(place.backbone), with_rows=False)
     divided = probabilities(bp.predict(system, asked, samples=0).rows)
     require_temperature(system.corrections).set(0.0)
     plain = probabilities(bp.predict(system, asked, samples=0).rows)

@@ -19,7 +19,6 @@ from transformers import AutoModelForCausalLM
 from bara_pyro.core.adapter import tapped
 from bara_pyro.core.posterior import PosteriorMean
 from bara_pyro.data import batches, first_rows
-from bara_pyro.diagnostics.gates.prune import unit_importance, weakest, without
 from bara_pyro.extras.hub.export import export_lora, nearness
 from bara_pyro.methods import METHODS
 from bara_pyro.runs.evaluate import draw
@@ -214,19 +213,6 @@ def test_a_temperature_is_told_not_exported(place: Place, tmp_path: Path) -> Non
     told = json.loads((tmp_path / "run" / "fitted.json").read_text())
     assert report["temperature"] == pytest.approx(told["temperature"], rel=1e-6)
     assert report["mean"]["kl_max"] < 1e-8  # but for it
-
-
-def test_a_pruned_run_is_filled_up_to_one_rank(
-    place: Place, plain_peft: Callable[..., Tensor], tmp_path: Path
-) -> None:
-    system = fitted(place, tmp_path / "run", {"name": "bara-gate", "latent": "phi"})
-    smaller = without(system, weakest(unit_importance(system, system.split("train")), 5))
-    report = export(smaller, tmp_path / "lora")
-    assert report["mean"]["kl_max"] < 1e-8
-    settings = json.loads((tmp_path / "lora" / "adapter_config.json").read_text())
-    assert "rank_pattern" not in settings
-    mean = draw(smaller, smaller.split("test"), 0)[0]
-    assert_close(plain_peft(tmp_path / "lora", smaller), mean[:3], rtol=0, atol=1e-5)
 
 
 def test_nearness_of_known_distributions() -> None:

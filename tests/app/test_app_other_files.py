@@ -135,7 +135,6 @@ def test_rows_that_changed_are_refused_however_they_are_asked_for(
         ("evaluate", out, "--task", "./mine.jsonl"),
         ("evaluate", out, "--limit", "5"),
         ("inspect", out),
-        ("prune", out, "--out", tmp_path / "small", "--rows", "8"),
         ("train", "--resume", "--out", out),
     ):
         assert_one_sentence(bara(*arguments), "has changed since the run was trained")

@@ -97,7 +97,6 @@ def test_commands_on_replies(run: Path, told: Place, tmp_path: Path, bara: Bara)
     assert read_json(tmp_path / "others" / "metrics.json")["metrics"]["0"]["n"] == 5
     for command in (
         ("predict", run, "--input", told.rows, "--output", tmp_path / "x.jsonl"),
-        ("prune", run, "--out", tmp_path / "pruned"),
         ("conformal", run),
         ("detect", run, "--calibration", told.rows),
         ("acquire", run, "--input", told.rows),

@@ -147,24 +147,6 @@ def test_evaluate_keeps_its_results_apart(place: Place, run: Path, tmp_path: Pat
     assert read_json(tmp_path / "shift" / "metrics.json")["metrics"]["0"]["n"] == 8
 
 
-def test_prune_writes_a_run_that_can_be_used(place: Place, run: Path, tmp_path: Path, bara: Bara) -> None:
-    smaller = tmp_path / "smaller"
-    asked = ["prune", run, "--out", smaller, "--tolerance", 1.0, "--rows", 4]
-    result = bara(*asked)
-    assert result.code == 0
-    assert "units are left" in result.out
-    assert files_of(smaller) == FILES - {"train_log.jsonl"}
-    assert read_json(smaller / "bara_config.json")["rank_pattern"]
-    assert bara(*asked, "--curve", "--overwrite").code == 0
-    assert files_of(smaller) == FILES - {"train_log.jsonl"} | {"prune.json", "prune.png"}
-    curve = read_json(smaller / "prune.json")["curve"]
-    assert curve[0]["difference"] == 0
-    assert curve[-1]["share"] < curve[0]["share"] == 100
-    assert bara("evaluate", smaller).code == 0
-    assert_one_sentence(bara("prune", run, "--out", smaller), "already")
-    assert_one_sentence(bara("prune", smaller, "--out", tmp_path / "again"), "already pruned")
-
-
 def test_counts_of_shortened_and_dropped_rows_are_noted(place: Place, tmp_path: Path, bara: Bara) -> None:
     rows = questions()
     for row in rows[::2]:

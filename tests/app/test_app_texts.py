@@ -135,11 +135,9 @@ def test_texts_that_the_tokenizer_cannot_read_are_refused(place: Place) -> None:
         build_system(place.config(task__labels="texts"), task=task_from_rows(rows))
 
 
-@pytest.mark.parametrize("command", ["inspect", "prune"])
 def test_diagnostics_of_answer_tokens_are_refused(
-    scored: tuple[Path, Path], tmp_path: Path, bara: Bara, command: str
+    scored: tuple[Path, Path], tmp_path: Path, bara: Bara
 ) -> None:
-    out = ("--out", tmp_path / "out") if command == "prune" else ()
-    found = bara(command, scored[0], *out)
+    found = bara("inspect", scored[0], "--out", tmp_path / "out")
     assert_one_sentence(found, "answers of one token each")
     assert not (tmp_path / "out").exists()

@@ -120,6 +120,14 @@ def test_a_run_needs_the_adapter_no_more_and_goes_back_to_peft(
     assert_close(two, draw(run, test, 2), rtol=0, atol=1e-5)
 
 
+def test_peft_reads_the_folder_of_a_run_with_a_rank_per_module(
+    place: Place, adapters: dict[str, Path], tmp_path: Path
+) -> None:
+    run = started(place, adapters["patterns"], tmp_path / "run", "lora")
+    answers = draw(run, run.split("test"), 0)[0]
+    assert_close(of_peft(place, tmp_path / "run", run), answers, rtol=0, atol=1e-5)
+
+
 def test_draws_of_tfb_are_adapters(place: Place, adapters: dict[str, Path], tmp_path: Path) -> None:
     """Their deviations of the weights have the guide's scales, and average to what the run predicts."""
     run = started(place, adapters["patterns"], tmp_path / "run", {"name": "tfb", "tolerance": 0.1})

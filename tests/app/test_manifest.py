@@ -77,12 +77,11 @@ def test_damage_to_any_file_is_noticed(damage: str, run: Path) -> None:
 @pytest.mark.parametrize("name", ["bara_config.json", "guide.safetensors", "predictions.jsonl", MANIFEST])
 def test_every_command_notices_damage(name: str, run: Path, tmp_path: Path, bara: Bara) -> None:
     flip(run / name)
-    rows, new = write_rows(tmp_path / "rows.jsonl", questions()[:2]), tmp_path / "new"
+    rows = write_rows(tmp_path / "rows.jsonl", questions()[:2])
     for command in (
         ("evaluate", run),
         ("predict", run, "--input", rows, "--output", tmp_path / "answers.jsonl"),
         ("inspect", run),
-        ("prune", run, "--out", new),
     ):
         assert_one_sentence(bara(*command), str(run / name))
     if name != "predictions.jsonl":  # which resuming writes anew

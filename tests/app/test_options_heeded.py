@@ -114,9 +114,6 @@ CASES = [
     Case("inspect bara", f"rows=9 samples=5 tau=0.3 text=fox data_dir=data out=out deep {ELSEWHERE}", PAGE),
     Case("inspect bara --deep", "tau=0.3 text=fox thorough", PAGE),
     Case("inspect bara --out scores", "overwrite", PAGE),
-    Case("prune bara --out out", f"rows=9 tolerance=0.4 verbose {ELSEWHERE}"),
-    Case("prune bara --out out", "curve"),
-    Case("prune bara --out scores", "overwrite"),
     Case("params --arch qwen2.5-7b", "method=lora model=moved assignments=adapter.r=3"),
     Case("params --model microworld", "arch=qwen2.5-7b"),
     *(

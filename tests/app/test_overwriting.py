@@ -27,7 +27,6 @@ FOLDERS = {
     "train": "--model {model} --task {rows} --out {target}",
     "evaluate": "{run} --out {target}",
     "inspect": "{run} --rows 8 --out {target}",
-    "prune": "{run} --out {target}",
     "export": "{run} --out {target}",
     "push": "{run} somebody/model --offline --out {target}",
     "humaneval": "{run} --problems {rows} --out {target}",
@@ -85,7 +84,7 @@ def star(target: Path) -> None:
 
 
 def not_known(target: Path) -> None:
-    for name in ("thesis.docx", "index.html", "README.md", "metrics.json", "prune.json"):
+    for name in ("thesis.docx", "index.html", "README.md", "metrics.json", "export.json"):
         (target / name).write_text("mine")
     write_manifest(target, dict.fromkeys(("thesis.docx", "index.html", "README.md", "metrics.json"), None))
 
@@ -162,7 +161,7 @@ def test_no_folder_of_somebody_else_is_replaced(
         assert files_below(tmp_path) == before, hostile.__name__
 
 
-@pytest.mark.parametrize("command", ["inspect", "prune", "export"])
+@pytest.mark.parametrize("command", ["inspect", "export"])
 def test_nothing_of_an_earlier_result_is_left(command: str, run: Path, tmp_path: Path, bara: Bara) -> None:
     """As a report with --deep leaves draws that a quick one over it does not have."""
     target = tmp_path / "target"
@@ -313,7 +312,6 @@ def runs(run: Path, tmp_path: Path) -> Path:
     [
         "train --steps 2",
         "export {a} --rows 8",
-        "prune {a} --rows 8",
         "push {a} somebody/model --offline",
         "evaluate {a} --samples 0",
         "demo --quick --steps 2",
@@ -343,7 +341,7 @@ def test_scores_are_not_put_into_another_run(runs: Path, bara: Bara) -> None:
 
 def test_only_train_says_resume(run: Path, bara: Bara, tmp_path: Path) -> None:
     other = shutil.copytree(run, tmp_path / "other")
-    for command in (("prune", run), ("export", run), ("push", run, "me/it")):
+    for command in (("export", run), ("push", run, "me/it")):
         refused = bara(*command, "--out", other)
         assert_one_sentence(refused, "already holds a run", "--overwrite")
         assert "--resume" not in refused.err

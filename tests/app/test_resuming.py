@@ -163,8 +163,3 @@ def test_a_run_goes_on_with_its_own_settings_alone(place: Place, tmp_path: Path)
     bp.train(out=out, resume=True)
     assert files_below(out).keys() == kept.keys()
     assert files_below(out)["guide.safetensors"] == kept["guide.safetensors"]
-
-
-def test_a_pruned_run_is_not_gone_on_with(run: Path, tmp_path: Path, bara: Bara) -> None:
-    assert bara("prune", run, "--out", tmp_path / "pruned", "--tolerance", "0.5").code == 0
-    assert_one_sentence(bara("train", "--resume", "--out", tmp_path / "pruned"), "is pruned")

@@ -245,3 +245,12 @@ def test_pefts_settings_are_checked_and_can_be_pickled() -> None:
     assert pickle.loads(pickle.dumps(config)) == config
     with pytest.raises(ConfigError, match="names 'nope'"):
         peft.get_peft_model(lora_pair("qwen2")[0].backbone.lm, config)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "message"),
+    [({"nowhere": 1}, "'nowhere'"), ({"lm_head": 4}, "rank of 4"), ({"lm_head": 0}, "rank of 0")],
+)
+def test_rank_patterns_that_are_none(ranks: dict[str, int], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        LoRA(backbone(), 4, r=3, rank_pattern=ranks)

@@ -2,6 +2,7 @@
 
 import atexit
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -14,7 +15,7 @@ from bara_pyro.data import Task
 from bara_pyro.lm.backbone import Backbone
 from bara_pyro.lm.loading import load_backbone
 from bara_pyro.runs.config import load_config
-from bara_pyro.runs.system import System, build_system
+from bara_pyro.runs.system import System, assemble, build_system
 
 R, MODULES = 3, ("model.layers.0.self_attn.q_proj", "model.layers.1.self_attn.v_proj")
 
@@ -29,8 +30,16 @@ def place() -> tuple[Path, Backbone]:
     return folder, load_backbone(str(folder / "backbone"), dtype="float32", device=torch.device("cpu"))
 
 
-def tiny_system(method: str = "bara", task: Task | None = None, **settings: object) -> System:
-    """A system whose gates, noise levels and adapters are all away from their start."""
+def tiny_system(
+    method: str = "bara",
+    task: Task | None = None,
+    ranks: Mapping[str, int] | None = None,
+    **settings: object,
+) -> System:
+    """A system whose gates, noise levels and adapters are all away from their start.
+
+    `ranks` has the modules with a rank below R.
+    """
     folder, backbone = place()
     config = load_config(
         overrides={
@@ -41,6 +50,8 @@ def tiny_system(method: str = "bara", task: Task | None = None, **settings: obje
         }
     )
     system = build_system(config, backbone, task)
+    if ranks:
+        system = assemble(system.config, backbone, system.task, system.model.num_data, ranks)
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for module in (system.model, system.guide):

@@ -1,12 +1,13 @@
 """Systems with random parameters in place of trained ones, and little to look at."""
 
+from collections.abc import Mapping
 from functools import lru_cache
 
 import torch
 
 from bara_pyro.diagnostics.context import Options
 from bara_pyro.runs.config import load_config
-from bara_pyro.runs.system import System, build_system
+from bara_pyro.runs.system import System, assemble, build_system
 
 OPTIONS = Options(
     rows=10, samples=6, nested=3, token_samples=2, bound_draws=5, train_rows=12, train_draws=30, prior_draws=2
@@ -21,9 +22,12 @@ def shared() -> System:
     return build_system(load_config(overrides={"method": "lora", **BASE}))
 
 
-def fitted(method: str, **settings: object) -> System:
+def fitted(method: str, ranks: Mapping[str, int] | None = None, **settings: object) -> System:
+    """A system of a method; `ranks` has the modules with a rank below 3."""
     config = load_config(overrides={"method": method, **BASE, **settings})
     system = build_system(config, shared().backbone, shared().task)
+    if ranks:
+        system = assemble(system.config, system.backbone, system.task, system.model.num_data, ranks)
     torch.manual_seed(1)
     with torch.no_grad():
         for name, weight in (*system.model.named_parameters(), *system.guide.named_parameters()):

@@ -43,8 +43,8 @@ def test_counted_by_hand() -> None:
     assert found.overall == {"phi": 25.0, "theta": 18.75, "psi": 31.25}
 
 
-def test_units_that_are_pruned_away_are_no_gates() -> None:
-    """Of module "n" the first unit is left: one by hand, and of a program by a loop over what it has."""
+def test_units_above_the_rank_of_a_module_are_no_gates() -> None:
+    """Module "n" has only the first unit: one by hand, and of a program by a loop over what it has."""
     found = gate_sparsity(replace(by_hand(), ranks=(2, 1)), TAU)
     assert found.by_module["phi"].tolist() == [25.0, 50.0]  # of n: 1, 0.01
     assert found.by_module["theta"].tolist() == [25.0, 0.0]  # 0.2, 1, 1, 20

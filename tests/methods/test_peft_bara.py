@@ -18,14 +18,13 @@ from transformers import AutoModelForCausalLM
 from bara_pyro.core.prediction import predict
 from bara_pyro.data import batches
 from bara_pyro.data.types import Batch
-from bara_pyro.diagnostics.gates.prune import unit_importance, weakest, without
 from bara_pyro.errors import BackboneError, ConfigError
 from bara_pyro.methods import build, method_config
 from bara_pyro.microworld import backbone_path
 from bara_pyro.runs.config import load_config
-from bara_pyro.runs.folder import save_system, write_config
+from bara_pyro.runs.folder import load_system, save_system, write_config
 from bara_pyro.runs.store import read_tensors
-from bara_pyro.runs.system import System, build_system
+from bara_pyro.runs.system import System, assemble, build_system
 from bara_pyro.runs.train import train
 
 peft = pytest.importorskip("peft")
@@ -119,13 +118,22 @@ def test_the_adapter_loader_of_transformers(runs: Runs) -> None:
     assert_close(answers(lm, batch), mean, rtol=0, atol=TOLERANCE)
 
 
-def test_a_pruned_run(runs: Runs, tmp_path: Path) -> None:
+def test_a_run_with_smaller_ranks(runs: Runs, tmp_path: Path) -> None:
+    """As the one of a PEFT adapter with a `rank_pattern`, or one that `bara prune` wrote."""
     folder, system = runs["bara-gate"]
-    smaller = without(system, weakest(unit_importance(system, system.split("train")), 20))
+    ranks = {target.path: 1 + target.index for target in system.model.targets[:3]}
+    smaller = assemble(system.config, system.backbone, system.task, system.model.num_data, ranks)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for value in (*smaller.model.parameters(), *smaller.guide.parameters()):
+            value.add_(0.2 * torch.randn_like(value))
     write_config(smaller, tmp_path / "small")
     save_system(smaller, tmp_path / "small", 5)
     model = peft.PeftModel.from_pretrained(base(folder), tmp_path / "small")
     assert_same_answers(model, smaller, rows_of(smaller))
+    again = load_system(tmp_path / "small")
+    assert again.model.rank_pattern == ranks
+    assert_same_answers(model, again, rows_of(again))
 
 
 def test_rows_have_noise_of_their_own(runs: Runs) -> None:

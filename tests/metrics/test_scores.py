@@ -242,7 +242,7 @@ SEEDED = torch.Generator().manual_seed(0)
 GATES = torch.rand(5, 4, 3, 6, generator=SEEDED) - 0.5  # draws, rows, modules, units
 
 
-@pytest.mark.parametrize("ranks", [(), (6, 2, 4)], ids=["whole", "pruned"])
+@pytest.mark.parametrize("ranks", [(), (6, 2, 4)], ids=["one rank", "smaller ranks"])
 @pytest.mark.parametrize("tau", [0.1, 0.3])
 def test_shares_are_those_of_a_loop(ranks: tuple[int, ...], tau: float) -> None:
     kept = ranks or (6, 6, 6)

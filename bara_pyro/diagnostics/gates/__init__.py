@@ -1,1 +1,1 @@
-"""Diagnostics of the gates: draws, sparsity, effective rank, token maps, pruning."""
+"""Diagnostics of the gates: draws, sparsity, effective rank, token maps."""

@@ -132,7 +132,7 @@ def token_maps(
         below = torch.zeros(len(paths), batch.input_ids.shape[1], dtype=torch.float64)
         for piece in record(model, system.guide, batch, samples=samples, seed=seed):
             for i, path in enumerate(paths):
-                # A pruned module has gates only in its first units.
+                # A module of smaller rank has gates only in its first units.
                 gate = gates.of(piece.values, path)[..., : model.rank_pattern.get(path, model.r)]
                 below[i] += (gate.abs() < tau).double().mean(-1).sum((0, 1)).cpu()
         percent = (100 * below / max(samples, 1)).float()

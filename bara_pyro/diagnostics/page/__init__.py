@@ -1,1 +1,1 @@
-"""The report pages of `bara inspect`, `bara compare` and `bara prune`."""
+"""The report pages of `bara inspect` and `bara compare`."""

@@ -45,8 +45,8 @@ class Collapse:
 
     modules: tuple[str, ...]  # paths of the M modules
     kl: dict[str, Tensor]
-    """"phi", "theta" -> float64, `M x r`; NaN for pruned units. For theta the mean over rows and draws at the
-    last token."""
+    """"phi", "theta" -> float64, `M x r`; NaN above a module's rank. For theta the mean over rows and draws
+    at the last token."""
 
     def share(self, eps: float = EPS) -> dict[str, float]:
         """Return the percentage of units within `eps` nats of the prior, for each kind of gate."""

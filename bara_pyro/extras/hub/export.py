@@ -266,7 +266,7 @@ def plain_lora(system: System) -> System:
 
 @torch.no_grad()
 def fold(system: System, down: Mapping[str, Tensor], drawn: Drawn, lora: System) -> None:
-    """Fill a LoRA with down-projections and the system's B, as they are drawn; pruned units are 0."""
+    """Fill a LoRA with down-projections and the system's B, as they are drawn; 0 above a module's rank."""
     for target in system.model.targets:
         ours, a, b = (
             model.get_parameter(f"adapters.{module_key(target.path)}.{name}")

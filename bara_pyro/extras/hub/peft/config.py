@@ -33,7 +33,7 @@ class BaRAConfig(PeftConfig):
         lora_alpha: the change is scaled by `lora_alpha / r`.
         target_modules: names, a regular expression or "all-linear", matched as in PEFT; by default the
             architecture's query and value projections and its output embedding.
-        rank_pattern: path of a module -> its rank, for modules with a rank below r (pruned runs).
+        rank_pattern: path of a module -> its rank, for modules with a rank below r.
         method: "bara-gate" (the default), "bara", or a name with settings, for example `{"name": "bara-gate",
             "init_kappa": 0.3}`.
         backbone_fingerprint: fingerprint of the language model that the run was trained on; None if unknown.
