@@ -75,8 +75,6 @@ class AmortizedGuide(SiteGuide):
     """
 
     noisy = True  # False for a family without a noise level, which then has no parameters for it
-    # Names of a family's additional parameters, `modules x r`, which pruning cuts unit by unit.
-    by_unit: tuple[str, ...] = ()
 
     def __init__(
         self,

@@ -38,8 +38,6 @@ class CoupledWeibullGuide(WeibullGuide):
         coupling: c, `modules x r`; a module of smaller rank uses only its first entries.
     """
 
-    by_unit = ("coupling",)
-
     def __init__(self, model: AdaptedLM, **options: Any) -> None:
         super().__init__(model, **options)
         local = model.latents.local_sites

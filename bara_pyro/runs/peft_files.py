@@ -29,10 +29,12 @@ NOT_PEFT: Final = "no adapter of PEFT's, read it with bara_pyro.load_system(fold
 
 def is_bara(system: System) -> bool:
     """Whether `bara_pyro.peft` can read a system: BaRA with an amortised guide per module."""
-    guide = system.guide
-    if not isinstance(system.model, BaRA) or not isinstance(guide, AmortizedGuide) or guide.by_unit:
-        return False
-    # A user's guide may have further parameters, which the PEFT file cannot hold.
+    model, guide = system.model, system.guide
+    return isinstance(model, BaRA) and isinstance(guide, AmortizedGuide) and is_by_module(guide)
+
+
+def is_by_module(guide: AmortizedGuide) -> bool:
+    """Whether a guide has only parameters of single modules: the PEFT file cannot hold others."""
     return all(name.startswith("sites.") for name, _ in guide.named_parameters())
 
 
@@ -60,7 +62,7 @@ def peft_config(system: System) -> Json:
         }
     # The prefix avoids PEFT's methods of the same name (AdaLoRA), whose files have another format.
     kind = "LORA" if METHODS[name].peft else f"BARA_PYRO_{name.upper()}: {NOT_PEFT}"
-    if ranks:  # of a pruned adapter: every module keeps the scaling alpha / r
+    if ranks:  # every module keeps the scaling alpha / r
         patterns["alpha_pattern"] = {path: c.lora_alpha * rank / c.r for path, rank in ranks.items()}
     return {"peft_type": kind, **common, "lora_dropout": 0.0, "bias": "none", **patterns}
 

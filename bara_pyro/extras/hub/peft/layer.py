@@ -26,6 +26,7 @@ from bara_pyro.methods.bara import BaRAMethodConfig
 from bara_pyro.methods.base import given
 from bara_pyro.models.bara import PHI, THETA
 from bara_pyro.models.lora import down_projection, up_projection
+from bara_pyro.runs.peft_files import is_by_module
 
 
 @dataclass
@@ -212,9 +213,10 @@ def guide_of(settings: BaRAMethodConfig, r: int, path: str, rank: int, in_featur
         backbone=SimpleNamespace(device=None),  # keep the default device: PEFT may load onto "meta"
     )
     family = FAMILIES[settings.guide]
-    if family.by_unit:
+    guide = family(cast(AdaptedLM, program), **given(family, settings))
+    if not is_by_module(guide):
         raise ConfigError(
-            f"The guide {settings.guide!r} couples the gates of all modules, which PEFT does not support: "
-            "choose 'weibull', or load the run with bara_pyro.load_system(folder)."
+            f"The guide {settings.guide!r} has parameters for all modules together, which PEFT does not "
+            "support: choose 'weibull', or load the run with bara_pyro.load_system(folder)."
         )
-    return family(cast(AdaptedLM, program), **given(family, settings))
+    return guide
