@@ -179,6 +179,10 @@ def test_as_few_gates_are_open_as_one_and_as_many_as_there_are(top_k: int) -> No
     assert ((mean > MEAN_MIN).sum(-1) == top_k).all()
 
 
+def test_a_point_has_no_parameters_for_noise() -> None:
+    assert {tuple(p.shape) for p in guide_of(DeltaGuide).parameters()} == {(5, R), (R, 16)}
+
+
 def test_a_family_gets_a_noise_level_for_each_mean() -> None:
     """The smallest that is allowed, where one is shared by the entries of a gate."""
     shapes = []
