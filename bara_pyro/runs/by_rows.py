@@ -5,14 +5,16 @@ from math import ceil
 from bara_pyro.errors import ConfigError
 from bara_pyro.methods import METHODS
 from bara_pyro.runs.config import RunConfig
+from bara_pyro.runs.sections import TrainConfig
 
 # Default length of training: passes over few rows, and over MANY_ROWS or more or with a search for the rate;
 # passes over replies; the fewest and the most steps.
 PASSES, MANY_ROWS, REPLY_PASSES = (10, 20), 640, 2
 FEWEST_STEPS, MOST_STEPS = 100, 6000
 # Split-half calibration needs at least so many rows, and so many held out: fewer say less about the
-# temperature than its prior does (docs/calibrated.md). By default it is used below MANY_ROWS.
-SPLIT_HALF_ROWS, ASKED_ROWS = 20, 10
+# temperature than its prior does (docs/calibrated.md). By default it is used below MANY_ROWS, and up to
+# SEARCHED_ROWS if nobody says how to train.
+SPLIT_HALF_ROWS, ASKED_ROWS, SEARCHED_ROWS = 20, 10, 5000
 
 
 def for_rows(config: RunConfig, rows: int, held_out: int | None = None) -> RunConfig:
@@ -42,7 +44,7 @@ def for_rows(config: RunConfig, rows: int, held_out: int | None = None) -> RunCo
         steps = steps_of(c.epochs, rows, c.batch_size)
     elif c.steps is None:
         if config.adapter.calibrated:  # look for a better training, if nobody says how: rate, else length
-            if c.find_lr is None and c.lr is None and not c.may_double:
+            if _is_open(c):
                 c = c.model_copy(update={"find_lr": True})
             elif c.may_double is None and not c.find_lr:
                 c = c.model_copy(update={"may_double": True})
@@ -66,7 +68,14 @@ def _calibrated_by_default(config: RunConfig, rows: int) -> bool:
         return True
     if config.train.steps == 0 or config.task.likelihood != "answer":  # 0: a given adapter stays as it is
         return False
-    return METHODS[config.method.name].calibrated and SPLIT_HALF_ROWS <= rows < MANY_ROWS
+    most = SEARCHED_ROWS if _is_open(config.train) else MANY_ROWS - 1
+    return METHODS[config.method.name].calibrated and SPLIT_HALF_ROWS <= rows <= most
+
+
+def _is_open(section: TrainConfig) -> bool:
+    """Whether nobody says at which rate or for how long to train."""
+    given = (section.lr, section.steps, section.epochs, section.find_lr)
+    return given == (None,) * 4 and not section.may_double
 
 
 def turned(rows: int, held_out: int) -> bool:

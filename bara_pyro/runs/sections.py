@@ -233,7 +233,8 @@ class AdapterConfig(SettingsSection):
         None,
         description="split-half calibration: fit a temperature to predictions of each half of the "
         "training rows by a fit to the other; twice as much training, no validation rows (with find_lr see "
-        "there); null: on for bara, bara-gate and lora with 20 to 639 training rows",
+        "there); null: on for bara, bara-gate and lora with 20 to 639 training rows, and with up to 5,000 if "
+        "none of lr, steps and epochs is given",
     )
     start: str | None = Field(
         None,
