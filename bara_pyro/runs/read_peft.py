@@ -173,10 +173,14 @@ def _refuse_others(peft: PeftFile, name: str) -> None:
         )
 
 
+TEMPERATURE = "log_temperature"
+"""Key of the temperature that split-half calibration gives a run of LoRA; PEFT does not read it either."""
+
+
 def _factors(file: Path, name: str, *, others: bool = False) -> dict[str, Factors]:
     """Return A and B of every layer, float32.
 
-    Other tensors in the file are refused, unless `others` lets them be.
+    Other tensors in the file are refused, unless `others` lets them be. The temperature of a run is left out.
     """
     try:
         keys = {key: _layer_of(key) for key in check_tensors(file)}
@@ -184,7 +188,7 @@ def _factors(file: Path, name: str, *, others: bool = False) -> dict[str, Factor
             held = {layer: stored.get_tensor(key) for key, layer in keys.items() if layer is not None}
     except (OSError, ValueError, SafetensorError) as error:
         raise ConfigError(f"Cannot read {file} ({why(error)}): {AGAIN}.") from error
-    strangers = [key for key, layer in keys.items() if layer is None]
+    strangers = [key for key, layer in keys.items() if layer is None and key != TEMPERATURE]
     if not held or (strangers and not others):
         what = f"also holds {strangers[0][:80]!r}, no A or B" if held else "holds no A and B"
         raise ConfigError(

@@ -128,6 +128,18 @@ def test_peft_reads_the_folder_of_a_run_with_a_rank_per_module(
     assert_close(of_peft(place, tmp_path / "run", run), answers, rtol=0, atol=1e-5)
 
 
+def test_a_calibrated_run_of_lora_is_an_adapter_without_its_temperature(place: Place, tmp_path: Path) -> None:
+    own = {"method": "lora", "seed": 0, "validation_rows": 8}
+    run = bp.train(task=place.rows, model=place.backbone, out=tmp_path / "given", steps=6, **own)
+    temperature = run.corrections.temperature
+    assert temperature is not None
+    assert "log_temperature" in load_file(tmp_path / "given" / "adapter_model.safetensors")
+    kept = started(place, tmp_path / "given", tmp_path / "run", "lora", model=place.backbone)
+    temperature.set(0.7)  # of its own predictions, and of no other
+    expected = (draw(run, run.split("test"), 0)[0] * temperature.value).log_softmax(-1)
+    assert_close(draw(kept, kept.split("test"), 0)[0], expected, rtol=0, atol=1e-5)
+
+
 def test_draws_of_tfb_are_adapters(place: Place, adapters: dict[str, Path], tmp_path: Path) -> None:
     """Their deviations of the weights have the guide's scales, and average to what the run predicts."""
     run = started(place, adapters["patterns"], tmp_path / "run", {"name": "tfb", "tolerance": 0.1})
