@@ -74,8 +74,7 @@ REAL: dict[str, tuple[int, dict[str, Any]]] = {
     "arc_easy": (80, TEXTS),
 }
 NOISE = 0.2  # share of the training and validation rows of `noise` pairs that get a wrong label
-WORLDS, ROWS_SEEDS = (*range(401, 407), *range(601, 607)), range(1, 7)
-NOISE_SEEDS = (1, 2, 3)
+WORLDS, ROWS_SEEDS, NOISE_SEEDS = (*range(401, 407), *range(601, 607)), range(1, 7), range(1, 4)
 GATE, HELPED, TUNED, ENSEMBLE = "gate form, default", "LoRA, same help", "LoRA, tuned", "three LoRAs, tuned"
 ARMS = (GATE, HELPED, TUNED, ENSEMBLE)
 # The default was changed after the first round. Its first two arms have the former one, these the new one.
@@ -109,19 +108,16 @@ def pair_settings() -> dict[str, dict[str, Any]]:
 def write_rows(args: Namespace) -> None:
     """Write the rows of the real tasks: 300 for the test, the others to draw from."""
     for task, tags in TAGS.items():
-        write(task, tagged_packages(args.packages, task, tags))
+        rows = tagged_packages(args.packages, task, tags)
+        write_parts(ROWS, task, rows, len(rows) - TEST)
     noise, rows = random.Random(0), read_jsonl(ROWS / "use.jsonl")
     for row in rows:
         if noise.random() < NOISE:
             row["label"] = noise.choice([tag for tag in TAGS["use"] if tag != row["label"]])
     write_jsonl(ROWS / "use-noise.jsonl", rows)
     lines = [json.loads(line) for line in args.arc_easy.read_text().splitlines()]
-    write("arc_easy", [line for line in lines if line["choices"]["label"] == [*"ABCD"]])
-
-
-def write(name: str, rows: list[dict[str, Any]]) -> None:
-    """Write shuffled rows: the last are for the test."""
-    write_parts(ROWS, name, rows, len(rows) - TEST)
+    rows = [line for line in lines if line["choices"]["label"] == [*"ABCD"]]
+    write_parts(ROWS, "arc_easy", rows, len(rows) - TEST)
 
 
 def run(args: Namespace) -> None:
@@ -289,8 +285,7 @@ def contrast_figure(compared: Mapping[str, tuple[Scores, Sequence[str]]]) -> Fig
     axes = figure.add_subplot()
     for place, values in enumerate(rows.values()):
         middle, half = student_interval(values)
-        found = {"difference": middle, "low": middle - half, "high": middle + half}
-        draw_difference(axes, place, found)
+        draw_difference(axes, place, {"difference": middle, "low": middle - half, "high": middle + half})
         axes.plot(values, [place + 0.25] * len(values), "o", color=GREY, markerfacecolor="none", markersize=4)
     axes.axvline(0, color=INK, linewidth=0.9, linestyle="--")
     name_rows(axes, rows, "Difference in NLL (nats)")
