@@ -36,6 +36,8 @@ WITHOUT_EFFECT = (
 )
 # Initial values of A and B that leave the language model's own weights as they are; PiSSA and others do not.
 INITIALISED = (True, False, None, "gaussian", "eva", "orthogonal")
+# Temperature of a calibrated run of LoRA; PEFT does not read it either.
+TEMPERATURE = "log_temperature"
 AGAIN = "restore it, or save the adapter again"
 Factors = tuple[Tensor, Tensor]
 
@@ -171,10 +173,6 @@ def _refuse_others(peft: PeftFile, name: str) -> None:
             f"The adapter {name!r} has {key[:40]}={str(value)[:40]}, which is not supported: give a plain "
             "LoRA or rsLoRA of a causal language model."
         )
-
-
-TEMPERATURE = "log_temperature"
-"""Key of the temperature that split-half calibration gives a run of LoRA; PEFT does not read it either."""
 
 
 def _factors(file: Path, name: str, *, others: bool = False) -> dict[str, Factors]:

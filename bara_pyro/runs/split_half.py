@@ -238,7 +238,7 @@ def with_fit(
     out: Path,
     fit: HalfFit,
     seconds: float,
-    own_nll: float | None = None,
+    own_nll: float | None,
     *,
     diverged: bool = False,
 ) -> Json:
