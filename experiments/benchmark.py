@@ -54,12 +54,13 @@ from experiments.grid import (
     grid,
     keep,
     score,
+    stored,
     tagged_packages,
     trained,
     write_parts,
 )
 
-SCORES = Path(__file__).parent / "results" / "benchmark.jsonl"
+SCORES = Path(__file__).parent / "results" / "scores" / "benchmark.jsonl.gz"
 ROWS, RUN = Path("runs/benchmark/rows"), Path("runs/benchmark/run")
 VALIDATION = 400
 TAGS = {
@@ -128,7 +129,7 @@ def run(args: Namespace) -> None:
 
 def run_pair(pair: str) -> None:
     """Train the arms of a pair that have no stored score: defaults, the grid, what is best of it."""
-    done = {row["arm"] for row in read_jsonl(SCORES) if row["pair"] == pair}
+    done = {row["arm"] for row in stored(SCORES) if row["pair"] == pair}
     base = {**pair_settings()[pair], "seed": 1}
     first = build_system(load_config(overrides=base))
     tried = grid(default_steps(first.model.num_data, first.config.train.batch_size))
@@ -168,7 +169,7 @@ def best_of_grid(pair: str) -> str:
     Raises:
         DataError: the grid was not run.
     """
-    tried = [row for row in read_jsonl(SCORES) if row["pair"] == pair and row["arm"][0].isdigit()]
+    tried = [row for row in stored(SCORES) if row["pair"] == pair and row["arm"][0].isdigit()]
     if not tried:
         raise DataError(f"The grid of {pair!r} has no scores: run that pair first.")
     return str(chosen_of(tried)["arm"])
@@ -208,7 +209,7 @@ def table(args: Namespace) -> None:
     """Print the mean scores of the arms and the gate form's differences, on worlds and on real tasks."""
     scores: defaultdict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
     shown: dict[str, tuple[Scores, Sequence[str]]] = {}
-    for row in read_jsonl(SCORES):
+    for row in stored(SCORES):
         scores[row["pair"]][row["arm"]] = row if "log_probs" not in row else {**row, **derived(row)}
     for title, start in ROUNDS.items():
         pairs = [pair for pair in args.pairs if re.match(start, pair) and ENSEMBLE in scores[pair]]

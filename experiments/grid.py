@@ -1,8 +1,9 @@
 """What comparisons with a tuned grid share: rows of real tasks, a grid of settings, scores of a run.
 
-A score is a line of a file, written as it comes: what is stored is not run again.
+A score is a line of a compressed file, written as it comes: what is stored is not run again.
 """
 
+import gzip
 import json
 import random
 import re
@@ -17,7 +18,7 @@ from typing import Any
 from torch import Tensor, tensor
 
 import bara_pyro as bp
-from bara_pyro.atomic import write_jsonl
+from bara_pyro.atomic import atomic_write, write_jsonl
 from bara_pyro.errors import TrainingError
 from bara_pyro.posthoc.temperature import best_common_log_temperature, nll_at, predictive_at
 from bara_pyro.runs.evaluate import draw
@@ -41,14 +42,6 @@ DIVERGED: dict[str, float] = {"nll": inf}  # the scores of a run whose training 
 TEXTS: Settings = {"task.labels": "texts"}
 
 
-def balanced(rows: list[Row], labels: Iterable[str]) -> list[Row]:
-    """Return equally many rows of each label, drawn at random, label by label."""
-    random.Random(0).shuffle(rows)
-    of_label = [[row for row in rows if row["label"] == label] for label in labels]
-    least = min(map(len, of_label))
-    return [row for some in of_label for row in some[:least]]
-
-
 def tagged_packages(packages: Path, facet: str, tags: Sequence[str]) -> list[Row]:
     """Return the descriptions in Debian's index with exactly one of these tags of a facet, as many each."""
     tags_of: defaultdict[str, set[str]] = defaultdict(set)
@@ -57,7 +50,10 @@ def tagged_packages(packages: Path, facet: str, tags: Sequence[str]) -> list[Row
         tags_of[text[1] if text else ""] |= {*re.findall(rf"\b{facet}::([\w-]+)", entry)}
     own = {text: [tag for tag in tags if tag in known] for text, known in tags_of.items()}
     rows = [{"text": text, "label": one[0]} for text, one in sorted(own.items()) if text and len(one) == 1]
-    return balanced(rows, tags)
+    random.Random(0).shuffle(rows)
+    of_tag = [[row for row in rows if row["label"] == tag] for tag in tags]
+    least = min(map(len, of_tag))
+    return [row for some in of_tag for row in some[:least]]
 
 
 def write_parts(folder: Path, name: str, rows: list[Row], cut: int) -> None:
@@ -123,24 +119,19 @@ class RunDraws:
         }
 
 
-def draws(system: System, folder: Path) -> RunDraws:
-    """Train in a folder, which is emptied, and draw; a `TrainingError` if the training diverges."""
+def trained(system: System, folder: Path) -> RunDraws | None:
+    """Train in a folder, which is emptied, and draw; return None if the training diverges."""
     discard(folder)
     began = time.process_time()
-    train(system, folder)
+    try:
+        train(system, folder)
+    except TrainingError:
+        return None
     seconds = time.process_time() - began
     known, test = system.split("validation"), system.split("test")
     test = test.take(range(min(TEST, len(test))))
     known_drawn, test_drawn = (draw(system, one, DRAWS) for one in (known, test))
     return RunDraws((known_drawn, tensor(known.labels)), (test_drawn, tensor(test.labels)), seconds)
-
-
-def trained(system: System, folder: Path) -> RunDraws | None:
-    """Train in a folder, which is emptied, and draw; return None if the training diverges."""
-    try:
-        return draws(system, folder)
-    except TrainingError:
-        return None
 
 
 def score(system: System, folder: Path, *, tuned: bool) -> dict[str, float]:
@@ -149,10 +140,19 @@ def score(system: System, folder: Path, *, tuned: bool) -> dict[str, float]:
     return drawn.scores(drawn.log_temperature(tuned=tuned)) if drawn else DIVERGED
 
 
-def keep(path: Path, place: Mapping[str, str], scores: Mapping[str, Any]) -> Row:
-    """Add a score to a file, print its NLL and return the line; `place` names the run."""
-    row = {**place, **scores}
-    with path.open("a") as file:
-        file.write(json.dumps(row) + "\n")
+def stored(path: Path) -> list[Row]:
+    """Return the scores in a file, none if it is missing."""
+    text = gzip.decompress(path.read_bytes()).decode() if path.exists() else ""
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def store(path: Path, rows: Iterable[Row]) -> None:
+    """Write scores; the same scores are the same bytes."""
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    atomic_write(path, lambda file: file.write(gzip.compress(text.encode(), mtime=0)))
+
+
+def keep(path: Path, place: Mapping[str, str], scores: Mapping[str, Any]) -> None:
+    """Add a score to a file, and print its NLL; `place` names the run."""
+    store(path, [*stored(path), {**place, **scores}])
     print(f"{' | '.join(place.values())}: {scores['nll']:.3f}", flush=True)
-    return row

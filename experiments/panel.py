@@ -25,7 +25,6 @@ from bara_pyro.report.style import INK, PALETTE, legend_of, new_figure
 from bara_pyro.runs.by_rows import default_steps
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.system import build_system
-from bara_pyro.untrusted.files import read_jsonl
 from experiments.engine.figures import PAGE, name_rows, save
 from experiments.engine.methods import display
 from experiments.grid import (
@@ -40,11 +39,12 @@ from experiments.grid import (
     grid,
     keep,
     score,
+    stored,
     tagged_packages,
     write_parts,
 )
 
-SCORES = Path(__file__).parent / "results" / "second_panel.jsonl"
+SCORES = Path(__file__).parent / "results" / "scores" / "second_panel.jsonl.gz"
 ROWS, RUN = Path("runs/panel/rows"), Path("runs/panel/run")
 METHODS = ("bara-gate", "lora")
 VALIDATION = 80
@@ -73,7 +73,7 @@ PAIRS: dict[str, tuple[int, dict[str, Any]]] = {
 MORE = "default, 80 more"
 PEFT: dict[str, Any] = {"adapter.calibrated": False, "train.lr": 2e-4, "train.epochs": 3}
 ARMS = {"default": HELP, MORE: HELP, "PEFT's": PEFT}
-
+TOO_FEW = ("Llama, field, 60", MORE)  # an arm that the pair's rows do not suffice for
 MARKS = {"microworld": ("o", PALETTE[0]), "Llama": ("s", PALETTE[1]), "SmolLM2": ("^", PALETTE[2])}
 
 
@@ -108,15 +108,15 @@ def settings(pair: str, args: Namespace) -> dict[str, Any]:
 
 def run(args: Namespace) -> None:
     """Train every arm and every setting of the grid that has no stored score."""
-    done = {(row["pair"], row["method"], row["arm"]) for row in read_jsonl(SCORES)}
+    done = {(row["pair"], row["method"], row["arm"]) for row in stored(SCORES)}
     for pair in args.pairs:
         base = settings(pair, args)
         first = build_system(load_config(overrides=base))
         tried = grid(default_steps(PAIRS[pair][0], first.config.train.batch_size), LENGTHS)
         for method in METHODS:
             for arm, own in {**ARMS, **tried}.items():
-                if (pair, method, arm) in done or (pair, arm) == ("Llama, field, 60", MORE):
-                    continue  # stored, or there are too few rows
+                if (pair, method, arm) in done or (pair, arm) == TOO_FEW:
+                    continue
                 rows = drawn_rows(PAIRS[pair][0] + VALIDATION, VALIDATION, 1) if arm == MORE else {}
                 config = load_config(overrides={**base, **own, **rows, "method": method})
                 system = build_system(config, first.backbone, None if rows else first.task)
@@ -127,7 +127,7 @@ def run(args: Namespace) -> None:
 def table(args: Namespace) -> None:
     """Print the NLL of the tuned and of the best setting, and each arm's minus the tuned one's, in nats."""
     scores: defaultdict[tuple[str, str], dict[str, dict[str, Any]]] = defaultdict(dict)
-    for row in read_jsonl(SCORES):
+    for row in stored(SCORES):
         scores[row["pair"], row["method"]][row["arm"]] = row
     regrets: defaultdict[str, dict[str, float]] = defaultdict(dict)
     print(f"| pair | method | tuned | best | {' | '.join(ARMS)} |\n|---|---|---:|---:|{'---:|' * len(ARMS)}")

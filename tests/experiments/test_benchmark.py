@@ -78,7 +78,7 @@ def test_differences_are_averaged_by_world(place: Path, capsys: pytest.CaptureFi
         for arm in ARMS
     ]
     rows.append({"pair": "403, micro-wgs", "arm": GATE, "nll": 9.0})  # begun
-    benchmark.SCORES.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    grid.store(benchmark.SCORES, rows)
     benchmark.table(Namespace(pairs=[*benchmark.pair_settings()], figure=place / "shown.svg"))
     middle, half = student_interval([0.2, 0.0])
     printed = capsys.readouterr().out
@@ -94,7 +94,7 @@ def test_an_arm_that_diverged_counts_as_its_worst(place: Path, capsys: pytest.Ca
         rows += [{"pair": pair, "arm": arm, **dict.fromkeys(MEASURES, 0.5)} for arm in ARMS if arm != GATE]
         scores = {"nll": float("inf")} if gap is None else dict.fromkeys(MEASURES, 0.5 + gap)
         rows.append({"pair": pair, "arm": GATE, **scores})
-    benchmark.SCORES.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    grid.store(benchmark.SCORES, rows)
     benchmark.table(Namespace(pairs=[*benchmark.pair_settings()], figure=None))
     printed = capsys.readouterr().out
     assert "diverged on 402, micro-wgs" in printed
@@ -109,7 +109,7 @@ def test_a_training_that_diverges_is_stored(
     def diverge(*_: object) -> None:
         raise TrainingError("The loss is infinite.")
 
-    monkeypatch.setattr(grid, "draws", diverge)
+    monkeypatch.setattr(grid, "train", diverge)
     some = [benchmark.trained(object(), place)]
     assert benchmark.of_test(some, tuned=tuned) == {"nll": float("inf")}
 
@@ -123,7 +123,7 @@ def test_settings_are_searched_once_a_task(place: Path) -> None:
             ("0.01, 1", float("inf"), 0.1),
         )
     ]
-    benchmark.SCORES.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    grid.store(benchmark.SCORES, rows)
     assert benchmark.best_of_grid(benchmark.searched("rows 3, use")) == "0.001, 1"
     assert benchmark.searched("402, micro-wgs") == "402, micro-wgs"
     with pytest.raises(DataError, match="rows 1, interface"):
@@ -150,7 +150,7 @@ def test_every_arm_is_run_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(benchmark, "pair_settings", lambda: tiny)
     args = Namespace(pairs=[*tiny], figure=None)
     benchmark.run(args)
-    stored = {row["arm"]: row for row in read_jsonl(benchmark.SCORES)}
+    stored = {row["arm"]: row for row in grid.stored(benchmark.SCORES)}
     assert [*stored] == [
         *benchmark.DEFAULTS,
         *("0.001, 0.1", "0.003, 0.1"),
@@ -162,4 +162,4 @@ def test_every_arm_is_run_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert stored[ENSEMBLE]["seconds"] > stored[TUNED]["seconds"]
     assert all(0 <= stored[f"{LATER}, distance-aware"][shift] <= 100 for shift in benchmark.SHIFTS)
     benchmark.run(args)
-    assert {row["arm"]: row for row in read_jsonl(benchmark.SCORES)} == stored
+    assert {row["arm"]: row for row in grid.stored(benchmark.SCORES)} == stored

@@ -1,6 +1,5 @@
 """The comparison of defaults with tuned grids: its rows, its runs and its table."""
 
-import json
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -53,7 +52,7 @@ def test_the_setting_of_the_lowest_validation_loss_is_the_tuned_one(
     rows = [{"pair": "p", "method": "lora", "arm": arm, **scores} for arm, scores in arms.items()]
     rows += [{**row, "pair": "q"} for row in rows if row["arm"] != panel.MORE]
     rows.append({"pair": "begun", "method": "lora", "arm": "default", "nll": 9.0, "validation_nll": 9.0})
-    panel.SCORES.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    grid.store(panel.SCORES, rows)
     monkeypatch.setattr(panel, "MARKS", dict.fromkeys("pq", ("o", "black")))
     panel.table(Namespace(figure=place / "regrets.svg"))
     printed = capsys.readouterr().out
@@ -76,9 +75,9 @@ def test_every_arm_is_run_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(grid, name, value)
     args = Namespace(pairs=["tiny"], llama=None)
     panel.run(args)
-    stored = read_jsonl(panel.SCORES)
+    stored = grid.stored(panel.SCORES)
     assert [row["arm"] for row in stored] == [*panel.ARMS, "0.001, 0.1"]
     assert all(0 < row["nll"] < 5 and row["seconds"] > 0 for row in stored)
     assert [row["temperature"] == 1 for row in stored] == [True, True, True, False]
     panel.run(args)
-    assert read_jsonl(panel.SCORES) == stored
+    assert grid.stored(panel.SCORES) == stored
