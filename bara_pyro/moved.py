@@ -37,6 +37,8 @@ def _in_place(table: dict[str, str]) -> dict[str, str]:
 
 
 _TABLES = json.loads(Path(__file__).with_name("moved.json").read_text(encoding="utf-8"))
+COMMANDS: dict[str, str] = _TABLES["commands"]
+"""Removed command -> what to do instead."""
 MOVED: dict[str, str] = _TABLES["modules"]
 """Old module name -> new module name; its submodules are found as well."""
 RENAMED = _in_place(_TABLES["names"])

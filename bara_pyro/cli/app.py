@@ -31,6 +31,7 @@ from bara_pyro.cli.offered import Commands
 from bara_pyro.cli.outlets import hush_libraries, outlast_readers
 from bara_pyro.cli.wrap import STUDY, TRAIN, add_command, group_of, listed
 from bara_pyro.errors import BaraError, abbreviated
+from bara_pyro.moved import COMMANDS
 
 ABOUT: Final = "Fine-tune language models with calibrated uncertainty, by BaRA or one of its rivals."
 app = typer.Typer(
@@ -47,6 +48,7 @@ for command in (
 app.add_typer(microworld.app, name="microworld", rich_help_panel=STUDY)
 # Typer's message on a wrong value of a list of one: it is not one of 'lora'.
 ONE_VALUE = re.compile(r"('[^']*') is not one of ('[^',]*')\.?$")
+UNKNOWN = re.compile(r"No such command '(.*)'\.")
 # The names of options in other programs -> in this one.
 SYNONYMS = {
     **dict.fromkeys(("--rank", "--lora-r", "--lora-rank"), "--r"),
@@ -129,6 +131,9 @@ def _usage(error: Exception) -> str:
     message = ONE_VALUE.sub(r"\1 is not \2, the only value", message.replace("Value error, ", ""))
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "bara"
+    unknown = UNKNOWN.match(message)
+    if unknown and (instead := COMMANDS.get(name := f"{command} {unknown[1]}")):
+        return f"`{name}` was removed: {instead}."
     if meant := _named_here(error):
         return f"No such option: {getattr(error, 'option_name', '')}, it is called {meant} here."
     return f"{' '.join(message.split()).rstrip('.')}: see `{command} --help`."

@@ -57,6 +57,13 @@ def test_lists_help_and_slips_load_nothing_heavy() -> None:
     assert done.returncode == 0, done.stderr[-500:]
 
 
+@pytest.mark.parametrize(("removed", "instead"), [("prune", "--r"), ("reward train", "RewardTrainer")])
+def test_a_removed_command_names_what_replaces_it(removed: str, instead: str, bara: Bara) -> None:
+    refused = bara(*removed.split(), "RUN", "--out", "x")
+    assert_one_sentence(refused, f"`bara {removed}` was removed", instead)
+    assert refused.code == 2
+
+
 def test_the_catalogue_is_what_is_registered() -> None:
     """Where this fails: python -m bara_pyro.cli.catalogue.
 

@@ -15,15 +15,6 @@ DType = Annotated[FloatType, of_model(help="Type of the frozen weights.")]
 Device = Annotated[str, of_model(help="cpu, cuda, cuda:1 or mps.")]
 
 
-@app.command(hidden=True, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
-def train(context: typer.Context) -> None:
-    """Removed: train a reward model with TRL's RewardTrainer (docs/reward.md)."""
-    raise ConfigError(
-        "`bara reward train` was removed: train with TRL's RewardTrainer (docs/reward.md), then use "
-        "`bara reward score FOLDER`."
-    )
-
-
 def score(
     reward: Annotated[
         str,

@@ -20,13 +20,6 @@ def replies() -> list[dict]:
     ]
 
 
-def test_train_names_what_replaces_it(tmp_path: Path, bara: Bara) -> None:
-    refused = bara("reward", "train", "--model", "microworld", "--task", "pairs.jsonl", "--out", tmp_path)
-    assert_one_sentence(refused, "`bara reward train` was removed", "RewardTrainer", "`bara reward score")
-    assert refused.code == 2
-    assert " train " not in bara("reward", "--help").out
-
-
 def test_score_keeps_every_column_and_adds_two(classifier: Path, tmp_path: Path, bara: Bara) -> None:
     judge = shutil.copytree(classifier, tmp_path / "judge")
     given = write_rows(tmp_path / "replies.jsonl", replies())
