@@ -55,7 +55,7 @@ def train(
         resume: continue the run in `out` from its last checkpoint; a finished run is only loaded. The run
             keeps its settings: you need not repeat them, and other values are refused.
         on_step: called after each step with the number of steps done and the parts of the loss.
-        on_split_half: the same for the steps of split-half calibration, with `calibrated=True`.
+        on_split_half: the same for the steps of split-half calibration.
         on_rehearsal: old name of `on_split_half`.
         settings: all other settings, by the name of the command-line option (`lr=1e-4` for `--lr 1e-4`) or by
             dotted key.

@@ -50,8 +50,7 @@ class ColumnNames:
     context: str | None = _column("the context", "a text put before the question", CONTEXTS)
     cluster: str | None = _column(
         "what rows have in common",
-        "what rows have in common (an author, a patient): those of one value are not independent, and are "
-        "trained on together or not at all",
+        "what related rows have in common, such as an author or a patient; they stay on one side of a split",
     )
 
     @property

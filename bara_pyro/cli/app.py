@@ -33,7 +33,7 @@ from bara_pyro.cli.wrap import STUDY, TRAIN, add_command, group_of, listed
 from bara_pyro.errors import BaraError, abbreviated
 from bara_pyro.moved import COMMANDS
 
-ABOUT: Final = "Fine-tune language models with calibrated uncertainty, by BaRA or one of its rivals."
+ABOUT: Final = "Fine-tune language models with calibrated uncertainty, by BaRA, LoRA or another method."
 app = typer.Typer(
     cls=Commands,
     help=ABOUT,

@@ -163,7 +163,7 @@ class TaskConfig(SettingsSection):
         "used",
     )
     limit: PositiveInt | None = Field(
-        None, description="use only the first rows of each split, this many, for a quick try"
+        None, description="use only this many rows of each split, the first ones, for a quick try"
     )
     seed: Seed = Field(0, description="seed of the choice of validation rows, and of the microworld's rows")
 
@@ -216,13 +216,13 @@ class AdapterConfig(SettingsSection):
     )
     top_layers: PositiveInt | None = Field(
         None,
-        description="of these modules, adapt only those in the last transformer layers, this many, and the "
-        "output embedding if it is among them",
+        description="adapt only the modules in this many of the last transformer layers, and the output "
+        "embedding if it is among target_modules",
     )
     distance_aware: bool = Field(
         False,
-        description="make draws disagree more the less a row resembles the training rows; fitted after "
-        "training, without labels, and costs one extra forward pass without adapters per prediction",
+        description="make predictions less confident the less a row resembles the training rows; fitted "
+        "after training, without labels; one extra forward pass without adapters per prediction",
     )
     one_pass: bool = Field(
         False,
@@ -231,16 +231,15 @@ class AdapterConfig(SettingsSection):
     )
     calibrated: bool | None = Field(
         None,
-        description="split-half calibration: fit a temperature to predictions of each half of the "
-        "training rows by a fit to the other; twice as much training, no validation rows (with find_lr see "
-        "there); null: on for bara, bara-gate and lora with 20 to 639 training rows, and with up to 5,000 if "
-        "none of lr, steps and epochs is given",
+        description="split-half calibration: predict each half of the training rows after training on the "
+        "other, and fit a temperature to these predictions; twice as much training (with find_lr see there); "
+        "null: on for bara, bara-gate and lora with 20 to 5,000 training rows, or 639 if lr, steps or epochs "
+        "is given or find_lr is off",
     )
     start: str | None = Field(
         None,
-        description="adapter that you already have, a folder or a hub name of a LoRA of PEFT: its A and B, "
-        "rank and layers are kept, and a posterior is put around them (bara-gate, laplace, tfb, "
-        "temperature, lora)",
+        description="LoRA of PEFT to start from, a folder or a hub name: its A and B, rank and layers are "
+        "kept, and the method (bara-gate, laplace, tfb, temperature or lora) puts a posterior around them",
     )
 
 
@@ -249,8 +248,9 @@ class TrainConfig(SettingsSection):
 
     steps: Annotated[int, Field(ge=0, le=MOST_STEPS)] | None = Field(
         None,
-        description="optimiser steps; null: 10 to 20 passes over the training rows, at least 100 and at most "
-        "6,000 steps, which split-half calibration may double; 20 passes with find_lr; for replies 2 passes",
+        description="optimiser steps; null: 20 passes over the training rows with a search for the learning "
+        "rate, otherwise 10 to 20, doubled if the model is underconfident; 100 to 6,000 steps before "
+        "doubling; for replies 2 passes",
     )
     may_double: bool | None = Field(
         None,
@@ -260,18 +260,18 @@ class TrainConfig(SettingsSection):
     )
     find_lr: bool | None = Field(
         None,
-        description="find the learning rate by split-half calibration: train on half of the rows at 3 times "
-        "lr and at lr, take lr if it predicts the other half significantly better, then try 0.3 times lr "
-        "likewise; 2.5 to 3 times as much training, any method; null: on with split-half calibration if none "
-        "of lr, steps, epochs and may_double is given and the method sets no lr",
+        description="find the learning rate with split-half calibration: train on half of the rows at 3 "
+        "times lr and at lr, take lr if it predicts the other half significantly better, then try 0.3 times "
+        "lr in the same way; 2.5 to 3 times as much training; null: on with split-half calibration unless "
+        "lr, steps, epochs or may_double is given or the method sets lr",
     )
     epochs: PositiveFloat | None = Field(None, description="passes over the training rows, instead of steps")
     batch_size: Rows = Field(4, description="rows per optimiser step")
     accumulate: Rows = Field(1, description="micro-batches per step, to save memory")
     lr: PositiveFloat | None = Field(
         None,
-        description="peak learning rate; null: 1e-3, from which split-half calibration may look for another; "
-        "ivon 0.03, gates around a given adapter 0.02",
+        description="peak learning rate; null: 3e-3, 1e-3 or 3e-4, chosen by split-half calibration, or 1e-3 "
+        "without it; ivon 0.03, gates around a given adapter 0.02",
     )
     local_lr_scale: PositiveFloat | None = Field(
         None, description="learning rate of an amortised guide as a share of lr; null: 0.1 for gates, else 1"

@@ -47,7 +47,7 @@ def compare(
     """Compare two runs on the same rows by accuracy, ECE, NLL and Brier score.
 
     Each difference comes with a paired 95 % interval. A and B may also be folders of several runs that differ
-    only by their seed. These are paired by seed, and the intervals also cover training again.
+    only by their seed. These are paired by seed, and the intervals then also cover training with other seeds.
     """
     from bara_pyro.cli.outputs import check_file
     from bara_pyro.cli.typed import check_overwrite

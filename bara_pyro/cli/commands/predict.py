@@ -66,8 +66,8 @@ def predict(
     """Answer texts or the rows of a file, with probabilities and uncertainty.
 
     Each row gets its label, its probabilities and three uncertainties in nats. Total is the entropy of the
-    prediction. Aleatoric is the part that more training rows would not remove; epistemic is the part that
-    comes from not knowing the weights. The columns of a file are kept.
+    prediction. Aleatoric is the part that more training rows would not reduce; epistemic is the part that
+    they would. The columns of a file are kept.
     """
     from bara_pyro.cli.outputs import check_rows
 
