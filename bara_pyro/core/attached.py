@@ -41,11 +41,7 @@ class Fitted(Protocol):
 
 
 def pair_of(run: Fitted | tuple[AdaptedLM, SiteGuide]) -> tuple[AdaptedLM, SiteGuide]:
-    """Return program and guide of a run, or the given pair itself.
-
-    Raises:
-        ConfigError: `run` is neither a run nor a pair, or the guide belongs to another model.
-    """
+    """Return program and guide of a run, or the given pair; a `ConfigError` for anything else."""
     value: Any = run
     pair = (
         value if isinstance(value, tuple) else (getattr(value, "model", None), getattr(value, "guide", None))
@@ -70,13 +66,7 @@ def _has_own(model: AdaptedLM, names: Sequence[str]) -> bool:
 
 
 def check_attachable(model: AdaptedLM, guide: SiteGuide, *, drawn: bool) -> None:
-    """Check that `attached` can represent a program and that its language model is free.
-
-    `drawn` says whether a draw is attached, not the posterior mean.
-
-    Raises:
-        ConfigError, BackboneError: see `attached`.
-    """
+    """Raise the errors of `attached` for a program; `drawn`: attach a draw, not the posterior mean."""
     if changes_logits(model) or _has_own(model, MORE):
         raise ConfigError(
             f"`attached` supports only adapters in one language model, and {type(model).__name__} does more: "
@@ -162,14 +152,10 @@ def hung(
     latents: Sequence[LayerLatents],
     lead: tuple[int, ...] | None = None,
 ) -> Iterator[PreTrainedModel]:
-    """Attach a program's adapters to its language model while the block runs; see `attached`.
+    """Attach a program's adapters, each with its `latents`, to its language model while the block runs.
 
-    Args:
-        model: the program.
-        distribution: posterior of the local latents; a `Placed` one receives the positions of the tokens.
-        latents: the latents of each adapter.
-        lead: shape `draws x rows` into which the first dimension of a layer's input is unfolded; None if that
-            dimension is the rows.
+    `distribution` is the posterior of the local latents; a `Placed` one receives the positions of the tokens.
+    The first dimension of a layer's input is the rows, or is unfolded into `lead`, `draws x rows`.
     """
     lm = model.backbone.lm
     with ExitStack() as stack:
@@ -278,11 +264,9 @@ def positions_of(
 ) -> Tensor:
     """Return each token's position in its text, counted from the first real token: long, `B x T`.
 
-    The arguments are those of a Hugging Face decoder. The positions come from `position_ids` if given, else
-    from the mask (of all tokens, including cached ones), else from the length of the cache.
-
-    Raises:
-        ConfigError: neither `input_ids` nor `inputs_embeds` is given.
+    The arguments are those of a Hugging Face decoder, which needs `input_ids` or `inputs_embeds`. The
+    positions come from `position_ids` if given, else from the mask (of all tokens, including cached ones),
+    else from the length of the cache.
     """
     inputs = inputs_embeds if input_ids is None else input_ids
     if inputs is None:

@@ -169,8 +169,7 @@ class SharedWeights(OwnRows):
 def beside_foreign(batch: Batch) -> Messenger | None:
     """Return the handler that a program needs with a guide from outside this package; None without one.
 
-    Such a guide is present if the program is replayed against its trace, or if one of Pyro's guide messengers
-    is active.
+    Such a guide is a trace that the program is replayed against, or one of Pyro's guide messengers.
     """
     for handler in _PYRO_STACK:
         if isinstance(handler, ReplayMessenger) and handler.trace is not None:

@@ -139,11 +139,7 @@ def ranks_of(model: AdaptedLM, paths: Sequence[str]) -> tuple[int, ...]:
 
 
 def chosen_modules(model: AdaptedLM, modules: Sequence[str] | None = None) -> tuple[str, ...]:
-    """Return the given module paths in the model's order; all paths if None.
-
-    Raises:
-        ConfigError: a path does not name an adapted module.
-    """
+    """Return the given module paths in the model's order, None: all; a `ConfigError` for an unknown path."""
     known = [target.path for target in model.targets]
     for path in modules or ():
         if path not in known:

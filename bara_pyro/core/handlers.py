@@ -37,8 +37,7 @@ def given_to_elbo(guide: Messenger) -> tuple[Callable, Callable] | None:
 def around_guide(fn: Callable, guide: Messenger) -> Sequence[plate]:
     """Return the plates around a guide, as vectorised particles use them.
 
-    Raises:
-        ConfigError: there is another handler, which would also act on the model's sites.
+    Any other handler would also act on the model's sites, and raises a `ConfigError`.
     """
     handlers = _around(fn, guide) or []
     for handler in handlers:
@@ -53,11 +52,8 @@ def around_guide(fn: Callable, guide: Messenger) -> Sequence[plate]:
 def around_model(fn: Callable, model: object, plates: Sequence[plate]) -> Sequence[Messenger] | None:
     """Return the handlers around a model, from the outside in; None if `fn` does not wrap the model.
 
-    `fn` is the model, possibly inside handlers. The plates, which are around its guide, are left out of the
-    result.
-
-    Raises:
-        ConfigError: a handler is `poutine.replay`, which conflicts with the guide's draws.
+    The plates around its guide are left out. `poutine.replay`, which conflicts with the guide's draws, raises
+    a `ConfigError`.
     """
     names = {each.name for each in plates}
     handlers = _around(fn, model)
@@ -84,11 +80,7 @@ def _around(fn: Callable, inner: object) -> list[Any] | None:
 
 
 def check_not_split(msg: Message) -> None:
-    """Refuse a site set by `poutine.do`, whose KL weight Pyro would count twice.
-
-    Raises:
-        ConfigError: `poutine.do` sets the site.
-    """
+    """Raise a `ConfigError` for a site set by `poutine.do`, whose KL weight Pyro would count twice."""
     if msg.get("_intervener_id") is not None:
         raise ConfigError(
             f"poutine.do sets {msg['name']!r}, whose KL weight Pyro would count twice: use poutine.condition."
@@ -96,13 +88,10 @@ def check_not_split(msg: Message) -> None:
 
 
 def check_conditions() -> None:
-    """Refuse a site that two `poutine.condition` handlers set, because the outer one would win silently.
+    """Raise a `ConfigError` if two `poutine.condition` handlers set one site: the outer would win silently.
 
     `Predictive(poutine.condition(model, ..), guide=guide)` is such a case: it conditions on the guide's
     draws.
-
-    Raises:
-        ConfigError: two handlers set the same site.
     """
     values: dict[str, object] = {}
     for handler in _PYRO_STACK:

@@ -187,13 +187,8 @@ def draw_plate_shape() -> tuple[int, ...]:
 def by_draw(site: str, value: Tensor, prior: TorchDistribution) -> Tensor:
     """Return the value of a global site with its draw dimensions left of the program's plates.
 
-    `Predictive(parallel=True)` may put the draws next to the site's own dimensions, where the program would
-    read them as rows.
-
-    Args:
-        site: name of the site.
-        value: value of the site, `.. x own dimensions`.
-        prior: prior of the site; its batch and event shape are the site's own dimensions.
+    `Predictive(parallel=True)` may put the draws next to the site's own dimensions, those of its prior, where
+    the program would read them as rows.
 
     Returns:
         `draws x 1 .. x own dimensions`, or one value for all draws.

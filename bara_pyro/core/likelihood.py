@@ -87,11 +87,7 @@ class Likelihood(ABC):
 
 
 def check_numbers(log_probs: Tensor) -> None:
-    """Refuse log-probabilities that contain NaN.
-
-    Raises:
-        TrainingError: an entry is NaN.
-    """
+    """Raise a `TrainingError` if log-probabilities contain NaN."""
     if log_probs.isnan().any():
         raise TrainingError(
             "The model's answers are NaN, because its weights or lora_alpha are too large for their dtype: "
@@ -156,13 +152,7 @@ class AnswerLikelihood(ClosedSet):
 
 
 def require_closed_set(likelihood: Likelihood, who: str) -> None:
-    """Refuse a program without a closed set of answers.
-
-    `who` names the feature that needs the answers' scores, the plural subject of the message.
-
-    Raises:
-        ConfigError: the likelihood is not a `ClosedSet`.
-    """
+    """Raise a `ConfigError` unless there is a `ClosedSet`, whose answers' scores `who` (plural) needs."""
     if not isinstance(likelihood, ClosedSet):
         raise ConfigError(
             f"{who} need a closed set of answers, but this model has a {type(likelihood).__name__}: train "
@@ -171,13 +161,7 @@ def require_closed_set(likelihood: Likelihood, who: str) -> None:
 
 
 def require_answer_tokens(likelihood: Likelihood, who: str) -> None:
-    """Refuse a program whose answers are not one token each.
-
-    `who` names the feature that needs the answer tokens' logits, the plural subject of the message.
-
-    Raises:
-        ConfigError: the likelihood is not an `AnswerLikelihood`.
-    """
+    """Raise a `ConfigError` unless each answer is one token, whose logits `who` (plural) needs."""
     if not isinstance(likelihood, AnswerLikelihood):
         way_out = "task.labels=letters" if isinstance(likelihood, ClosedSet) else "task.likelihood=answer"
         raise ConfigError(

@@ -30,11 +30,7 @@ def frozen(value: Tensor) -> nn.Parameter:
 
 
 def read(module: nn.Module, name: str) -> Tensor:
-    """Return a module's parameter without Pyro's statement.
-
-    Raises:
-        LookupError: the parameter is None.
-    """
+    """Return a module's parameter without Pyro's statement; a `LookupError` if it is None."""
     value = module._parameters[name]
     if value is None:
         raise LookupError(f"{type(module).__name__} has no parameter {name!r}.")

@@ -44,8 +44,7 @@ class NextToken(TorchDistribution):
     def distributions(self, copies: int = 1) -> Iterator[tuple[slice, Tensor]]:
         """Yield slices of positions with the log-probabilities there, `draws x B x p x V`.
 
-        Args:
-            copies: number of tensors of that size that must fit `BUDGET`.
+        `copies` tensors of that size fit `BUDGET`.
         """
         for piece in self._pieces(copies):
             log_probs = self.logits(piece).log_softmax(-1)
@@ -59,9 +58,7 @@ class NextToken(TorchDistribution):
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the tokens' log-probabilities, `... x P`; cached for the same tensor.
 
-        Raises:
-            DataError: a token is outside the vocabulary. Not checked on a GPU, which would have to
-                synchronise.
+        A token outside the vocabulary raises a `DataError`, except on a GPU, where the check would wait.
         """
         if self._known is None or self._known[0] is not value:
             self._known = value, self._log_prob(value)

@@ -29,9 +29,8 @@ def observing(model: AdaptedLM, likelihood: Likelihood) -> Iterator[None]:
 def last_states(model: AdaptedLM) -> Iterator[list[Tensor]]:
     """Record the last hidden states at the last token of every forward pass while the block runs.
 
-    Yields:
-        A list that each forward pass extends by one tensor, `(draws B) x d`: the input of the answer head,
-        with the adapters below it in place.
+    Each forward pass adds a tensor to the list, `(draws B) x d`: the input of the answer head, with the
+    adapters below it in place.
     """
     noting = _Noting(model.likelihood)
     with observing(model, noting):

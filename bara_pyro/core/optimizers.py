@@ -20,12 +20,9 @@ def held_by(optim: Optimizer) -> list[Tensor]:
 
 
 def check_holds_guide(guide: SiteGuide, optim: Optimizer) -> None:
-    """Refuse an optimiser that holds none of the guide's parameters, so the posterior would not be fitted.
+    """Raise a `ConfigError` if an optimiser would fit none of the guide's trainable parameters.
 
     An optimiser without the program's parameters is allowed: it fits a posterior with fixed weights.
-
-    Raises:
-        ConfigError: the guide has trainable parameters and the optimiser holds none of them.
     """
     trainable = {value for value in guide.parameters() if value.requires_grad}
     if trainable and trainable.isdisjoint(held_by(optim)):

@@ -40,11 +40,7 @@ class PosteriorMean(Posterior):
     """Set every latent to its posterior mean: the paper's NonLoRA limit (Eq. 19), S = 0."""
 
     def value(self, name: str, fn: TorchDistribution) -> Tensor:
-        """Return the mean of the site's posterior.
-
-        Raises:
-            ConfigError: the distribution has no mean.
-        """
+        """Return the mean of the site's posterior; a `ConfigError` if it has none."""
         try:
             return fn.mean
         except NotImplementedError as error:
@@ -91,11 +87,7 @@ def quantile(fn: TorchDistribution, level: float) -> Tensor:
 
 
 def check_guide(guide: object, model: AdaptedLM) -> None:
-    """Check that a guide belongs to this package and to the model.
-
-    Raises:
-        ConfigError: it is not a `SiteGuide`, or it belongs to another model.
-    """
+    """Raise a `ConfigError` unless this is a `SiteGuide` of this model."""
     if not isinstance(guide, SiteGuide):
         raise ConfigError(
             f"A {type(guide).__name__} is not a `SiteGuide`: fit it with pyro.infer.SVI and predict with "

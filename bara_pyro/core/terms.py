@@ -54,11 +54,7 @@ def mean_terms(terms: list[ElboTerms]) -> ElboTerms:
 
 
 def check_elbo(elbo: object) -> None:
-    """Refuse what is neither None nor an ELBO of one pass.
-
-    Raises:
-        ConfigError: it is something else, or records the program, which cannot be traced.
-    """
+    """Raise a `ConfigError` for what is neither None nor an ELBO of one pass, or records the program."""
     traced = isinstance(elbo, JitTrace_ELBO | JitTraceMeanField_ELBO)
     if traced or not (elbo is None or isinstance(elbo, Trace_ELBO)):
         raise ConfigError(f"The loss is a {type(elbo).__name__}: see docs/swap.md for what fits bp.SVI.")
@@ -78,11 +74,7 @@ def loss_alone(elbo: Trace_ELBO, model: AdaptedLM, guide: SiteGuide, batch: Batc
 
 
 def check_stored(seen: Trace, guide: SiteGuide, own: Collection[int] = ()) -> None:
-    """Refuse a parameter of model or guide that lies in Pyro's store; `own` has the ids of those that do not.
-
-    Raises:
-        ConfigError: there is one.
-    """
+    """Raise a `ConfigError` for a parameter in Pyro's store; `own` has the ids of those outside it."""
     for name, node in seen.nodes.items():
         if node["type"] == "param" and id(node["value"]) not in own:
             raise ConfigError(
@@ -92,11 +84,7 @@ def check_stored(seen: Trace, guide: SiteGuide, own: Collection[int] = ()) -> No
 
 
 def check_finite(loss: float, terms: ElboTerms) -> None:
-    """Check that a loss is finite.
-
-    Raises:
-        TrainingError: it is not; the message names the parts that are not finite.
-    """
+    """Raise a `TrainingError` that names the parts of a loss that are not finite, if there are any."""
     if math.isfinite(loss):
         return
     sites = [f"KL of {site}" for site, kl in terms.kl.items() if not kl.isfinite()]

@@ -191,11 +191,9 @@ def peak_memory() -> float | None:
 
 
 def estimated_seconds(folder: Path, system: System, options: Options) -> float | None:
-    """Return the estimated time of an inspection in seconds; None if it is unknown.
+    """Return the estimated seconds of an inspection, without the figures and the loading of the run.
 
-    It is known for runs with random gates that have been evaluated.
-
-    The figures and the loading of the run, some seconds, are not counted.
+    They are known for runs with random gates that have been evaluated; else None.
     """
     if not is_random(system) or not is_evaluated(folder, system.config.hash):
         return None

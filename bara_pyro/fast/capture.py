@@ -80,11 +80,7 @@ class CudaGraphs:
         self._pool: Any = None
 
     def __call__(self, run: Run, device: torch.device) -> tuple[Outputs, Callable[[], None]]:
-        """Record a function.
-
-        Raises:
-            Unfit: it waits for the device. If this only shows during the capture, torch raises.
-        """
+        """Record a function; raise `Unfit` if it waits for the device, or torch's own error."""
         with torch.cuda.device(device):
             self._warm_up(run)
             graph = torch.cuda.CUDAGraph()
@@ -115,13 +111,7 @@ class CudaGraphs:
 
 
 class Recording:
-    """One gradient step for batches of one shape.
-
-    Args:
-        svi: the inference.
-        batch: the first of these batches.
-        record: see `Record`.
-    """
+    """One gradient step for batches of one shape, of which `batch` is the first; see `Record`."""
 
     def __init__(self, svi: SVI, batch: Batch, record: Record) -> None:
         self.svi = svi
@@ -255,9 +245,7 @@ def eager(svi: SVI) -> SVI:
 def captured(svi: SVI, record: Record | None = None) -> SVI:
     """Make an inference record and replay its gradient steps if possible; return it.
 
-    Args:
-        svi: the inference, changed in place; undo it with `svi.replayed = None`.
-        record: see `Record`; by default CUDA graphs.
+    It is changed in place: undo it with `svi.replayed = None`. By default steps are recorded as CUDA graphs.
     """
     svi.replayed = Captured(svi, record)
     return svi

@@ -87,10 +87,7 @@ class FrozenStates:
     def of(self, depth: int, tokens: TokenRows, inputs: Callable[[TokenRows], dict[str, Any]]) -> Tensor:
         """Return the states above the lowest `depth` layers, `B x T x d`, 0 on padding.
 
-        Args:
-            depth: number of layers.
-            tokens: the rows.
-            inputs: returns the inputs of the language model's body for given rows.
+        `inputs` returns the inputs of the language model's body for rows.
         """
         self._forget_where_weights_changed()
         lengths = tokens.attention_mask.sum(-1).tolist()

@@ -12,11 +12,7 @@ from bara_pyro.fast.prefix import Prefix, not_run
 class KeysAndValues(DynamicCache):
     """Cache that stores the keys and values of one layer and ends the forward pass there.
 
-    Args:
-        layer: index of the layer.
-
-    Attributes:
-        found: its keys and values, `P x heads x T x width`; None before the pass reaches the layer.
+    `found` are the layer's, `P x heads x T x width`; None before the pass reaches it.
     """
 
     def __init__(self, layer: int) -> None:
@@ -27,23 +23,16 @@ class KeysAndValues(DynamicCache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Return the keys and values of a layer; nothing precedes them in this forward pass.
-
-        Raises:
-            StopForward: it is the layer whose keys and values are wanted.
-        """
+        """Return a layer's keys and values, which begin here; raise `StopForward` at the layer wanted."""
         if layer_idx == self.layer:
             self.found = key_states, value_states
             raise StopForward
         return key_states, value_states
 
     def prefix(self, states: Tensor, mask: Tensor, width: int) -> Prefix | None:
-        """Return the prefix from which the last tokens continue; None if the layer showed no keys and values.
+        """Return the prefix from which the last `width` tokens continue; None without keys and values.
 
-        Args:
-            states: the layer's input, `P x T x d`.
-            mask: real tokens, bool, `P x T`.
-            width: number of last tokens.
+        `states` are the layer's input, `P x T x d`, and `mask` the real tokens, bool, `P x T`.
         """
         if self.found is None:
             return None

@@ -127,11 +127,9 @@ def record(run: Run, device: torch.device) -> tuple[Outputs, Callable[[], None]]
 
 
 class Replayed(Captured):
-    """Replacement for `SVI.gradients` on a CPU that records and replays frequent steps, bitwise equal.
+    """Replaces `SVI.gradients` on a CPU by replays, bitwise equal, of steps on frequent batch shapes.
 
-    Args:
-        svi: the inference.
-        after: eager steps on batches of one shape before they are recorded.
+    A shape is frequent after `after` eager steps.
     """
 
     def __init__(self, svi: SVI, after: int) -> None:

@@ -121,7 +121,7 @@ def kl_dense_normal(q: DenseNormal, p: Independent) -> Tensor:
     """Return KL(q || p) in nats, of the batch shape, for a prior p with independent normal entries.
 
     Raises:
-        MissingKLError: the entries of p are not normal, or p and q differ in event shape.
+        MissingKLError: p is another distribution, or of another event shape.
     """
     if not isinstance(p.base_dist, Normal) or p.event_shape != q.event_shape:
         raise MissingKLError(

@@ -102,8 +102,7 @@ def phi_lines(phi: DataArray) -> Dataset:
 def answer_shares(groups: Mapping[str, Dataset]) -> dict[str, np.ndarray]:
     """Return the share of rows with each answer in percent, in the data and in each draw.
 
-    Returns:
-        `observed` (float64, `C`), `posterior` and, if it was drawn from, `prior` (`chain x draw x C`).
+    It is `observed` (float64, `C`), `posterior` and, if it was drawn from, `prior` (`chain x draw x C`).
     """
     kinds = {"observed": "observed_data", "posterior": "posterior_predictive", "prior": "prior_predictive"}
     classes = np.arange(groups["posterior_predictive"].sizes["answer"])

@@ -80,9 +80,7 @@ def loo(data: Idata) -> Loo:
 
 
 def loo_of(log_likelihood: Tensor, ids: Sequence[str], method: str) -> Loo:
-    """Return the PSIS-LOO estimate for training rows, as `loo`, from their log-likelihoods.
-
-    `log_likelihood` is `S x n`, in nats.
+    """Return `loo` of training rows from their log-likelihoods, `S x n`, nats.
 
     Raises:
         NoSpreadError: all draws are the same.

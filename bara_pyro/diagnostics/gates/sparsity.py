@@ -66,10 +66,6 @@ def gate_sparsity(draws: GateDraws, tau: float = TAU) -> Sparsity:
 
 
 def check_tau(tau: float) -> None:
-    """Check a threshold.
-
-    Raises:
-        ConfigError: `tau` is negative or NaN.
-    """
+    """Raise a `ConfigError` for a threshold that is negative or NaN."""
     if not tau >= 0:
         raise ConfigError(f"tau is {tau}: give a threshold of 0 or more.")

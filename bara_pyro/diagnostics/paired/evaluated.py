@@ -93,12 +93,7 @@ def _evaluation(folder: Path, on: str | None) -> Path:
 
 
 def read_evaluated(folder: Path) -> Evaluated:
-    """Read the predictions in a folder of a run or an evaluation.
-
-    Raises:
-        CheckpointError: there are no predictions, or a file is missing or damaged.
-        DataError: the run was trained on replies, which have no classes.
-    """
+    """Read the predictions in a folder of a run or an evaluation; errors as for `read_group`."""
     if is_run(folder):
         check_run(folder)
     else:

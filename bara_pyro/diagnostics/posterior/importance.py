@@ -91,11 +91,7 @@ def weighable(model: AdaptedLM, guide: SiteGuide, batch: Batch) -> None:
 
 
 def log_weight_of(drawn: JointDraws) -> Tensor:
-    """Return log p(y, z) - log q(z) for draws from a guide (float64, `S`, nats).
-
-    Raises:
-        TrainingError: a weight is NaN or infinite.
-    """
+    """Return log p(y, z) - log q(z) for draws from a guide (float64, `S`, nats); errors as `log_weights`."""
     log_weight = drawn.log_prior + drawn.log_likelihood - drawn.log_posterior
     bad = int((log_weight.isnan() | (log_weight == math.inf)).sum())
     if bad:
@@ -191,10 +187,7 @@ def weighed_draws(
 ) -> Weighed:
     """Return L = `samples` draws from a guide, with replacement, resampled from weighted `candidates`.
 
-    Other arguments and errors are those of `log_weights`.
-
-    Raises:
-        ConfigError: also if `samples` is not positive.
+    Other arguments are those of `log_weights`; a `ConfigError` also if `samples` is not positive.
     """
     if samples < 1:
         raise ConfigError(f"samples is {samples}: give 1 or more.")

@@ -54,25 +54,19 @@ class JointDraws:
 
 
 def gates_of(model: AdaptedLM) -> Gates:
-    """Return the gates of a program.
-
-    Raises:
-        ConfigError: the program has no gates.
-    """
+    """Return the gates of a program; a `ConfigError` if it has none."""
     if model.gates is None:
         raise ConfigError(f"{type(model).__name__} has no gates: give a BaRA model.")
     return model.gates
 
 
 def check_target(model: AdaptedLM, batch: Batch) -> dict[str, tuple[int, ...]]:
-    """Check that the program defines the untempered joint density of exactly these rows.
-
-    Returns:
-        The shape of each latent.
+    """Return the shape of each latent of a program that is the untempered joint density of these rows.
 
     Raises:
         ConfigError: the program has no latents, `num_data` is not the number of rows, or a KL weight is not
-        1. DataError: the rows have no labels.
+            1.
+        DataError: the rows have no labels.
     """
     if not model.latents:
         raise ConfigError(

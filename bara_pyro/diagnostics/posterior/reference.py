@@ -160,9 +160,7 @@ def reference_from(
     divergences: int = 0,
     acceptance: Sequence[float] = (),
 ) -> Reference:
-    """Return a reference made of given posterior draws, for example from another sampler or a file.
-
-    The draws of each site are ordered by chain; see `Reference`.
+    """Return a reference made of given posterior draws, ordered by chain; see `Reference`.
 
     Raises:
         TrainingError: a chain never moved.
