@@ -79,11 +79,7 @@ OPTIONS = {f"{kind}_column": kind for kind in KINDS}
 
 
 def column_names(options: Mapping[str, Any]) -> ColumnNames:
-    """Return the column names from options such as `text_column`.
-
-    Raises:
-        TypeError: an option is unknown.
-    """
+    """Return the column names from options such as `text_column`; a `TypeError` for an unknown one."""
     for option in options:
         if option not in OPTIONS:
             raise TypeError(f"got an unexpected keyword argument {option!r}")

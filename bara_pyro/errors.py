@@ -94,11 +94,7 @@ def unknown(kind: str, name: object, known: object) -> str:
 
 
 def check_choice(kind: str, value: object, known: object) -> None:
-    """Check that a value is one of the values of `known`, a `Literal`.
-
-    Raises:
-        ConfigError: it is not; `kind` names it in the message.
-    """
+    """Raise a `ConfigError` that names `kind` if a value is none of those of `known`, a `Literal`."""
     if value not in get_args(known):
         raise ConfigError(unknown(kind, value, get_args(known)))
 
@@ -123,15 +119,9 @@ def abbreviated(sentence: str) -> str:
 
 
 def require_packages(what: str, packages: Iterable[str], extra: str) -> None:
-    """Check that packages are installed.
+    """Raise a `BackboneError` if a package is not installed that `what`, the message's subject, needs.
 
-    Args:
-        what: feature that needs them, the subject of the message.
-        packages: import names of the packages.
-        extra: extra of bara-pyro that installs them.
-
-    Raises:
-        BackboneError: a package is not installed.
+    `packages` are import names, and `extra` is the extra of bara-pyro that installs them.
     """
     for package in packages:
         if find_spec(package) is None:

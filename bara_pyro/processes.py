@@ -99,14 +99,10 @@ def number_of_processes() -> int:
 def joined(device: torch.device, timeout: float) -> Iterator[Ranks]:
     """Join the processes that `torchrun` or `accelerate launch` started together with this one.
 
-    An existing process group is used and kept.
-
-    Args:
-        device: device of the model.
-        timeout: seconds to wait for other processes.
+    An existing process group is used and kept. `device` is the model's.
 
     Raises:
-        ProcessLostError: another process is gone or did not answer in time.
+        ProcessLostError: another process is gone or did not answer in `timeout` seconds.
     """
     if distributed.is_initialized():
         yield Ranks(distributed.get_rank(), distributed.get_world_size(), device)

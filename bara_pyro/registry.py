@@ -56,11 +56,7 @@ class Registry(Mapping[str, Item], Generic[Item]):
         return item
 
     def named(self, name: str) -> Callable[[Kind], Kind]:
-        """Return a decorator that registers an item: `@REGISTRY.named("name")`.
-
-        Raises:
-            ConfigError: the name is empty or not a string, or it is taken.
-        """
+        """Return a decorator that registers an item: `@REGISTRY.named("name")`; errors as for `register`."""
         self._check_name(name)
 
         def decorator(item: Kind) -> Kind:

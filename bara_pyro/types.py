@@ -37,11 +37,7 @@ def is_whole(value: object) -> TypeGuard[int]:
 
 
 def default(of: Callable[..., Any], name: str) -> Any:
-    """Return the default value of the parameter `name` of a function or a class's constructor.
-
-    Raises:
-        LookupError: there is no such parameter, or it has no default.
-    """
+    """Return the default value of a parameter of a function or constructor; a `LookupError` without one."""
     parameter = inspect.signature(of).parameters.get(name)
     if parameter is None or parameter.default is parameter.empty:
         raise LookupError(f"{of.__qualname__} has no default for a parameter {name!r}.")

@@ -48,13 +48,10 @@ class Linearisation:
             self.inputs[a.target.site("lora_B")] = F.linear(x, a.lora_A.detach())
 
     def gradients(self, direction: Tensor) -> dict[str, Tensor]:
-        """Return the gradients of `sum_c direction_c log p_c` at the output of every matrix.
+        """Return the gradients of `sum_c direction_c log p_c` at the output of every matrix, by site.
 
-        Args:
-            direction: `C` or `B x C`; if it sums to 0, this is also the derivative of the logits.
-
-        Returns:
-            site -> `B x T x out`, 0 on padding; B of the answer head has C outputs, one per answer.
+        They are `B x T x out`, 0 on padding; B of the answer head has C outputs, one per answer. The
+        direction is `C` or `B x C`; if it sums to 0, this is also the derivative of the logits.
         """
         grads = torch.autograd.grad(
             self.log_probs,

@@ -252,11 +252,9 @@ def register_method(method: Method[M, G, C]) -> Method[M, G, C]:
 
 
 def method_config(value: Json | str, *, stored: bool = False) -> MethodConfig:
-    """Return the validated settings of a method.
+    """Return the validated settings of a method, given by its name or by its settings with the name.
 
-    Args:
-        value: name of the method, or its settings including the name.
-        stored: whether the settings come from a stored run, where settings without effect are accepted.
+    In a `stored` run settings without effect are accepted.
 
     Raises:
         ConfigError: unknown method, unknown setting or invalid value.
@@ -281,13 +279,7 @@ def method_config(value: Json | str, *, stored: bool = False) -> MethodConfig:
 def build(
     config: MethodConfig, backbone: Backbone, num_data: int, adapter: AdapterOptions
 ) -> tuple[AdaptedLM, SiteGuide]:
-    """Make the model and the guide of a method.
-
-    Args:
-        config: settings from `method_config`.
-        backbone: the frozen language model.
-        num_data: number of training examples.
-        adapter: options such as `r`, `lora_alpha` and `target_modules`.
+    """Make the model and the guide of a method from its settings; `adapter` has options such as `r`.
 
     Raises:
         ConfigError: model or guide has a persistent buffer, which runs do not save.

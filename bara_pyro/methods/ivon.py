@@ -103,11 +103,7 @@ class IVONSVI(SVI[PosthocLoRA, PosthocGuide]):
 
 
 def ivon_svi(model: PosthocLoRA, guide: PosthocGuide, train: Training, config: IVONConfig) -> SVI:
-    """Return IVON's SVI.
-
-    Raises:
-        ConfigError: the package ivon-opt is not installed.
-    """
+    """Return IVON's SVI; a `ConfigError` without the package ivon-opt."""
     try:
         from ivon import IVON
     except ImportError as error:
@@ -130,11 +126,7 @@ def ivon_svi(model: PosthocLoRA, guide: PosthocGuide, train: Training, config: I
 
 
 def fit_ivon(fit: Fit[PosthocLoRA, PosthocGuide, IVONConfig]) -> dict[str, float]:
-    """Mark the posterior as fitted; the guide already holds its scales.
-
-    Returns:
-        The mean, smallest and largest standard deviation of a weight.
-    """
+    """Mark the posterior as fitted; return the mean, smallest and largest standard deviation of a weight."""
     fit.model.mark_fitted()
     scales = torch.cat([fit.guide.scale(site).flatten() for site in fit.model.latents.global_sites])
     return {

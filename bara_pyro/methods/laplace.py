@@ -108,11 +108,8 @@ LOWEST, HIGHEST = 1e-8, 1e12
 def log_evidence(log_likelihood: float, eigenvalues: Tensor, squared_norm: float, precision: float) -> float:
     """Return the Laplace approximation of log p(D), in nats.
 
-    Args:
-        log_likelihood: `log p(D | theta)` of all training rows, in nats.
-        eigenvalues: eigenvalues of the curvature, float64; zeros may be omitted.
-        squared_norm: `|theta|^2`.
-        precision: prior precision lambda.
+    `log_likelihood` is `log p(D | theta)` of all training rows, in nats, and `squared_norm` is `|theta|^2`.
+    The `eigenvalues` are the curvature's, float64; zeros may be omitted. `precision` is the prior's, lambda.
     """
     occam = float((eigenvalues / precision).log1p().sum())
     return log_likelihood - 0.5 * (occam + precision * squared_norm)
@@ -126,12 +123,7 @@ def effective_parameters(eigenvalues: Tensor, precision: float) -> float:
 def best_precision(eigenvalues: Tensor, squared_norm: float) -> float:
     """Return the prior precision that maximises the evidence, by bisection of its derivative.
 
-    Args:
-        eigenvalues: eigenvalues of the curvature.
-        squared_norm: `|theta|^2`.
-
-    Returns:
-        The maximiser within `[LOWEST, HIGHEST]`, to rounding.
+    It is within `[LOWEST, HIGHEST]`, to rounding. Arguments are those of `log_evidence`.
     """
 
     def slope(log_precision: float) -> float:
@@ -174,13 +166,10 @@ def fit_laplace(
     prior_precision: float | None = None,
     tokens: Tokens = "mean",
 ) -> dict[str, float]:
-    """Fit posterior and prior precision to the training rows, around the current weights.
+    """Fit posterior and prior precision to all training rows, with labels, around the current weights.
 
-    Args:
-        guide: the guide to fit, changed in place.
-        rows: every training row once, with labels, on the backbone's device.
-        prior_precision: lambda; None: the value with the highest evidence.
-        tokens: see `bara_pyro.methods.laplace.kfac`.
+    The guide is changed in place. `prior_precision` is lambda, by default the value with the highest
+    evidence; for `tokens` see `kfac`.
 
     Returns:
         `prior_precision`; `log_likelihood` and `log_evidence` in nats; `squared_norm` of the weights;

@@ -43,11 +43,7 @@ TemperatureFit = Fit[AdaptedLM, SiteGuide, Any]
 
 
 def check_validation(fit: TemperatureFit) -> None:
-    """Check before training that there are rows to fit the temperature on.
-
-    Raises:
-        DataError: the task has no validation rows, or one of them is too long.
-    """
+    """Raise a `DataError` before training if there are no validation rows, or one of them is too long."""
     fit.split("validation")
 
 
@@ -55,8 +51,7 @@ def check_validation(fit: TemperatureFit) -> None:
 def fit_temperature(fit: TemperatureFit) -> dict[str, float]:
     """Set the temperature with the lowest NLL on the validation rows; members are averaged as in prediction.
 
-    Returns:
-        `temperature`, `nll_1` and `nll_temperature` (nats, on the validation rows), `validation_rows`.
+    Return `temperature`, `nll_1` and `nll_temperature` (nats, on the validation rows), `validation_rows`.
     """
     split = fit.split("validation")
     labels = torch.tensor(split.labels)

@@ -75,9 +75,7 @@ def rotate(adapter: LowRankAdapter) -> Tensor:
 class Noise:
     """NLL of the anchor rows as a function of sigma, with the same standard normal draws for every sigma.
 
-    Args:
-        fit: the trained model, with rotated weights.
-        values: site -> singular values, `r`.
+    The `fit` has rotated weights, with the singular `values`, `r`, by site.
     """
 
     def __init__(self, fit: TFBFit, values: dict[str, Tensor]) -> None:
@@ -128,11 +126,9 @@ def published_search(feasible: Callable[[float], bool], low: float, high: float,
 
 
 def check_anchor(fit: TFBFit) -> None:
-    """Check before training that there are rows to measure the NLL on.
+    """Raise an error before training if there are no rows to measure the NLL on.
 
-    Raises:
-        DataError: the task has no training rows, or one of them is too long.
-        ConfigError: the run trains on replies.
+    It is a `DataError` if there are no training rows or one of them is too long, a `ConfigError` for replies.
     """
     fit.split("train")
 
@@ -141,8 +137,7 @@ def check_anchor(fit: TFBFit) -> None:
 def fit_tfb(fit: TFBFit) -> dict[str, float]:
     """Rotate the weights and find sigma.
 
-    Returns:
-        `sigma`, `nll_0` and `nll_sigma` (nats, on the anchor), `anchor_rows`, `evaluations` of the NLL.
+    Return `sigma`, `nll_0` and `nll_sigma` (nats, on the anchor), `anchor_rows`, `evaluations` of the NLL.
     """
     model = fit.model
     values = {a.target.site("lora_A"): rotate(a) for a in model.adapters.values()}

@@ -34,11 +34,7 @@ def make_prompt(who: Resident, season: int) -> ChatPrompt:
 
 
 def draw_prompts(world: World, count: int, seed: int = 0) -> list[ChatPrompt]:
-    """Return `count` different prompts about residents.
-
-    Raises:
-        DataError: the world has fewer than `count` prompts.
-    """
+    """Return `count` different prompts about residents; a `DataError` if the world has fewer."""
     every = [make_prompt(who, season) for who in world.residents for season in range(len(SEASONS))]
     if not 0 <= count <= len(every):
         raise DataError(f"Cannot draw {count} chat prompts: choose 0 to {len(every)}.")

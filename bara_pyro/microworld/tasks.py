@@ -55,12 +55,9 @@ class TaskSpec:
 
 
 def micro_task(name: str, seed: int = 0, world: int = WORLD_SEED) -> Task:
-    """Return a task of the microworld.
+    """Return a task of the microworld, one of `TASKS`; the seed is that of its questions and answers.
 
-    Args:
-        name: one of `TASKS`.
-        seed: seed of the questions and the drawn answers.
-        world: seed of the world; the language model must know this world. The shipped one knows the default.
+    The language model must know the `world`, also a seed. The shipped one knows the default.
 
     Raises:
         DataError: the name is unknown.

@@ -203,11 +203,7 @@ class Corrections(nn.Module):
 
 
 def require_temperature(corrections: Corrections) -> Temperature:
-    """Return the temperature of the corrections.
-
-    Raises:
-        ConfigError: they have none.
-    """
+    """Return the temperature of the corrections; a `ConfigError` if they have none."""
     if corrections.temperature is None:
         raise ConfigError("The corrections have no temperature: create them with calibrated=True.")
     return corrections.temperature

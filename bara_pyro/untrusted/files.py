@@ -27,10 +27,8 @@ DIGITS = 20
 def check_regular(path: Path) -> os.stat_result:
     """Refuse anything but a regular file: reading a FIFO or a terminal would block, and a device never ends.
 
-    Links to regular files are accepted, because downloads of the hub are folders of links.
-
-    Raises:
-        OSError: the file does not exist, or is not a regular file.
+    Links to regular files are accepted, because downloads of the hub are folders of links. An `OSError` says
+    that the file does not exist or is not regular.
     """
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
@@ -39,12 +37,7 @@ def check_regular(path: Path) -> os.stat_result:
 
 
 def check_name(path: Path, error: type[BaraError]) -> None:
-    """Refuse a name that no file or folder can have.
-
-    Args:
-        path: the name.
-        error: the exception to raise.
-    """
+    """Raise an `error` for a name that no file or folder can have."""
     try:
         path.lstat()
     except (OSError, ValueError) as no:
@@ -62,11 +55,7 @@ def there(path: Path) -> bool:
 
 
 def read_text(path: Path, *, most: int = MOST_JSON) -> str:
-    """Return the text of a regular file in UTF-8.
-
-    Args:
-        path: the file.
-        most: the most bytes that it may have.
+    """Return the text of a regular file in UTF-8 of at most so many bytes.
 
     Raises:
         OSError, ValueError: the file cannot be read, is too large, or is not UTF-8; the message says why.
@@ -87,12 +76,9 @@ def decoded(data: bytes) -> str:
 
 
 def bounded_json(text: str, *, finite: bool = True, digits: int = DIGITS) -> Any:
-    """Parse JSON within limits.
+    """Parse JSON with whole numbers of at most so many `digits`.
 
-    Args:
-        text: the JSON.
-        finite: refuse NaN and infinities, which are not JSON but which Python writes.
-        digits: the most digits of a whole number.
+    `finite` refuses NaN and infinities, which are not JSON but which Python writes.
 
     Raises:
         ValueError: the text is not JSON, is nested too deeply, or has a number that is too long or infinite.
@@ -112,11 +98,7 @@ def bounded_json(text: str, *, finite: bool = True, digits: int = DIGITS) -> Any
 
 
 def read_json(path: Path, schema: type[Stored] | None = None) -> Any:
-    """Return the content of a JSON file of bara_pyro, unchanged.
-
-    Args:
-        path: the file.
-        schema: the schema to check; None: any JSON.
+    """Return the content of a JSON file of bara_pyro, unchanged; without a schema, any JSON.
 
     Raises:
         CheckpointError: the file is missing, not regular, too large, not valid JSON, or violates the schema.
@@ -131,9 +113,7 @@ def read_json(path: Path, schema: type[Stored] | None = None) -> Any:
 def read_jsonl(path: Path, schema: type[Stored] | None = None) -> list[dict[str, Any]]:
     """Return the lines of a JSONL file; an unfinished line at the end is left out.
 
-    Args:
-        path: the file; a missing file counts as empty.
-        schema: the schema of each line; None: any object.
+    A missing file counts as empty. Without a schema, each line is any object.
 
     Raises:
         CheckpointError: the file cannot be read, or a line is not a JSON object or violates the schema.

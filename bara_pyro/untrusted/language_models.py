@@ -47,11 +47,7 @@ def _check_file(path: Path, folder: Path) -> None:
 
 
 def settings_in(path: Path) -> dict[str, Any]:
-    """Return the settings in a JSON file of a language model; empty if there is no such file.
-
-    Raises:
-        BackboneError: the file is damaged.
-    """
+    """Return a language model's settings in a JSON file, {} without one; a `BackboneError` if damaged."""
     if not path.exists():
         return {}
     try:
@@ -67,10 +63,9 @@ def settings_in(path: Path) -> dict[str, Any]:
 
 
 def number_of_tensors(folder: Path) -> int | None:
-    """Return the number of tensors in the safetensors files of a folder; None if there are no such files.
+    """Return the number of tensors in a folder's safetensors files; None without such files.
 
-    Raises:
-        BackboneError: a file is damaged.
+    A damaged file raises a `BackboneError`.
     """
     total, files = 0, sorted(folder.glob("*.safetensors"))
     for path in files:
@@ -84,15 +79,10 @@ def number_of_tensors(folder: Path) -> int | None:
 
 
 def check_config(config: Mapping[str, Any], name: str, tensors: int | None = None) -> None:
-    """Refuse the settings of a language model that needs its own code or has too many modules.
+    """Raise a `BackboneError` for a language model that needs its own code or has too many modules.
 
-    Args:
-        config: content of its config.json.
-        name: name of the language model, for messages.
-        tensors: number of tensors in its weights, at least one per layer; None: unknown.
-
-    Raises:
-        BackboneError: the settings are refused.
+    `config` is the content of its config.json. Its layers must not be more than the `tensors` of its weights,
+    if their number is known.
     """
     check_code(config, name)
     for key, value in _entries(config):
@@ -113,12 +103,9 @@ def check_config(config: Mapping[str, Any], name: str, tensors: int | None = Non
 
 
 def check_code(settings: Mapping[str, Any], name: str) -> None:
-    """Refuse settings that would make transformers run code from a language model's folder.
+    """Raise a `BackboneError` for settings that would make transformers run code from a model's folder.
 
     Models that are now part of transformers are accepted: its classes of the same names are used instead.
-
-    Raises:
-        BackboneError: transformers has no class of a name.
     """
     classes = settings.get("auto_map")
     if classes in (None, {}):

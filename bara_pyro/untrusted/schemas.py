@@ -264,25 +264,10 @@ def later_schema(found: object, place: object) -> CheckpointError:
 
 
 def checked(value: Any, schema: type[Stored], place: object) -> Any:
-    """Return a value unchanged after checking it against a schema.
-
-    Args:
-        value: a value from JSON.
-        schema: the schema to check.
-        place: the file it comes from, for errors.
+    """Return a value from JSON unchanged after checking it against a schema; `place` is its file.
 
     Raises:
         CheckpointError: the value violates the schema, or has another schema version.
-
-    Examples:
-        >>> from bara_pyro.untrusted.schemas import LogLine, checked
-        >>> checked({"step": 1, "nll": 0.5}, LogLine, "train_log.jsonl")
-        {'step': 1, 'nll': 0.5}
-        >>> try:
-        ...     checked({"step": "one"}, LogLine, "train_log.jsonl")
-        ... except ValueError as error:
-        ...     print(error)
-        train_log.jsonl is damaged (step: input should be a valid integer): restore it from a copy.
     """
     if isinstance(value, dict) and (version := value.get("schema", SCHEMA)) != SCHEMA:
         raise later_schema(version, place)

@@ -26,8 +26,7 @@ MOST_TEMPLATE = 2**20  # most characters of a template
 class TemplateRenderer:
     """Renders templates in a process that is started when needed, and again after it was killed.
 
-    Args:
-        seconds: time limit for one conversation.
+    A conversation may take so many seconds.
     """
 
     def __init__(self, seconds: float = SECONDS) -> None:
@@ -42,15 +41,12 @@ class TemplateRenderer:
     ) -> str:
         """Return the output of a template for the messages of one conversation.
 
-        Args:
-            template: the template.
-            messages: messages of one conversation.
-            options: further variables of the template, such as special tokens.
-            how: further arguments of `transformers.utils.chat_template_utils.render_jinja_template`.
+        `options` are further variables of the template, such as special tokens, and `how` further arguments
+        of `transformers.utils.chat_template_utils.render_jinja_template`.
 
         Raises:
-            TemplateError: the template refuses the messages, takes too long or too much memory, or writes
-                too much.
+            TemplateError: the template refuses the messages, takes too long or too much memory, or writes too
+                much.
         """
         if len(template) > MOST_TEMPLATE:
             raise TemplateError(
@@ -132,13 +128,9 @@ def _renderer(process: int) -> TemplateRenderer:
 def rendered(
     tokenizer: Any, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any], *, opened: bool
 ) -> str:
-    """Return messages as a tokenizer's chat template writes them.
+    """Return messages as a tokenizer's chat template writes them, with the assistant's turn `opened` or not.
 
-    Args:
-        tokenizer: a tokenizer of transformers with a chat template.
-        messages: roles and contents.
-        options: `tools`, `documents` and further variables of the template.
-        opened: whether to begin the assistant's turn after the messages.
+    `options` are `tools`, `documents` and further variables of the template.
 
     Raises:
         TemplateError: see `TemplateRenderer.render`.
