@@ -21,11 +21,7 @@ AS_TEXT = (date, time, timedelta, Decimal, UUID)
 
 
 def plain_row(row: Mapping[Any, object]) -> Json:
-    """Return a row with its cells as JSON values.
-
-    Raises:
-        DataError: two of its columns have the same name as text.
-    """
+    """Return a row with its cells as JSON values; a `DataError` if two columns have the same name as text."""
     plain: Json = {}
     for key, value in row.items():
         if (name := str(key)) in plain:
@@ -66,10 +62,7 @@ def plain_cell(value: object) -> Any:
 def label_text(value: object, what: str = "A label") -> str:
     """Return a label as text; whole numbers lose their decimals, so 1.0 becomes "1".
 
-    The error names the value as `what`.
-
-    Raises:
-        DataError: the value is anything else.
+    Anything but a text or a number raises a `DataError` that calls it `what`.
     """
     if isinstance(value, str):
         return value.strip()
@@ -84,23 +77,13 @@ def shown(value: object) -> str:
 
 
 def as_read(text: str) -> str:
-    r"""Return a text without invisible characters, so that texts that look the same are equal.
-
-    Examples:
-        >>> from bara_pyro.data.cells import as_read
-        >>> as_read("very\u00a0good\u200b") == "very good"
-        True
-    """
+    r"""Return a text without invisible characters, so that texts that look the same are equal."""
     visible = INVISIBLE.sub("", unicodedata.normalize("NFC", text))
     return "".join(" " if unicodedata.category(sign) == "Zs" else sign for sign in visible).strip()
 
 
 def check_names(names: Iterable[object], place: str) -> None:
-    """Refuse two columns of the same name, of which only the last would be read.
-
-    Raises:
-        DataError: two columns have the same name as text.
-    """
+    """Raise a `DataError` for two columns of the same name, of which only the last would be read."""
     seen: set[str] = set()
     for name in map(str, names):
         if name in seen:
@@ -109,11 +92,7 @@ def check_names(names: Iterable[object], place: str) -> None:
 
 
 def unique_keys(pairs: Sequence[tuple[str, Any]]) -> Json:
-    """Return a JSON object without duplicate keys; an `object_pairs_hook` for `json.loads`.
-
-    Raises:
-        DataError: a key occurs twice, so that only its last value would be read.
-    """
+    """Return a JSON object, an `object_pairs_hook` for `json.loads`; a `DataError` if a key occurs twice."""
     mapping = dict(pairs)
     if len(mapping) < len(pairs):
         names = [name for name, _ in pairs]

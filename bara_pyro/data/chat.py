@@ -83,8 +83,7 @@ def prompt_tokens(
 def in_chat(prompt: str | Sequence[Message], tokenizer: Tokenizer) -> tuple[Message, ...]:
     """Return a prompt as messages for chat=True (--chat); a plain text becomes one message of the user.
 
-    Raises:
-        DataError: the prompt is a text and the tokenizer has no chat template.
+    A text raises a `DataError` if the tokenizer has no chat template.
     """
     if isinstance(prompt, str):
         _check_chat(tokenizer)
@@ -154,14 +153,8 @@ SAID = "said"
 def turn_end(tokenizer: Any) -> int | None:
     """Return the token that ends an assistant's reply, or None if there is no template or no such token.
 
-    It may differ from the tokenizer's end token: base models that share a template with their chat models
-    end texts with one token and turns with another.
-
-    Examples:
-        >>> import bara_pyro as bp
-        >>> from bara_pyro.data.chat import turn_end
-        >>> turn_end(bp.load_backbone("microworld").tokenizer) is None  # it has no chat template
-        True
+    It may differ from the tokenizer's end token: base models that share a template with their chat models end
+    texts with one token and turns with another.
     """
     if not getattr(tokenizer, "chat_template", None):
         return None

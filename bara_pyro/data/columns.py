@@ -207,8 +207,7 @@ def listed_options(choices: object, key: str) -> tuple[list[str], tuple[str, ...
 def _of_text(cell: str) -> object:
     """Return the options that a cell lists, or the cell itself if it is not a list.
 
-    Raises:
-        DataError: the cell is unreadable JSON, or a list as Python prints it that contains "|".
+    Unreadable JSON, or a list as Python prints it that contains "|", raises a `DataError`.
     """
     if cell.strip()[:1] in ("[", "{"):
         try:

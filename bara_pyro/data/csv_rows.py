@@ -76,11 +76,7 @@ def _check_unnamed(place: str, row: list[str], unnamed: list[int]) -> None:
 
 
 def separator_in(path: Path) -> str:
-    """Return the character that separates the cells of a .csv or .tsv file.
-
-    Raises:
-        DataError: the file cannot be read.
-    """
+    """Return the character that separates the cells of a .csv or .tsv file."""
     return _opened(path)[1]
 
 

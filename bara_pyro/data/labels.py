@@ -179,13 +179,11 @@ def offered_of(counts: Sequence[int], classes: int) -> Tensor:
 
 
 def among_offered(log_probs: Tensor, counts: Sequence[int]) -> Tensor:
-    """Return log-probabilities conditional on the answers that each row offers.
+    """Return log-probabilities conditional on the answers that each row offers, `S x n x C`.
 
     The language model gives some probability to letters that other rows use and this row does not. `counts`
     are the number of answers of each of the n rows, 0 for all; they are empty if every row offers all.
-
-    Returns:
-        `S x n x C`, `-inf` for answers that are not offered; `log_probs` itself if they had no probability.
+    `log_probs` are returned unchanged if answers that are not offered, then `-inf`, had no probability.
     """
     if not counts:
         return log_probs

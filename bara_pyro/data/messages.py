@@ -92,10 +92,8 @@ def after_system(prompt: str | tuple[Message, ...], row: Fields, where: str) -> 
 def parted(messages: Sequence[Message], where: str) -> tuple[tuple[Message, ...], str | Message]:
     """Return the messages before the reply, and the reply, as a text if it has no other parts.
 
-    The reply is the assistant's last message whose `weight` (OpenAI's format) is not 0.
-
-    Raises:
-        DataError: the last message is not the assistant's, or all of the assistant's have the weight 0.
+    The reply is the assistant's last message whose `weight` (OpenAI's format) is not 0. If there is none, or
+    the last message is not the assistant's, this raises a `DataError`.
     """
     if messages[-1]["role"] != "assistant":
         raise no_reply(len(messages), messages[-1]["role"], where)
@@ -110,8 +108,7 @@ def parted(messages: Sequence[Message], where: str) -> tuple[tuple[Message, ...]
 def given_only(messages: Sequence[Message], where: str) -> tuple[Message, ...]:
     """Return the messages of a prompt without their weights.
 
-    Raises:
-        DataError: a message has a `weight` other than 0, but only the reply is learnt.
+    A `weight` other than 0 raises a `DataError`, because only the reply is learnt.
     """
     if any(_weight(message, where) for message in messages):
         raise DataError(

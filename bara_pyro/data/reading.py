@@ -66,8 +66,8 @@ def read_hub(hub: str, config: str | None, split: str, revision: str | None = No
 def hub_dataset(hub: str, config: str | None, split: str, revision: str | None = None) -> "datasets.Dataset":
     """Return one split from the Hugging Face hub (or from its local cache), with its rows left on disk.
 
-    Raises:
-        DataError: the hub cannot be reached, or has no such dataset, config, split or revision.
+    If the hub has no such dataset, config, split or revision, or cannot be reached, this raises a
+    `DataError`.
     """
     import datasets
 
@@ -107,10 +107,9 @@ def objects_in(path: Path) -> Iterator[Json]:
 
 
 def parse_json(text: str, path: Path, place: str = "") -> Any:
-    """Parse JSON; refuse objects with duplicate keys.
+    """Parse JSON; a `DataError` for other text and for objects with duplicate keys.
 
-    Raises:
-        DataError: the text is not valid JSON; names the file, and the given place or else the line.
+    It names the file, and the given place or else the line.
     """
     where = f"{path}{', ' if place else ''}{place}"
     try:
@@ -131,8 +130,7 @@ def parse_json(text: str, path: Path, place: str = "") -> Any:
 def text_in(path: Path) -> str:
     """Return the text of a UTF-8 file, or of a UTF-16 file with a byte order mark.
 
-    Raises:
-        DataError: the file is missing, has more than `MOST_WHOLE` bytes, or is not text.
+    If it is missing, has more than `MOST_WHOLE` bytes or is not text, this raises a `DataError`.
     """
     with opened(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -148,8 +146,7 @@ def text_in(path: Path) -> str:
 def lines_in(path: Path) -> Iterator[str]:
     """Yield the lines of a text file, each with its line feed; a UTF-16 file is read as a whole.
 
-    Raises:
-        DataError: see `text_in`; or a line has more than `MOST_JSON` bytes.
+    Errors are those of `text_in`; a line may have `MOST_JSON` bytes.
     """
     with opened(path) as file:
         if file.read(2) in UTF16:
@@ -263,10 +260,8 @@ def take(rows: Sequence[R], places: np.ndarray) -> Sequence[R]:
 def write_rows(path: Path, rows: Iterable[bytes], check: Callable[[Path], None]) -> None:
     """Write rows to a file atomically, without holding all of them in memory.
 
-    `check` is called with the temporary file before it replaces `path`; an exception keeps the old file.
-
-    Raises:
-        DataError: the file cannot be written.
+    `check` is called with the temporary file before it replaces `path`; an exception keeps the old file. A
+    file that cannot be written raises a `DataError`.
     """
     left = iter(rows)
     try:

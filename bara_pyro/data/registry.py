@@ -169,8 +169,7 @@ def not_known(kind: str, name: str, known: Iterable[str]) -> DataError:
 def task_key(name: str) -> str:
     """Return the key of `SOURCES` for a key, a paper's name, 'hub' or 'hub:config'.
 
-    Raises:
-        DataError: the name is unknown, or a hub name with several configs.
+    An unknown name, or a hub name with several configs, raises a `DataError`.
     """
     lowered = name.lower()
     for key, source in SOURCES.items():

@@ -87,12 +87,9 @@ class ReplyBatch(Batch):
 
 
 def reply_batch(rows: Sequence[Sequence[EncodedReply]], pad_id: int = 0) -> ReplyBatch:
-    """Return B rows as a batch.
+    """Return B rows as a batch; a `ConfigError` if there are no rows, or a row without a reply.
 
     Packed replies of a row do not attend to each other. Padding is masked.
-
-    Raises:
-        ConfigError: there are no rows, or a row without a reply.
     """
     if not rows or not all(rows):
         raise ConfigError("A batch needs at least one row, and each row at least one reply.")

@@ -86,8 +86,7 @@ def column_in(row: Fields, names: Iterable[str]) -> str | None:
 def own_id(row: Fields) -> str:
     """Return the identifier in a row's column "id", "ID" or "Id", or an empty text.
 
-    Raises:
-        DataError: the identifier is neither text nor number, or the row has two.
+    If it is neither text nor number, or the row has two, this raises a `DataError`.
     """
     columns = [name for name in ("id", "ID", "Id") if row.get(name) is not None]
     if len(columns) > 1:
@@ -186,8 +185,7 @@ def _whole(order: Sequence[int], groups: Sequence[Sequence[int]], most: int) -> 
 def first_validation(rows: Sequence[R], wanted: int, name: str) -> Sequence[R]:
     """Return the first validation rows of a generated task, as many as wanted; 0: all.
 
-    Raises:
-        ConfigError: the task called `name` has fewer.
+    If the task called `name` has fewer, this raises a `ConfigError`.
     """
     if not wanted:
         return rows

@@ -68,12 +68,9 @@ def index_of(answer: object, known: Sequence[object]) -> int:
 def named_options(choices: object, key: str) -> tuple[list[str], tuple[str, ...]]:
     """Return the options of a row and their labels; no labels if the row lists only texts.
 
-    Choices are texts, objects with a `text` and a `label`, ARC's `{"text": [...], "label": [...]}`, or
-    `{"A": "iron", "B": "tin"}`.
-
-    Raises:
-        DataError: `choices` has another format, there are fewer than 2 or more than 26 options, or the labels
-            are not different.
+    Choices are texts, objects with a `text` and a `label`, ARC's `{"text": [...], "label": [...]}`, or `{"A":
+    "iron", "B": "tin"}`. In another format, with fewer than 2 or more than 26 options, or with equal labels,
+    they raise a `DataError`.
     """
     if isinstance(choices, list) and any(isinstance(option, Mapping) for option in choices):
         choices = _of_objects(choices, key)

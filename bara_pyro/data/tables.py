@@ -82,11 +82,7 @@ def _read_file(path: Path) -> DataTable:
 
 
 def rows_in(path: Path) -> Iterator[Json]:
-    """Yield the rows of a .jsonl, .csv, .tsv or .parquet file one at a time, as `read_table` reads them.
-
-    Raises:
-        DataError: the file cannot be read row by row.
-    """
+    """Yield the rows of a .jsonl, .csv, .tsv or .parquet file one at a time, as `read_table` reads them."""
     suffix = path.suffix.lower()
     if suffix == ".json":
         raise DataError(

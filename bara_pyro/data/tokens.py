@@ -16,12 +16,9 @@ NEAR = 20  # characters shown on either side of an invalid one
 
 
 def check_unicode(texts: Iterable[str], row: Fields | None = None, where: str = "") -> None:
-    """Refuse texts with half of a surrogate pair.
+    """Raise a `DataError` for a text with half of a surrogate pair.
 
     With their row the error names the column, in the row called `where`.
-
-    Raises:
-        DataError: a text is not valid Unicode.
     """
     for text in texts:
         try:
@@ -87,11 +84,7 @@ def leading(tokenizer: Tokenizer, texts: Sequence[str], count: int) -> list[Lead
 
 
 def ids_of(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
-    """Tokenise texts without special tokens and without warnings about their length.
-
-    Raises:
-        DataError: a text is not valid Unicode.
-    """
+    """Tokenise texts without special tokens and without warnings about their length; see `check_unicode`."""
     if not texts:
         return []
     check_unicode(texts)
@@ -190,8 +183,7 @@ def _single(tokenizer: Tokenizer, label: str, tokens: list[int]) -> int:
 def text_tokens(tokenizer: Tokenizer, text: str, chat: ChatFrame | None = None) -> list[int]:
     """Return the tokens of an answer's whole text as it follows a prompt and a space, or a chat's prompt.
 
-    Raises:
-        DataError: the text has no tokens, or an unknown one.
+    If there are none, or one is unknown, this raises a `DataError`.
     """
     tokens = (
         continuation(tokenizer, ANSWER, f" {text}")

@@ -61,8 +61,7 @@ def template_options(row: Fields, where: str) -> Json:
 def tool_calls(value: object, where: str) -> list[Json]:
     """Return the tool calls of a message, each as a `function` with the JSON of its arguments.
 
-    Raises:
-        DataError: a call has no name, or arguments that are not an object.
+    A call without a name, or with arguments that are not an object, raises a `DataError`.
     """
     calls = parsed(value)
     if is_list(calls) and calls is value:

@@ -73,9 +73,9 @@ reply_page_in, comparison_page_in = partial(_holds, REPLY_PAGE), partial(_holds,
 
 
 def answers_in(path: Path, keys: Collection[str] = KEYS) -> bool:
-    """Return whether `runs.answers.write_answers` wrote a file; False for an empty file.
+    """Return whether `write_answers` wrote a file, or `write_decisions` with a decision's keys.
 
-    With the keys of a decision: whether `runs.decide.write_decisions` wrote it.
+    An empty file is not theirs.
     """
     try:
         check_regular(path)

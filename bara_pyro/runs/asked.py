@@ -107,16 +107,13 @@ def calibration_rows(
 ) -> Sequence[Example]:
     """Return held-out rows that are independent of each other, to calibrate a decision with.
 
-    Args:
-        system: fitted; needs its own rows only if no file is given.
-        file: rows like the training rows, as a file or in memory; default: the task's validation rows.
-        given: columns of the file, if their names differ from the training rows'.
-        answers: whether each row needs its answer.
+    They are those of a file like the training rows, by default the task's validation rows. `given` are
+    columns of the file, if their names differ; without `answers` a row may lack its answer.
 
     Raises:
         ConfigError: the run's method was fitted to its validation rows.
-        DataError: there are no rows; or the file cannot be read, contains training rows, or lacks the
-            cluster column.
+        DataError: there are no rows; or the file cannot be read, contains training rows, or lacks the cluster
+            column.
     """
     return independent(system, known_rows(system, file, given=given, answers=answers), file, given)
 
@@ -193,10 +190,9 @@ def independent(
 def rows_to_decide(
     system: System, file: Data | None = None, *, given: ColumnNames | None = None
 ) -> Sequence[Example] | DataTable:
-    """Return the rows of a file, with or without answers, or by default the system's test rows.
+    """Return the rows of a file, or by default the test rows; a `DataError` if there are none.
 
-    Raises:
-        DataError: there are no rows, or the file cannot be read.
+    Answers may be missing.
     """
     if file is None:
         return some(system.task.test, system.task.name, "test")
@@ -204,11 +200,7 @@ def rows_to_decide(
 
 
 def fitted_distance(system: System) -> Distance:
-    """Return the part of a fitted system that computes distances from its training rows.
-
-    Raises:
-        ConfigError: it was trained without `distance_aware`.
-    """
+    """Return the distance from a run's training rows; a `ConfigError` if it lacks `distance_aware`."""
     distance = system.corrections.distance
     if distance is None or not distance.fitted:
         raise ConfigError(
@@ -221,8 +213,7 @@ def fitted_distance(system: System) -> Distance:
 def measured(system: System, asked: ScoredRows, by: Measure) -> Tensor:
     """Return the uncertainty of each row by a measure, float64, `n`; see `bara_pyro.types.Measure`.
 
-    Raises:
-        ConfigError: the measure is "distance" and the run was trained without `distance_aware`.
+    For "distance" the run needs `distance_aware`; see `fitted_distance`.
     """
     if by != "distance":
         values: Tensor = getattr(asked.uncertainty, by)

@@ -79,11 +79,7 @@ def _read_yaml(path: Path) -> Json:
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:
-    """Split `"train.lr=0.001"` into its dotted key and its value, which is in YAML syntax.
-
-    Raises:
-        ConfigError: there is no `=`, or the value is not YAML.
-    """
+    """Split `"train.lr=0.001"` into its dotted key and its value in YAML syntax, or raise a `ConfigError`."""
     key, equals, value = text.partition("=")
     if not equals:
         raise ConfigError(f"--set {text!r}: write key=value, for example --set train.lr=0.001.")
@@ -135,14 +131,7 @@ def setting_fields() -> dict[str, FieldInfo]:
 
 
 def setting_names() -> dict[str, str]:
-    """Return a dictionary of short names and dotted keys.
-
-    Examples:
-        >>> from bara_pyro.runs.assignments import setting_names
-        >>> names = setting_names()
-        >>> names["lr"], names["task"], names["seed"], names["predict_seed"]
-        ('train.lr', 'task.name', 'seed', 'predict.seed')
-    """
+    """Return short name -> dotted key: `lr` -> `train.lr`, and `predict_seed` beside `seed`."""
     names: dict[str, str] = {}
     for key in sorted(setting_fields(), key=lambda key: key.rpartition(".")[0] not in FIRST):
         section, _, last = key.rpartition(".")

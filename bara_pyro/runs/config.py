@@ -126,8 +126,7 @@ def _by_section(places: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
 def _started(data: Any) -> Any:
     """Return plain settings with what their method sets if it starts from a given adapter.
 
-    Raises:
-        ConfigError: the method cannot, or one of these settings was given with another value.
+    A method that cannot, or one of these settings with another value, raises a `ConfigError`.
     """
     adapter = data.get("adapter") if isinstance(data, dict) else None
     if not isinstance(adapter, dict) or adapter.get("start") is None:

@@ -238,10 +238,8 @@ def truth_predictions(system: System) -> tuple[Tensor, Tensor] | None:
 def majority_class(task: Task, split: EncodedSplit) -> Json:
     """Return the majority-class baseline: the most frequent class of the training rows, and its accuracy.
 
-    A task without training rows takes the most frequent class of `split`.
-
-    Returns:
-        `label` (the user's name of the class) and `acc` in percent.
+    It is `label`, the user's name of the class, and `acc` in percent. A task without training rows takes the
+    most frequent class of `split`.
     """
     known = Counter(row.label for row in task.train) or Counter(split.labels)
     most = max(known, key=lambda label: (known[label], -label))

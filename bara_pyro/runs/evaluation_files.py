@@ -46,9 +46,8 @@ def is_evaluated(folder: Path, config_hash: str) -> bool:
 def log_probs_and_labels(lines: Sequence[Json], samples: str) -> tuple[Tensor, Tensor]:
     """Return lines of `read_predictions`, of a task with classes, as tensors.
 
-    Returns:
-        Log-probabilities under this number of draws, float64, `n x C`, and labels, long, `n`; -1 for a row
-        without an answer.
+    They are log-probabilities under this number of draws, float64, `n x C`, and labels, long, `n`; -1 for a
+    row without an answer.
     """
     probs = torch.tensor([line["probs"][samples] for line in lines], dtype=torch.float64)
     return probs.log(), torch.tensor([line["label"] for line in lines])

@@ -95,11 +95,7 @@ def _check_type(backbone: Backbone, config: RunConfig) -> None:
 
 
 def check_backbone(backbone: Backbone, folder: Path, stored: Json) -> None:
-    """Refuse a language model that is not the one on which the run in a folder was trained.
-
-    Raises:
-        CheckpointError: its weights or its settings differ.
-    """
+    """Raise a `CheckpointError` if a run was trained on a language model of other weights or settings."""
     if (current := fingerprint(backbone)) != stored["backbone_fingerprint"]:
         raise CheckpointError(
             f"{folder} was trained on a backbone with fingerprint {stored['backbone_fingerprint']}, but "
@@ -312,11 +308,7 @@ def load_system(
 
 
 def fitted(run: System | str | Path, *, with_rows: bool = False) -> System:
-    """Return a fitted run, loading it from its folder if a path is given; by default without its rows.
-
-    Raises:
-        BaraError: see `load_system`.
-    """
+    """Return a fitted run, loading it from its folder if a path is given, by default without its rows."""
     return run if isinstance(run, System) else load_system(run, with_rows=with_rows)
 
 

@@ -186,11 +186,7 @@ def is_upload(folder: Path) -> bool:
 
 
 def check_not_uploaded(run: Path, out: Path) -> None:
-    """Refuse to write results, which name rows, into the folder that is uploaded.
-
-    Raises:
-        ConfigError: `out` is in the upload of a run.
-    """
+    """Raise a `ConfigError` for an `out` in a run's upload: results, which name rows, would be uploaded."""
     if is_upload(run) and out.resolve().is_relative_to(run.resolve()):
         raise ConfigError(
             f"`bara push` uploads everything in {run}: give the run itself, {run.resolve().parent}, or "

@@ -47,11 +47,7 @@ def training_bytes(config: RunConfig, backbone: Backbone, split: EncodedRows) ->
 
 
 def check_memory(config: RunConfig, backbone: Backbone, split: EncodedRows) -> None:
-    """Refuse a run that cannot fit into the memory of its device.
-
-    Raises:
-        ConfigError: the run needs more memory than the device has.
-    """
+    """Raise a `ConfigError` if a run needs more memory than its device has."""
     needed, there = training_bytes(config, backbone, split), memory(backbone.device)
     if needed > there:
         c, t = config.adapter, config.train
@@ -65,12 +61,9 @@ def check_memory(config: RunConfig, backbone: Backbone, split: EncodedRows) -> N
 def check_stored_rank(
     folder: Path, config: RunConfig, backbone: Backbone, rank_pattern: Mapping[str, int]
 ) -> None:
-    """Refuse a rank that is too large for the files of a run, before anything of that size is allocated.
+    """Raise a `CheckpointError` if a run's files hold too few numbers for its rank, before any is allocated.
 
     Every program stores at least r numbers per input or per output of each adapted layer.
-
-    Raises:
-        CheckpointError: the files hold too few numbers, or cannot be read.
     """
     shapes = [shape for name in (ADAPTER, GUIDE) for shape in check_header(folder / name).values()]
     c = config.adapter

@@ -135,12 +135,9 @@ def discard(folder: Path) -> None:
 
 
 def check_replaceable(folder: Path, names: Collection[str]) -> None:
-    """Refuse to overwrite files that bara did not write or that were changed since.
+    """Raise a `ConfigError` for a file that bara did not write or that was changed since.
 
     The scores of a run may always be overwritten.
-
-    Raises:
-        ConfigError: there is such a file.
     """
     there = [name for name in names if (folder / name).exists() or (folder / name).is_symlink()]
     if not there:

@@ -177,11 +177,7 @@ def names_of(example: Example, task: Task) -> tuple[str, ...]:
 
 
 def check_rows_of_run(system: System, folder: Path, data_dir: Path | None = None) -> None:
-    """Refuse to evaluate a run on its own rows if they have changed since it was trained.
-
-    Raises:
-        DataError: the rows differ from those that the run was trained and tested on.
-    """
+    """Raise a `DataError` if a run's own rows differ from those that it was trained and tested on."""
     run_config, stored = stored_config(folder)
     config = load_config(overrides={"task.data_dir": data_dir} if data_dir else {}, base=run_config)
     task = own_rows(folder, config, stored)

@@ -160,11 +160,7 @@ def _fewer(task: AnyTask, rows: int, seed: int | None, aside: int) -> AnyTask:
 
 
 def some(rows: Sequence[Row], task: str, name: str) -> Sequence[Row]:
-    """Return the rows of a split, unless it is empty.
-
-    Raises:
-        DataError: the split has no rows.
-    """
+    """Return the rows of a split; a `DataError` if it is empty."""
     if not rows:
         way_out = ""
         if name == "validation":
@@ -174,11 +170,7 @@ def some(rows: Sequence[Row], task: str, name: str) -> Sequence[Row]:
 
 
 def encode_split(config: RunConfig, backbone: Backbone, task: Task, name: str) -> EncodedSplit:
-    """Return a split of a task as token ids.
-
-    Raises:
-        DataError: the split is empty, or a question is too long.
-    """
+    """Return a split of a task as token ids; a `DataError` if it is empty or every question is too long."""
     split = encode_rows(config, backbone, task, some(getattr(task, name), task.name, name))
     if not len(split):
         raise DataError(
@@ -245,11 +237,7 @@ def way_to_longer(config: RunConfig, backbone: Backbone) -> str:
 
 
 def check_readable(split: EncodedSplit | Replies, backbone: Backbone) -> None:
-    """Refuse training rows in a language that the tokenizer does not know.
-
-    Raises:
-        DataError: more than three quarters of their tokens are unknown.
-    """
+    """Raise a `DataError` if the tokenizer does not know most tokens of the training rows."""
     if isinstance(split, EncodedSplit):
         share = split.unknown
     elif isinstance(split, EncodedReplies):

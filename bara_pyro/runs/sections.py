@@ -302,11 +302,7 @@ class TrainConfig(SettingsSection):
 
     @property
     def total_steps(self) -> int:
-        """The number of optimiser steps, once the training rows are known.
-
-        Raises:
-            ConfigError: the rows are not known yet; `bara_pyro.runs.system.build_system` reads them.
-        """
+        """The number of optimiser steps; a `ConfigError` until `build_system` has read the training rows."""
         if self.steps is None:
             raise ConfigError("The number of steps depends on the training rows: build the system first.")
         return self.steps
@@ -367,10 +363,8 @@ class RunSettings(SettingsSection):
 def check_settings(data: Json) -> None:
     """Check each nested setting by itself, before anything slow is imported.
 
-    `bara_pyro.runs.config.parse_config` later checks the method's settings and rules between settings.
-
-    Raises:
-        ConfigError: an unknown key, or a value of the wrong type or out of range.
+    An unknown key or an impossible value raises a `ConfigError`. `bara_pyro.runs.config.parse_config` later
+    checks the method's settings and rules between settings.
     """
     try:
         RunSettings.model_validate({key: value for key, value in data.items() if key != "method"})

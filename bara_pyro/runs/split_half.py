@@ -77,11 +77,7 @@ def turns(system: System) -> bool:
 
 
 def check_split_half(system: System) -> None:
-    """Refuse too few rows for split-half calibration, before anything is trained.
-
-    Raises:
-        DataError: there are too few training rows, or too few of them can be held out.
-    """
+    """Raise a `DataError` before training if there are too few rows to calibrate, or to be held out."""
     rows = system.model.num_data
     if rows < SPLIT_HALF_ROWS:
         raise DataError(

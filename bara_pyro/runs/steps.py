@@ -71,10 +71,7 @@ class Log:
 
 
 def train_seconds(out: Path) -> float | None:
-    """Return the seconds of a run's training, including split-half calibration, without pauses.
-
-    Returns None if the log does not record them.
-    """
+    """Return the seconds of a run's training and split-half calibration, without pauses; None: unknown."""
     records = read_jsonl(out / LOG, LogLine)
     seconds = records[-1].get("seconds") if records else None
     if seconds is None or not (out / SPLIT_HALF_FILE).exists():
@@ -161,7 +158,7 @@ def noise_of(seed: int, rank: int) -> int:
 def fit_steps(system: System, out: Path, ranks: Ranks, on_step: OnStep | None, c: TrainConfig) -> None:
     """Train as the section `train` says, continuing from a checkpoint in the folder if there is one.
 
-    There are none if an adapter is given to which the method only adds something afterwards.
+    There are no steps if an adapter is given to which the method only adds something afterwards.
     """
     if not c.total_steps:
         if ranks.first:
@@ -232,12 +229,9 @@ def _fit(system: System, svi: SVI, c: TrainConfig, out: Path, ranks: Ranks, on_s
 
 
 def check_shares(c: TrainConfig, processes: int) -> None:
-    """Refuse a batch that cannot be divided evenly among processes and micro-batches.
+    """Raise a `ConfigError` for a batch that processes and micro-batches cannot share evenly.
 
     Call it before anything is written: a folder keeps the batch size that it was started with.
-
-    Raises:
-        ConfigError: the batch cannot be divided evenly.
     """
     share, left = divmod(c.batch_size, processes)
     if left:

@@ -44,11 +44,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], Json]:
 
 
 def read_metadata(path: Path) -> Json:
-    """Return the metadata of a file of `write_tensors` without reading its tensors.
-
-    Raises:
-        CheckpointError: the file is missing, damaged, foreign, or of another schema version.
-    """
+    """Return the metadata of a file of `write_tensors` without its tensors; errors as `read_tensors`."""
     check_header(path)
     try:
         with safe_open(path, framework="pt") as file:
@@ -64,11 +60,7 @@ def read_metadata(path: Path) -> Json:
 
 
 def check_header(path: Path) -> dict[str, tuple[int, ...]]:
-    """Return the names and shapes of the tensors in a file without reading them.
-
-    Raises:
-        CheckpointError: the file is missing, damaged, or not safetensors.
-    """
+    """Return the names and shapes of a file's tensors without reading them; errors as `read_metadata`."""
     try:
         return {name: tuple(header.shape) for name, header in check_tensors(path).items()}
     except (OSError, ValueError) as error:

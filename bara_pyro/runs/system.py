@@ -84,21 +84,17 @@ class System:
         )
 
     def split(self, name: str) -> EncodedSplit:
-        """Return a split as token ids, encoded once; see `encode_split`.
+        """Return a split as token ids, encoded once; errors as `encode_split`.
 
-        Raises:
-            ConfigError: the model learns replies, which have no classes.
-            DataError: the split is empty, or a question is too long.
+        A model that learns replies raises a `ConfigError`.
         """
         require_answers(self.config)
         return cast(EncodedSplit, self.encoded(name))
 
     def replies(self, name: str) -> Replies:
-        """Return a split of replies as token ids, encoded once; see `encode_reply_split`.
+        """Return a split of replies as token ids, encoded once; errors as `encode_reply_split`.
 
-        Raises:
-            ConfigError: the model learns answers, not replies.
-            DataError: the split is empty, or all its prompts are too long.
+        A model that learns answers raises a `ConfigError`.
         """
         if self.config.task.likelihood != "completion":
             raise ConfigError(
@@ -135,11 +131,7 @@ class System:
 
 
 def require_answers(config: RunConfig) -> None:
-    """Refuse a model that learns replies, for functions that need classes.
-
-    Raises:
-        ConfigError: the model learns replies.
-    """
+    """Raise a `ConfigError` for a model that learns replies, where classes are needed."""
     if config.task.likelihood == "completion":
         raise ConfigError(
             "This needs a fixed set of answers, but the model learns replies: train with "
@@ -319,8 +311,7 @@ def assemble(
 def corrections_of(config: RunConfig, model: AdaptedLM) -> Corrections:
     """Return the corrections of a program's predictions that the settings turn on, not fitted yet.
 
-    Raises:
-        ConfigError: two temperatures would be fitted, or a correction does not apply to this program.
+    Two temperatures, or a correction that does not apply to this program, raise a `ConfigError`.
     """
     options = {name: bool(getattr(config.adapter, name)) for name in CORRECTED}
     if METHODS[config.method.name].tempered:
