@@ -29,11 +29,7 @@ ARCHITECTURES: dict[str, PreTrainedConfig] = {
 
 
 def architecture(name: str) -> PreTrainedConfig:
-    """Return the configuration of a published architecture.
-
-    Raises:
-        ConfigError: the name is unknown.
-    """
+    """Return the configuration of a published architecture; a `ConfigError` if the name is unknown."""
     if name.lower() not in ARCHITECTURES:
         raise ConfigError(unknown("architecture", name, ARCHITECTURES))
     return ARCHITECTURES[name.lower()]

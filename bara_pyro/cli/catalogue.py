@@ -39,11 +39,7 @@ def catalogue() -> Catalogue:
 
 
 def check_method(value: object) -> None:
-    """Refuse an unknown method, a name or settings with a `name`, before the methods are imported.
-
-    Raises:
-        ConfigError: the name is unknown.
-    """
+    """Raise a `ConfigError` for an unknown method, given by name or settings, before the slow imports."""
     name = value.get("name", DEFAULT_METHOD) if isinstance(value, dict) else value
     known = [entry["name"] for entry in catalogue()["methods"]]
     if name is not None and name not in known:

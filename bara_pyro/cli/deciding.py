@@ -63,12 +63,9 @@ class DecisionCommand:
     device: RunDevice = None
 
     def check(self, keys: Collection[str]) -> None:
-        """Refuse files that do not exist or must not be written, before anything slow.
+        """Raise a `BaraError` for files that do not exist or must not be written, before anything slow.
 
         `keys` are the columns that every output of this command has.
-
-        Raises:
-            BaraError: a file or the run does not exist, or the output must not be written.
         """
         from bara_pyro.cli.outputs import check_rows
 
@@ -84,13 +81,8 @@ class DecisionCommand:
     ) -> "tuple[System, ScoredRows, ScoredRows]":
         """Return the fitted system, its calibration rows and the rows to decide on.
 
-        Args:
-            check: takes the system and the number of calibration rows, and raises an error if they are too
-                few for the guarantee, before anything is predicted.
-            answers: whether each calibration row needs its answer.
-
-        Raises:
-            BaraError: rows cannot be read, were trained on, or are too few.
+        `check` takes the system and the number of calibration rows, and raises an error if they are too few
+        for the guarantee, before anything is predicted. With `answers` each of them needs its answer.
         """
         from bara_pyro.cli.terminal import progress, say_notes
         from bara_pyro.runs.asked import ask, clustered_by, independent, known_rows, rows_to_decide

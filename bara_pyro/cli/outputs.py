@@ -32,15 +32,11 @@ def check_folder(
     parts: Container[str] = (),
     resumes: bool = False,
 ) -> None:
-    """Refuse a folder that a command must not write to, before anything slow.
+    """Raise a `ConfigError` for a folder that a command must not write to, before anything slow.
 
     It may be absent or empty. With `overwrite`, earlier output of bara in it is replaced; a command without
     this option gives None. `inputs` are never written to; `parts` are subfolders of a run that are runs
     themselves.
-
-    Raises:
-        ConfigError: the folder is a file or an input, or holds an input, another run or files that bara did
-            not write; it needs `overwrite`, or cannot be written.
     """
     choice = "choose another folder for --out"
     if out.exists() and not out.is_dir():
@@ -71,14 +67,10 @@ def check_file(
     ours: Callable[[Path], bool],
     resumes: bool = False,
 ) -> None:
-    """Refuse a file that a command must not write, before anything slow.
+    """Raise a `ConfigError` for a file that a command must not write, before anything slow.
 
     `option` named the file, and `ours` returns whether bara wrote an existing one. If the command can
     continue such a file (`resumes`), the message says so.
-
-    Raises:
-        ConfigError: the file is a folder or an input, exists already, was not written by bara, or cannot be
-            written.
     """
     if out.is_dir():
         raise ConfigError(f"{out} is a folder: choose a file name for {option}.")
@@ -99,11 +91,7 @@ def check_file(
 
 
 def check_writable(folder: Path) -> None:
-    """Refuse a folder in which no file can be written; nothing is left behind.
-
-    Raises:
-        ConfigError: the folder cannot be made, or written to.
-    """
+    """Raise a `ConfigError` for a folder in which no file can be written; nothing is left behind."""
     missing = [place for place in (folder, *folder.parents) if not place.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -126,12 +114,10 @@ def check_rows(
     overwrite: bool,
     keys: Collection[str] = KEYS,
 ) -> None:
-    """Refuse a missing run or file, or an output that must not be written, before anything slow.
+    """Raise a `BaraError` for a missing run or file, or an output that must not be written.
 
-    A server has no folder of its run. `keys` are the columns that every output of this command has.
-
-    Raises:
-        BaraError: a file or the run does not exist, or the output must not be written or has a wrong ending.
+    This is before anything slow. A server has no folder of its run. `keys` are the columns that every output
+    of this command has.
     """
     check_overwrite(output)
     for file in read:

@@ -11,10 +11,9 @@ if TYPE_CHECKING:
 
 
 def refuse(names: Collection[str], why: str) -> None:
-    """Refuse options (`top_p` for `--top-p`) that would change nothing, naming the first that was typed.
+    """Raise a `ConfigError` for an option (`top_p` for `--top-p`) that was typed and would change nothing.
 
-    Raises:
-        ConfigError: one of them was typed; `why`, such as "needs --page", follows its name in the message.
+    It names the first of them; `why`, such as "needs --page", follows its name in the message.
     """
     for name in names:
         if name in terminal.mode.typed:
@@ -22,21 +21,13 @@ def refuse(names: Collection[str], why: str) -> None:
 
 
 def check_overwrite(*outputs: object) -> None:
-    """Refuse --overwrite if the command writes no file.
-
-    Raises:
-        ConfigError: --overwrite was typed, and all `outputs` are None.
-    """
+    """Raise a `ConfigError` if --overwrite was typed, but all `outputs` are None."""
     if not any(outputs):
         refuse(["overwrite"], "replaces a file, but this command writes none: name a file to write")
 
 
 def show_every_column(verbose: bool) -> None:
-    """Let the table of scores show every column, if --verbose was typed.
-
-    Raises:
-        ConfigError: --json prints no table.
-    """
+    """Let the table of scores show every column, if --verbose was typed, which --json refuses."""
     if terminal.mode.json:
         refuse(["verbose"], "adds columns to a table, which --json does not print: leave out --json")
     terminal.mode.verbose = verbose

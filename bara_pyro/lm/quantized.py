@@ -23,14 +23,9 @@ MARKS = {"int8": "qdata", "int4": "quant_state"}
 
 
 def settings(dtype: str, device: str | torch.device) -> dict[str, Any]:
-    """Return arguments for `from_pretrained` that quantise weights on loading.
+    """Return arguments for `from_pretrained` that quantise weights to "int8" or "int4" on loading.
 
-    Args:
-        dtype: `"int8"` or `"int4"`.
-        device: device of the weights.
-
-    Raises:
-        BackboneError: a package is not installed.
+    If a package is not installed, this raises a `BackboneError`.
     """
     require_packages(f"The dtype {dtype}", PACKAGES[dtype], "quantized")
     if dtype == "int8":
@@ -45,10 +40,9 @@ def settings(dtype: str, device: str | torch.device) -> dict[str, Any]:
 
 
 def check(lm: nn.Module, dtype: str) -> None:
-    """Check that a loaded language model is quantised and can compute with quantised weights.
+    """Raise a `BackboneError` unless a loaded language model is quantised and can compute with these weights.
 
-    Raises:
-        BackboneError: no weight is quantised, or a layer with int8 weights overrides `forward`.
+    A layer with int8 weights must not override `forward`.
     """
     layers = [layer for layer in lm.modules() if hasattr(getattr(layer, "weight", None), MARKS[dtype])]
     special = [layer for layer in layers if dtype == "int8" and type(layer).forward is not nn.Linear.forward]
@@ -62,10 +56,8 @@ def keep_gradients(lm: nn.Module) -> None:
     """Prevent bitsandbytes from converting 4-bit weights to a layout without gradients.
 
     On a CPU with AVX512-BF16 the first forward pass without gradients would convert them. Training afterwards
-    would silently lose the gradient through those layers.
-
-    Raises:
-        BackboneError: the weights have already been converted.
+    would silently lose the gradient through those layers. Weights that were converted already raise a
+    `BackboneError`.
     """
     for name, layer in lm.named_modules():
         if not hasattr(layer, "support_avx512bf16_for_cpu"):

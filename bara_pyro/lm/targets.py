@@ -162,11 +162,7 @@ def shortest(lm: PreTrainedModel, paths: list[str]) -> list[str]:
 
 
 def head_path(lm: PreTrainedModel) -> str:
-    """Return the dotted path of the output embedding (`lm_head`, `embed_out`).
-
-    Raises:
-        BackboneError: the language model has no output embedding.
-    """
+    """Return the path of the output embedding (`lm_head`, `embed_out`); a `BackboneError` without one."""
     head = lm.get_output_embeddings()
     for name, layer in lm.named_modules():
         if layer is head:
@@ -175,11 +171,7 @@ def head_path(lm: PreTrainedModel) -> str:
 
 
 def checked_ranks(ranks: Mapping[str, int], targets: Sequence[Target], r: int) -> dict[str, int]:
-    """Return a rank pattern, module path -> rank, after checking it.
-
-    Raises:
-        ConfigError: a module is unknown, or a rank is not 1 to r.
-    """
+    """Return a rank pattern, path -> rank; a `ConfigError` for an unknown module or a wrong rank."""
     known = [target.path for target in targets]
     for path, rank in ranks.items():
         if path not in known:
@@ -189,10 +181,6 @@ def checked_ranks(ranks: Mapping[str, int], targets: Sequence[Target], r: int) -
 
 
 def check_rank(path: str, rank: int, r: int) -> None:
-    """Check that a module's rank is 1 to r.
-
-    Raises:
-        ConfigError: it is not.
-    """
+    """Raise a `ConfigError` unless a module's rank is 1 to r."""
     if not 1 <= rank <= r:
         raise ConfigError(f"The rank pattern gives {path} a rank of {rank}: choose 1 to r={r}.")

@@ -62,11 +62,7 @@ def _verify(backbone: Backbone) -> None:
 
 
 def verify_once(backbone: Backbone) -> None:
-    """Verify a language model, unless it was verified before or has no weights (meta device).
-
-    Raises:
-        BackboneError: see `verify`.
-    """
+    """Verify a language model, unless it was verified before or has no weights (meta device)."""
     if not backbone.verified and backbone.device.type != "meta":
         verify(backbone)
         backbone.verified = True

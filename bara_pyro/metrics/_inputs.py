@@ -23,8 +23,7 @@ DECIMALS = 12
 def as_float64(values: Numbers, name: str, dims: int) -> Tensor:
     """Return `values` as a detached float64 tensor on the CPU (some accelerators lack float64).
 
-    Raises:
-        DataError: `values` is ragged or empty, or does not have `dims` dimensions.
+    If it is ragged or empty, or does not have `dims` dimensions, this raises a `DataError`.
     """
     try:
         # Move to the CPU first: a conversion to float64 would otherwise run on the device, which may lack it.
@@ -44,8 +43,7 @@ def as_float64(values: Numbers, name: str, dims: int) -> Tensor:
 def as_finite_array(values: ArrayLike, name: str, axes: Sequence[str]) -> NDArray[np.float64]:
     """Return `values` as a float64 array with the dimensions `axes`.
 
-    Raises:
-        DataError: `values` is ragged, empty or not finite, or has another number of dimensions.
+    If it is ragged, empty or not finite, or has others, this raises a `DataError`.
     """
     try:
         array = np.asarray(values, dtype=np.float64)
@@ -66,9 +64,8 @@ def as_finite_array(values: ArrayLike, name: str, axes: Sequence[str]) -> NDArra
 def check_log_probs(log_probs: Numbers, name: str = "log_probs", dims: int = 2) -> Tensor:
     """Return `log_probs` (`... x C`, nats) in float64.
 
-    Raises:
-        DataError: `log_probs` is empty or ragged or contains NaN, or the probabilities of a row do not sum
-            to 1 (logits, for example).
+    A `DataError` says that they are empty or ragged or contain NaN, or that the probabilities of a row do not
+    sum to 1 (logits, for example).
     """
     checked = as_float64(log_probs, name, dims)
     if torch.isnan(checked).any():
@@ -88,8 +85,7 @@ def check_log_probs(log_probs: Numbers, name: str = "log_probs", dims: int = 2) 
 def check_labels(labels: Tensor | Sequence[int], rows: int, classes: int) -> Tensor:
     """Return `labels` (`n`) as a long tensor on the CPU.
 
-    Raises:
-        DataError: the number of labels is not `rows`, or a label is not an index in `0..classes - 1`.
+    A `DataError` says that there are not `rows` of them, or that one is not in `0..classes - 1`.
     """
     values = as_float64(labels, "labels", 1)
     if len(values) != rows:

@@ -163,9 +163,7 @@ def abstention(
 def ranks(rows: int, risk: float, delta: float) -> list[int]:
     """Return the numbers of most confident rows to test, without those that could never pass.
 
-    Raises:
-        ConfigError: `risk` or `delta` is out of range.
-        DataError: no number could pass.
+    If `risk` or `delta` is out of range, this raises a `ConfigError`; if no number could pass, a `DataError`.
     """
     for name, value in (("risk", risk), ("delta", delta)):
         if not 0.0 < value < 1.0:

@@ -80,11 +80,7 @@ def compared() -> dict[str, Metric]:
 
 
 def rows_of(name: str) -> PerRow:
-    """Return the `per_row` of a metric.
-
-    Raises:
-        ConfigError: the metric does not exist or has no `per_row`.
-    """
+    """Return the `per_row` of a metric; a `ConfigError` if there is no such metric, or it has none."""
     known = compared()
     if name not in known:
         raise ConfigError(unknown("metric", name, known))

@@ -23,21 +23,15 @@ from bara_pyro.metrics.intervals import Interval, TaskDifference, crossed_interv
 def drawn_scores(
     columns: Sequence[Tensor], clusters: Sequence[str], resamples: int = 2000, seed: int = 0
 ) -> Tensor:
-    """Return scores on bootstrap draws of clusters of rows, with the same draws for all scores.
+    """Return scores on bootstrap draws of clusters of rows, float64, `resamples x len(columns)`.
 
     Args:
         columns: for each score the finite `n x k` output of a metric's `per_row`; k may differ between
             scores.
         clusters: the cluster of each of the n rows. A cluster has the same weights in every call with the
             same seed, so rows of several tasks may be about the same people.
-        resamples: number of draws.
+        resamples: number of draws, at least 2 (`ConfigError`).
         seed: the same seed gives the same draws.
-
-    Returns:
-        float64, `resamples x len(columns)`, in the units of the scores.
-
-    Raises:
-        ConfigError: `resamples` is below 2.
     """
     weights, index = drawn_clusters(clusters, resamples, seed)
     joined = torch.cat(list(columns), dim=1)
@@ -47,11 +41,7 @@ def drawn_scores(
 
 
 def drawn_clusters(clusters: Sequence[str], resamples: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Return the weights of each cluster (`resamples x clusters`) and the index of each row's cluster (`n`).
-
-    Raises:
-        ConfigError: `resamples` is below 2.
-    """
+    """Return the weights of clusters, `resamples x clusters`, and the index of each row's cluster, `n`."""
     if resamples < 2:
         raise ConfigError(f"resamples is {resamples}: give at least 2, 2000 for example.")
     names, place = np.unique(np.asarray(list(map(str, clusters))), return_inverse=True)

@@ -151,8 +151,7 @@ def nonconformity(log_probs: Numbers, score: SetScore) -> Tensor:
 def allowed(rows: int, alpha: float) -> int:
     """Return the number of misses allowed among `rows + 1` exchangeable rows: `floor((rows + 1) alpha)`.
 
-    Raises:
-        ConfigError: `alpha` is not between 0 and 1, or too small to allow one miss.
+    If `alpha` is not between 0 and 1, or too small to allow one miss, this raises a `ConfigError`.
     """
     if not 0.0 < alpha < 1.0:
         raise ConfigError(f"alpha is {alpha}: give a number between 0 and 1, 0.1 for example.")

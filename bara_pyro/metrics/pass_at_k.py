@@ -15,11 +15,8 @@ def at_least_one(good: NDArray[np.int64], samples: int) -> Floats:
 
         1 - C(N - c, n) / C(N, n)
 
-    The ratio of binomials is a product of n factors, which is exact at 0 and 1 and cannot overflow.
-
-    Args:
-        good: `prompts`, the number c of good samples for each prompt.
-        samples: the number N of samples for each prompt.
+    `good` has the number c of good ones among each prompt's N samples, `prompts`. The ratio of binomials is a
+    product of n factors, which is exact at 0 and 1 and cannot overflow.
     """
     taken = np.arange(samples)
     # When no bad sample is left, a factor is 0, so later (negative) factors do not matter.
@@ -50,11 +47,7 @@ def pass_at_k_per_problem(passed: ArrayLike, k: Sequence[int] | None = None) -> 
 
 
 def check_k(k: Sequence[int] | None, samples: int) -> NDArray[np.int64]:
-    """Return `k` as an array, or 1..`samples` if None.
-
-    Raises:
-        ConfigError: `k` is empty, or a value is not an integer in 1..`samples`.
-    """
+    """Return `k` as an array, None: 1..`samples`; a `ConfigError` for a value that is not in this range."""
     counts = np.arange(1, samples + 1) if k is None else np.asarray(k)
     if counts.ndim != 1 or not counts.size or counts.dtype.kind not in "iu":
         raise ConfigError(f"k is {k!r}: give a list of integers, [1, 10] for example.")

@@ -41,11 +41,7 @@ def stack_truth(truths: Sequence[Sequence[float] | None], num_classes: int) -> T
 
 
 def check_truth(log_probs: Numbers, truth: Numbers) -> tuple[Tensor, Tensor]:
-    """Return `log_probs` and `truth` (float64, `m x C`) of the m rows whose truth is known.
-
-    Raises:
-        DataError: the shapes differ, no truth is known, or a truth is not a distribution.
-    """
+    """Return `log_probs` and `truth` (float64, `m x C`) of the m rows of known truth; see `known_truth`."""
     predicted = check_log_probs(log_probs)
     known, probs = known_truth(truth, predicted.shape)
     return predicted[known], probs[known]

@@ -193,11 +193,7 @@ def training_curves(
 
 
 def recorded_parts(runs: Mapping[str, History]) -> list[str]:
-    """Return the parts of the loss to plot, in the order of `PARTS`.
-
-    Raises:
-        DataError: no history has any of them.
-    """
+    """Return the parts of the loss to plot, in the order of `PARTS`; a `DataError` if no history has any."""
     records = [record for history in runs.values() for record in history]
     parts = [part for part in PARTS if any(record.get(part) is not None for record in records)]
     if not parts:

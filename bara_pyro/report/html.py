@@ -45,8 +45,7 @@ def source(package: str, name: str) -> Markup:
 def common_style(colours: str = "") -> Markup:
     """Return the CSS that pages and the site share: colours, figures and sortable tables.
 
-    Args:
-        colours: rules for the properties of `report.style`; by default light or dark as the system.
+    `colours` are rules for the properties of `report.style`; by default light or dark as the system.
     """
     parts = (source(PACKAGE, name) for name in STYLES)
     return Markup("\n").join([Markup(colours or as_the_system()), *parts])  # noqa: S704 (ours)

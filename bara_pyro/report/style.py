@@ -77,11 +77,7 @@ def png_bytes(figure: Figure) -> bytes:
 
 
 def save(figure: Figure, path: Path | str) -> Path:
-    """Write a figure to a PNG file and return its path; an error leaves no partial file.
-
-    Raises:
-        CheckpointError: the folder cannot be written to.
-    """
+    """Write a figure to a PNG file and return its path; an error leaves no partial file."""
     content = png_bytes(figure)
     atomic_write(Path(path), lambda file: file.write(content))
     return Path(path)

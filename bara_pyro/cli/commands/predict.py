@@ -130,11 +130,7 @@ def _say_next(run: Path, system: "System", file: Path | None) -> None:
 
 
 def _asked(texts: list[str] | None, file: Path | None) -> list[str] | Path:
-    """Return the texts, or the file, to answer.
-
-    Raises:
-        ConfigError: neither is given, or both are.
-    """
+    """Return the texts, or the file, to answer; a `ConfigError` if neither is given, or both are."""
     from bara_pyro.errors import ConfigError
 
     if texts and file is not None:
