@@ -117,11 +117,7 @@ def acquire(
 
 
 def check_columns(pool: "DataTable", written: Sequence[str]) -> None:
-    """Raise an error if the pool already has one of the columns to be written.
-
-    Raises:
-        DataError: the pool has such a column.
-    """
+    """Raise a `DataError` if the pool already has one of the columns to be written."""
     from bara_pyro.errors import DataError
 
     if taken := [name for name in written if name in pool.columns]:
@@ -131,10 +127,9 @@ def check_columns(pool: "DataTable", written: Sequence[str]) -> None:
 
 
 def check_cells(pool: "DataTable", output: Path) -> None:
-    """Raise an error if a CSV or TSV file cannot hold the pool's cells unchanged.
+    """Raise a `ConfigError` if a CSV or TSV file cannot hold the pool's cells unchanged.
 
-    Raises:
-        ConfigError: a cell is a mapping, a list of other values than texts, or a list with a bar in a text.
+    These are mappings, lists of other values than texts, and lists with a bar in a text.
     """
     from bara_pyro.errors import ConfigError
 

@@ -25,17 +25,11 @@ class Cap:
 
 
 def norm_cap(name: str, measured: float, fixed: float | None = None, unit: float = UNIT) -> Cap:
-    r"""Return the cap of a norm: `fixed`, or the grid point above the measured norm.
+    r"""Return the cap of a norm, `fixed` before rows were seen, or the grid point above the measured norm.
 
     Point j = 1, 2, ... of the grid is `unit 2^(j-1)` and gets `delta_j = delta 6 / (pi^2 j^2)`. These add up
     to delta, so that the bounds of all points hold together with probability 1 - delta, and so does the
     measured one. With several grids the shares are multiplied.
-
-    Args:
-        name: name of the norm, for messages.
-        measured: the norm in the trained model.
-        fixed: cap that was fixed before the rows were seen; None: take one from the grid.
-        unit: smallest cap of the grid.
 
     Raises:
         ConfigError: a number is not positive and finite, or the measured norm exceeds the fixed cap.

@@ -75,8 +75,7 @@ def head_adapter(system: System) -> tuple[Adapter, Gates]:
 def head_rows(system: System, split: EncodedSplit) -> HeadRows:
     """Run the rows of a split at the posterior mean; return inputs and gates of the answer head, in order.
 
-    Raises:
-        ConfigError: see `head_adapter`.
+    Errors are those of `head_adapter`.
     """
     (adapter, gates), backbone, config = head_adapter(system), system.backbone, system.config.predict
     x, gate, base = [], [], []

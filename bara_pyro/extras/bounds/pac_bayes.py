@@ -32,8 +32,7 @@ def binary_kl(q: float, p: float) -> float:
 def kl_inverse(q: float, budget: float) -> float:
     """Return the largest p with `kl(q || p) <= budget`, by bisection to float64 precision.
 
-    Raises:
-        ConfigError: q is not between 0 and 1, or the budget is negative.
+    If q is not between 0 and 1, or the budget is negative, this raises a `ConfigError`.
     """
     if not 0 <= q <= 1 or not budget >= 0:
         raise ConfigError(f"kl_inverse got q={q} and budget={budget}: give 0 <= q <= 1 and budget >= 0.")
@@ -41,13 +40,10 @@ def kl_inverse(q: float, budget: float) -> float:
 
 
 def pac_bayes_kl(empirical: float, kl: float, n: int, delta: float) -> float:
-    """Return a bound on the Gibbs risk that fails with probability delta.
+    """Return a bound on the Gibbs risk on n rows that fails with probability delta.
 
-    Args:
-        empirical: exact Gibbs risk on the rows, 0 to 1 (`sample_convergence` bounds it from draws).
-        kl: `KL(posterior || prior)` in nats; the prior was fixed before the rows were seen.
-        n: number of rows.
-        delta: probability of failure.
+    `empirical` is the exact risk, 0 to 1 (`sample_convergence` bounds it from draws), and `kl` is
+    `KL(posterior || prior)` in nats; the prior was fixed before the rows were seen.
 
     Raises:
         ConfigError: a number is out of range.
@@ -59,8 +55,7 @@ def pac_bayes_kl(empirical: float, kl: float, n: int, delta: float) -> float:
 def sample_convergence(mean: float, draws: int, delta: float) -> float:
     """Return a bound on an empirical Gibbs risk from the mean risk of independent draws.
 
-    Raises:
-        ConfigError: a number is out of range.
+    A number out of range raises a `ConfigError`.
     """
     _check_delta(delta, draws)
     return kl_inverse(mean, math.log(2 / delta) / draws)

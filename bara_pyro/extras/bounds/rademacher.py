@@ -47,13 +47,9 @@ def certified_gate(gate: Tensor, *, clip: float, tau: float, s: int) -> Tensor:
 
 
 def certified_change(up: Tensor, gate: Tensor, down: Tensor, x: Tensor) -> Tensor:
-    """Return `B diag(u) A x`, `... x outputs`.
+    """Return `B diag(u) A x`, `... x outputs`, of `... x d` inputs x.
 
-    Args:
-        up: B, including the scaling, `outputs x r`.
-        gate: u, `... x r`.
-        down: A, `r x d`.
-        x: `... x d`.
+    `up` is B, including the scaling, `outputs x r`; `gate` u, `... x r`; `down` A, `r x d`.
     """
     return (x @ down.T * gate) @ up.T
 
@@ -66,12 +62,7 @@ def class_entropy(r: int, s: int, gate_nats: float) -> float:
 def rademacher(scale: float, *, n: int, r: int, s: int, gate_nats: float) -> float:
     """Return the bound on the empirical Rademacher complexity of a scalar functional, with all constants.
 
-    Args:
-        scale: `R_A R_B R_g R_x`.
-        n: number of rows.
-        r: rank.
-        s: budget of active gates.
-        gate_nats: `Gamma_gate`, nats.
+    `scale` is `R_A R_B R_g R_x`, s the budget of active gates, and `gate_nats` `Gamma_gate`.
     """
     bracket = math.sqrt(s) + math.sqrt(2 * class_entropy(r, s, gate_nats)) + 1
     return scale / math.sqrt(n) * bracket

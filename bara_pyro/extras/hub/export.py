@@ -230,11 +230,7 @@ def _parts(
 
 
 def phi_draws(system: System, rows: EncodedSplit, samples: int, seed: int) -> Tensor:
-    """Return the draws of Phi that prediction uses, or its mean for `samples=0`.
-
-    Returns:
-        Phi, `max(samples, 1) x modules x r`.
-    """
+    """Return the draws of Phi that prediction uses, `max(samples, 1) x modules x r`; its mean for 0."""
     one = batches(first_rows(rows, 1), system.answer_ids, 1)
     phi = gate_draws(system.model, system.guide, one, samples=samples, seed=seed).phi
     return torch.as_tensor(phi)

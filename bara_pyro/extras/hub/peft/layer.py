@@ -106,12 +106,7 @@ class BaRALayer(nn.Module, BaseTunerLayer):
                 modules[name].to(device)
 
     def weight_of(self, part: str, name: str) -> Tensor:
-        """Return an adapter's tensor in float32.
-
-        Args:
-            part: "A", "B", "phi" or "theta".
-            name: the adapter.
-        """
+        """Return an adapter's tensor "A", "B", "phi" or "theta" in float32."""
         group: nn.ModuleDict = getattr(self, f"lora_{part}")
         return cast(Tensor, group[name].weight).float()
 

@@ -37,12 +37,9 @@ OPTIONS = {
 
 
 def check_arguments(args: TrainingArguments, options: Mapping[str, Any]) -> None:
-    """Raise an error for arguments that conflict with the ELBO or the adapters, or have no effect.
+    """Raise a `ConfigError` for arguments that conflict with the ELBO or the adapters, or have no effect.
 
     `options` are the further arguments of `Trainer`, by name.
-
-    Raises:
-        ConfigError: an argument is not supported.
     """
     if (optim := str(getattr(args.optim, "value", args.optim))) not in ADAMW:
         raise ConfigError(
@@ -73,11 +70,7 @@ def adam_of(args: TrainingArguments) -> tuple[tuple[float, float], dict[str, flo
 
 
 def autocast_of(args: TrainingArguments) -> torch.dtype | None:
-    """Return the autocast type of the language model, or None.
-
-    Raises:
-        ConfigError: the mixed precision is neither bf16 nor fp16.
-    """
+    """Return the autocast type of the language model, or None; a `ConfigError` for any but bf16 and fp16."""
     if args.mixed_precision not in AUTOCAST:
         raise ConfigError(
             f"Mixed precision {args.mixed_precision!r} is not supported: give bf16=True, or leave it out."

@@ -36,12 +36,9 @@ _LoaderOfFunctions.add_constructor("!function", _function)
 
 
 def check_task_rows(source: Path, files: list[Path]) -> None:
-    """Raise an error if a task cannot use one of the rows.
+    """Raise a `DataError` if a task of this package, in the file `source`, cannot use a row of the `files`.
 
-    `source` is a task file of this package, `files` are those with its rows.
-
-    Raises:
-        DataError: a row lacks a column, its answer is not among its options, or a line is not a JSON object.
+    The row lacks a column, its answer is not among its options, or a line is not a JSON object.
     """
     task = yaml.load(source.read_text(encoding="utf-8"), Loader=_LoaderOfFunctions)  # noqa: S506 - a SafeLoader
     for path in files:

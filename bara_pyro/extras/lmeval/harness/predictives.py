@@ -34,16 +34,10 @@ DRAWN = ("joint", "token")
 
 
 def check_predictive(system: System | None, predictive: str, samples: int) -> None:
-    """Raise an error if a run does not support a predictive distribution.
+    """Raise a `ConfigError` if a run, None for a language model alone, does not support a predictive.
 
-    Args:
-        system: the run, or None for a language model without a run.
-        predictive: "joint", "token", "mean" or "base".
-        samples: number S of draws.
-
-    Raises:
-        ConfigError: the name is unknown, it needs a run or draws, or the method's posterior covers only
-            answers (Laplace, a temperature).
+    The name is unknown, it needs a run or draws, or the method's posterior covers only answers (Laplace, a
+    temperature).
     """
     check_choice("predictive", predictive, PredictiveName)
     if predictive == "base":
@@ -85,14 +79,9 @@ def log_likelihoods(
 ) -> list[tuple[float, bool]]:
     """Return log-likelihoods of continuations, averaged over draws, in one forward pass.
 
-    Continuations that differ only in their last token, such as answer letters, share a row.
-
-    Args:
-        system: the run.
-        replies: contexts with their continuations; the noise is a function of the seed and their `id`.
-        predictive: "joint" or "token".
-        samples: number S of draws; an ensemble uses its members instead.
-        seed: seed of the draws.
+    Continuations that differ only in their last token, such as answer letters, share a row. The noise is a
+    function of the seed and the `id` of the contexts; an ensemble uses its members instead of `samples`.
+    `predictive` is "joint" or "token".
 
     Returns:
         For each continuation, `log p(continuation | context)` in nats, and whether each of its tokens is the
@@ -121,11 +110,10 @@ def _alike(replies: Sequence[EncodedReply]) -> list[list[int]]:
 
 
 class ContinuationLikelihood(Likelihood):
-    """Score the tokens of a continuation under the mixture of all draws; for prediction only.
+    """Score the tokens of a continuation under the mixture of all draws, "joint" or "token".
 
-    Args:
-        predictive: "joint" or "token".
-        ends: long, `B x K`: K alternatives for the last token of each row's continuation.
+    It is for prediction only. `ends`, long, `B x K`, are K alternatives for the last token of each row's
+    continuation.
     """
 
     looks_at_asked = True
@@ -183,11 +171,7 @@ class _Mixture:
         self.of_tokens += (chosen.logsumexp(0) - self.log_draws).sum(-1)
 
     def ended(self, log_probs: Tensor, ends: Tensor) -> Tensor:
-        """Finish with the last position (`S x B x V`), for each of K tokens.
-
-        Returns:
-            Log-likelihood and greediness, float64, `B x K x 2`.
-        """
+        """Return log-likelihood and greediness, float64, `B x K x 2`, at the last position (`S x B x V`)."""
         chosen = log_probs.gather(-1, ends.expand(len(log_probs), -1, -1)).double()
         greedy = self.greedy & (self._most_probable(log_probs, self.of_draws) == ends.mT)
         if self.joint:

@@ -151,8 +151,7 @@ def within_context(prompts: Sequence[Prompt], backbone: Backbone, how: Decoding)
 def warpers(temperature: float, top_p: float, top_k: int) -> list[LogitsProcessor]:
     """Return the logits processors that narrow a distribution before sampling, in transformers' order.
 
-    Raises:
-        ConfigError: a value is out of range.
+    A value out of range raises a `ConfigError`.
     """
     if not 0 <= temperature < float("inf"):
         raise ConfigError(

@@ -129,8 +129,7 @@ def append_lines(
 ) -> int:
     """Append lines to a file as soon as they are ready, and return its number of lines.
 
-    Raises:
-        CheckpointError: the file cannot be written, or is removed in the meantime.
+    If it cannot be written, or is removed in the meantime, this raises a `CheckpointError`.
     """
     left, say = iter(lines), on_line or (lambda: None)
     # The file is created with its first line: an empty file would not be recognised later. A partial last

@@ -29,12 +29,10 @@ class Marked:
 
 
 def mark_tokens(texts: Sequence[str], reply: str) -> list[Marked]:
-    """Return tokens to show.
+    """Return tokens to show: `texts` decoded one by one, which are `reply` decoded together.
 
     Some tokenizers decode a single token without the space before it, so spaces are taken from the reply. A
     space also precedes tokens that end a reply and are not part of its text.
-
-    `texts` are the tokens decoded one by one, `reply` is the same tokens decoded together.
     """
     marked, end = [], 0
     for text in texts:

@@ -62,11 +62,7 @@ def read_scored(path: str | Path) -> Scored:
 
 
 def _read(path: str | Path) -> tuple[dict[str, ByNumber], Json | None]:
-    """Return the scored rows of each prompt ordered by number, and the judge.
-
-    Raises:
-        DataError: see `read_scored`.
-    """
+    """Return the scored rows of each prompt ordered by number, and the judge; errors as `read_scored`."""
     by_prompt: dict[str, ByNumber] = {}
     judge: Json | None = None
     for place, row in enumerate(parse_lines(Path(path)), start=1):

@@ -94,8 +94,7 @@ def load_reward_model(name: str | Path, dtype: str = "float32", device: str = "c
 def read_record(folder: Path) -> Json | None:
     """Return the content of a model's reward.json, which earlier versions wrote, or None if there is none.
 
-    Raises:
-        CheckpointError: a file of the folder has changed since then.
+    If a file of the folder has changed since then, this raises a `CheckpointError`.
     """
     path = folder / RECORD
     check_name(folder, BackboneError)
@@ -164,8 +163,7 @@ def _no_reports() -> Iterator[None]:
 def give_padding(model: PreTrainedModel, tokenizer: Tokenizer, name: str | Path) -> None:
     """Set the model's padding token, which it needs to find the end of a row in a batch.
 
-    Raises:
-        BackboneError: neither the configuration nor the tokenizer has a padding token.
+    Without one in the configuration and the tokenizer, this raises a `BackboneError`.
     """
     config = model.config.get_text_config()
     if config.pad_token_id is None:

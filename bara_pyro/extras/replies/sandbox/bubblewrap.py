@@ -47,24 +47,14 @@ def python() -> str:
 
 
 def launch(limits: Limits, program: str, uid: int | None = None) -> list[str]:
-    """Return the command that sets the limits and runs the program at a path.
-
-    Args:
-        limits: limits on the program.
-        program: path of the program.
-        uid: user id to change to; None: keep the current one.
-    """
+    """Return the command that sets the limits and runs the program at a path, as the user `uid` if given."""
     command = [python(), "-I", program]
     values = f"limits, uid, command = {limits.resources()!a}, {uid!a}, {command!a}"
     return [python(), "-I", "-S", "-c", values + LAUNCHER]
 
 
 def bwrap() -> str:
-    """Return the path of bubblewrap.
-
-    Raises:
-        SandboxError: it is not installed.
-    """
+    """Return the path of bubblewrap; a `SandboxError` if it is not installed."""
     if path := shutil.which("bwrap"):
         return path
     raise SandboxError(

@@ -55,11 +55,7 @@ def to_message(value: Any) -> object:
 
 
 def from_message(sent: object) -> Any:
-    """Return the decoded value, of exactly the built-in types.
-
-    Raises:
-        NotPlainError: the message does not encode such a value.
-    """
+    """Return the decoded value, of exactly the built-in types; a `NotPlainError` for another message."""
     try:
         return _rebuilt(sent)
     except (TypeError, ValueError, RecursionError) as error:

@@ -70,17 +70,10 @@ class Started:
 def start_python(
     program: str, limits: Limits, *, stdin: str = "", pipes: Sequence[int] = (), unsandboxed: bool = False
 ) -> Started:
-    """Start a Python program.
+    """Start a Python program; a `SandboxError` if bubblewrap is not installed.
 
-    Args:
-        program: text of the program.
-        limits: limits on the program.
-        stdin: its standard input.
-        pipes: file descriptors that it inherits, under the same numbers.
-        unsandboxed: run it without isolation as the current user; the limits still apply.
-
-    Raises:
-        SandboxError: bubblewrap is not installed.
+    It inherits the file descriptors `pipes` under the same numbers. `unsandboxed` runs it without isolation
+    as the current user; the limits still apply.
     """
     text = program.encode(errors="surrogatepass")
     with ExitStack() as files:

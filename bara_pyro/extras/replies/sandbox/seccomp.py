@@ -48,13 +48,9 @@ ALLOW, KILL, ERROR = 0x7FFF0000, 0x80000000, 0x00050000
 
 
 def seccomp_filter(machine: str | None = None) -> bytes:
-    """Return the filter as `bwrap --seccomp` reads it.
+    """Return the filter as `bwrap --seccomp` reads it, by default for the architecture of this machine.
 
-    Args:
-        machine: architecture of the processor; None: this machine's.
-
-    Raises:
-        SandboxError: the architecture is not supported.
+    If it is not supported, this raises a `SandboxError`.
     """
     machine = machine or platform.machine()
     if machine not in MACHINES:

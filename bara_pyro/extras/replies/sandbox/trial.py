@@ -60,10 +60,7 @@ def run_program(
 
 
 def check_isolation() -> None:
-    """Check that programs can be isolated on this machine; the answer is cached.
-
-    Raises:
-        SandboxError: bubblewrap is not installed, or cannot create namespaces on this machine.
+    """Raise the `SandboxError` of `run_program` if programs cannot be isolated here; the answer is cached.
 
     Examples:
         >>> from bara_pyro.extras.replies.sandbox import check_isolation

@@ -17,11 +17,7 @@ LONGEST_RETRY = 60
 
 
 class FullError(Exception):
-    """The queue has no room for the questions.
-
-    Attributes:
-        retry_after: seconds after which to try again.
-    """
+    """The queue has no room for the questions: try again after `retry_after` seconds."""
 
     def __init__(self, retry_after: int) -> None:
         super().__init__(f"no room for {retry_after} s")
@@ -91,11 +87,7 @@ class Batcher(Generic[Q, A]):
 
     @contextmanager
     def room(self, questions: int) -> Iterator[None]:
-        """Reserve room for the questions of a request until it has been answered.
-
-        Raises:
-            FullError: the queue has no room for them.
-        """
+        """Reserve room for the questions of a request until it has been answered, or raise a `FullError`."""
         if self.held + questions > self.capacity:
             wait = math.ceil(self.held * self._seconds_a_row)
             raise FullError(min(LONGEST_RETRY, max(1, wait)))

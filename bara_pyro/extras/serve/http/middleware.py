@@ -25,11 +25,7 @@ ADDRESSES = "addresses"
 
 
 class Meters:
-    """Metrics of one server, in a separate registry.
-
-    Args:
-        held: returns the number of rows that wait or are being computed.
-    """
+    """Metrics of one server, in a separate registry; `held` returns the rows that wait or are computed."""
 
     def __init__(self, held: Callable[[], int]) -> None:
         self.registry = registry = CollectorRegistry()
@@ -117,12 +113,9 @@ class Stoppable:
 class Trusted:
     """Refuse requests with an unknown Host header, against DNS rebinding.
 
-    Starlette's `TrustedHostMiddleware` answers in plain text and cannot allow all numeric addresses.
-
-    Args:
-        app: the wrapped application.
-        hosts: accepted names and addresses, without ports; `ADDRESSES` accepts every numeric address, `ANY`
-            every host.
+    Starlette's `TrustedHostMiddleware` answers in plain text and cannot allow all numeric addresses. `hosts`
+    are accepted names and addresses, without ports; `ADDRESSES` accepts every numeric address, `ANY` every
+    host.
     """
 
     def __init__(self, app: ASGIApp, hosts: Collection[str]) -> None:
@@ -158,12 +151,7 @@ def _is_address(host: str) -> bool:
 
 
 class Limited:
-    """Refuse request bodies above a limit before they are read into memory.
-
-    Args:
-        app: the wrapped application.
-        most: limit in bytes.
-    """
+    """Refuse request bodies of more than `most` bytes before they are read into memory."""
 
     def __init__(self, app: ASGIApp, most: int = MOST_BYTES) -> None:
         self.app, self.most = app, most

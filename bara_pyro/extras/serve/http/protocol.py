@@ -39,13 +39,7 @@ class Patience:
 
 
 class GuardedProtocol(H11Protocol):
-    """A connection with time limits.
-
-    Args:
-        *given: arguments of uvicorn's protocol.
-        patience: time limits and number of connections.
-        **named: keyword arguments of uvicorn's protocol.
-    """
+    """A connection of uvicorn's protocol, with the time limits of `patience`."""
 
     def __init__(self, *given: Any, patience: Patience, **named: Any) -> None:
         super().__init__(*given, **named)

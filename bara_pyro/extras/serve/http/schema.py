@@ -108,11 +108,7 @@ def is_json(content_type: str) -> bool:
 
 
 def right_form(column: str) -> str:
-    """Return advice on what to send, for the end of an error message.
-
-    Args:
-        column: key of a row's text.
-    """
+    """Return advice on what to send, for the end of an error message; `column` is the key of a row's text."""
     return f'send {{"rows": [{{{json.dumps(column)}: "..."}}]}}'
 
 
