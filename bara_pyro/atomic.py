@@ -104,10 +104,7 @@ def is_claimed(folder: Path) -> bool:
 
 @contextmanager
 def claimed(folder: Path) -> Iterator[None]:
-    """Lock a folder, creating it if needed; a new folder that stays empty is removed afterwards.
-
-    If another process holds the lock, this raises a `ConfigError`.
-    """
+    """Lock a folder, new if needed and removed if it stays empty; a `ConfigError` if another holds it."""
     if fcntl is None:
         yield  # type: ignore[unreachable]  # on Windows
         return

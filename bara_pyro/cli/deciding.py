@@ -132,10 +132,7 @@ class DecisionCommand:
 
 
 def decides(*kinds: str) -> Callable[[Command], Command]:
-    """Return a decorator that gives a command the options of a `DecisionCommand`, its first argument.
-
-    All kinds of columns can be named, unless `kinds` are given.
-    """
+    """Return a decorator that adds the options of a `DecisionCommand`, with these or all kinds of columns."""
     kinds = kinds or tuple(KINDS)
 
     def deciding(command: Command) -> Command:

@@ -60,10 +60,7 @@ def plain_cell(value: object) -> Any:
 
 
 def label_text(value: object, what: str = "A label") -> str:
-    """Return a label as text; whole numbers lose their decimals, so 1.0 becomes "1".
-
-    Anything but a text or a number raises a `DataError` that calls it `what`.
-    """
+    """Return a label as text, whole numbers without decimals; a `DataError` calls another value `what`."""
     if isinstance(value, str):
         return value.strip()
     if not isinstance(value, int | float):

@@ -254,10 +254,7 @@ def _nearest_to_half(sizes: Sequence[int]) -> set[int]:
 
 
 def split_halves(task: Task, split: EncodedSplit, seed: int) -> tuple[list[int], list[int]]:
-    """Return the halves of a task's training rows, as indices into the encoded split.
-
-    Rows that share a cluster, a text or a passage are in the same half.
-    """
+    """Return the halves of a task's training rows (`groups_of`), as indices into the encoded split."""
     return halves(groups_of(task, split), seed)
 
 

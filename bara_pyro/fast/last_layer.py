@@ -10,10 +10,7 @@ from bara_pyro.fast.prefix import Prefix, not_run
 
 
 class KeysAndValues(DynamicCache):
-    """Cache that stores the keys and values of one layer and ends the forward pass there.
-
-    `found` are the layer's, `P x heads x T x width`; None before the pass reaches it.
-    """
+    """Cache that keeps one layer's keys and values, `P x heads x T x width`, and ends the pass there."""
 
     def __init__(self, layer: int) -> None:
         super().__init__()

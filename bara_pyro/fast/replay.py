@@ -187,10 +187,7 @@ def _tensors(outputs: Outputs) -> list[Tensor]:
 
 @contextmanager
 def replaying(svi: SVI) -> Iterator[None]:
-    """Make an inference record and replay its steps while the block runs.
-
-    The recordings are freed at the end, with the gradients, whose memory belongs to them.
-    """
+    """Make an inference record and replay its steps while the block runs, and then free the recordings."""
     if svi.model.backbone.device.type == "cpu":
         svi.replayed = Replayed(svi, AFTER)
     else:

@@ -23,10 +23,7 @@ MARKS = {"int8": "qdata", "int4": "quant_state"}
 
 
 def settings(dtype: str, device: str | torch.device) -> dict[str, Any]:
-    """Return arguments for `from_pretrained` that quantise weights to "int8" or "int4" on loading.
-
-    If a package is not installed, this raises a `BackboneError`.
-    """
+    """Return arguments of `from_pretrained` for "int8" or "int4"; a `BackboneError` without the package."""
     require_packages(f"The dtype {dtype}", PACKAGES[dtype], "quantized")
     if dtype == "int8":
         from torchao.quantization import Int8WeightOnlyConfig

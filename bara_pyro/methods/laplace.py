@@ -121,10 +121,7 @@ def effective_parameters(eigenvalues: Tensor, precision: float) -> float:
 
 
 def best_precision(eigenvalues: Tensor, squared_norm: float) -> float:
-    """Return the prior precision that maximises the evidence, by bisection of its derivative.
-
-    It is within `[LOWEST, HIGHEST]`, to rounding. Arguments are those of `log_evidence`.
-    """
+    """Return the precision within `[LOWEST, HIGHEST]` with the highest `log_evidence`, to rounding."""
 
     def slope(log_precision: float) -> float:
         precision = math.exp(log_precision)

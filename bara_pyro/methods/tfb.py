@@ -73,10 +73,7 @@ def rotate(adapter: LowRankAdapter) -> Tensor:
 
 
 class Noise:
-    """NLL of the anchor rows as a function of sigma, with the same standard normal draws for every sigma.
-
-    The `fit` has rotated weights, with the singular `values`, `r`, by site.
-    """
+    """NLL of the anchor rows of a rotated fit by sigma, with the same standard normal draws for each."""
 
     def __init__(self, fit: TFBFit, values: dict[str, Tensor]) -> None:
         self.fit = fit

@@ -37,10 +37,7 @@ from bara_pyro.models.vbll import LAST, VBLL
 
 @dataclass(frozen=True)
 class GaussianLogits:
-    """Replaces a categorical distribution by Gaussian logits of `mean` and `variance`, `... x C`.
-
-    `log_prob` is the Jensen bound.
-    """
+    """Replaces a categorical by Gaussian logits, `... x C`; its `log_prob` is the Jensen bound."""
 
     mean: Tensor
     variance: Tensor

@@ -104,10 +104,7 @@ def score_of_log_temperature(draws: Tensor, labels: Tensor) -> tuple[Tensor, Ten
 
 
 def predictive_at(draws: Tensor, log_temperature: float) -> Tensor:
-    """Return the log-probabilities, `n x C`, of the average over draws of `softmax(draws / T)`.
-
-    The draws are log-probabilities at T = 1, `S x n x C`.
-    """
+    """Return the log mean over draws, `S x n x C` at T = 1, of `softmax(draws / T)`, `n x C`."""
     return posterior_predictive((draws / math.exp(log_temperature)).log_softmax(-1))
 
 

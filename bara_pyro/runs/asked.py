@@ -121,10 +121,7 @@ def calibration_rows(
 def known_rows(
     system: System, file: Data | None = None, *, given: ColumnNames | None = None, answers: bool = True
 ) -> Sequence[Example]:
-    """Return held-out rows with known answers: those of a file, or the task's validation rows.
-
-    Arguments and errors are those of `calibration_rows`.
-    """
+    """Return held-out rows with known answers; arguments and errors are those of `calibration_rows`."""
     if file is None:
         return _validation_rows(system)
     if isinstance(file, str | Path) and same_file(system.config.task.name, file):
@@ -190,10 +187,7 @@ def independent(
 def rows_to_decide(
     system: System, file: Data | None = None, *, given: ColumnNames | None = None
 ) -> Sequence[Example] | DataTable:
-    """Return the rows of a file, or by default the test rows; a `DataError` if there are none.
-
-    Answers may be missing.
-    """
+    """Return the rows of a file, whose answers may be missing, or the test rows; a `DataError` if none."""
     if file is None:
         return some(system.task.test, system.task.name, "test")
     return read_rows(file, system.task, given)
@@ -211,10 +205,7 @@ def fitted_distance(system: System) -> Distance:
 
 
 def measured(system: System, asked: ScoredRows, by: Measure) -> Tensor:
-    """Return the uncertainty of each row by a measure, float64, `n`; see `bara_pyro.types.Measure`.
-
-    For "distance" the run needs `distance_aware`; see `fitted_distance`.
-    """
+    """Return each row's `bara_pyro.types.Measure`, float64, `n`; for "distance" see `fitted_distance`."""
     if by != "distance":
         values: Tensor = getattr(asked.uncertainty, by)
         return values

@@ -135,10 +135,7 @@ def discard(folder: Path) -> None:
 
 
 def check_replaceable(folder: Path, names: Collection[str]) -> None:
-    """Raise a `ConfigError` for a file that bara did not write or that was changed since.
-
-    The scores of a run may always be overwritten.
-    """
+    """Raise a `ConfigError` for a file of others or that was changed, except the scores of a run."""
     there = [name for name in names if (folder / name).exists() or (folder / name).is_symlink()]
     if not there:
         return

@@ -115,10 +115,7 @@ class SignalHandler:
 
 
 class LastFinite:
-    """The parameters with which the last finite loss was computed.
-
-    Parameters that gave a non-finite loss are not worth keeping.
-    """
+    """The parameters of the last finite loss, because those of another loss are not worth keeping."""
 
     def __init__(self, svi: SVI) -> None:
         self.parameters = [p.detach() for p in svi.parameters]

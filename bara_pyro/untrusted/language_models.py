@@ -63,10 +63,7 @@ def settings_in(path: Path) -> dict[str, Any]:
 
 
 def number_of_tensors(folder: Path) -> int | None:
-    """Return the number of tensors in a folder's safetensors files; None without such files.
-
-    A damaged file raises a `BackboneError`.
-    """
+    """Return the number of tensors in a folder, None without files; a `BackboneError` if one is damaged."""
     total, files = 0, sorted(folder.glob("*.safetensors"))
     for path in files:
         try:

@@ -194,10 +194,7 @@ class LogLine(Stored):
 
 
 class AskedRow(Stored):
-    """A fit's prediction of a row that it did not learn.
-
-    Log-probabilities are in nats, draws x classes; None: not offered.
-    """
+    """A fit's prediction of a row that it did not learn: nats, draws x classes; None: not offered."""
 
     id: Text
     label: Label

@@ -24,10 +24,7 @@ MOST_TEMPLATE = 2**20  # most characters of a template
 
 
 class TemplateRenderer:
-    """Renders templates in a process that is started when needed, and again after it was killed.
-
-    A conversation may take so many seconds.
-    """
+    """Renders templates, each in so many seconds, in a process that is started when needed."""
 
     def __init__(self, seconds: float = SECONDS) -> None:
         self.seconds = seconds

@@ -89,10 +89,7 @@ class _OneNode(torch.autograd.Function):
 
 
 def unexpanded(value: Tensor) -> Tensor:
-    """Return ``value`` with its expanded dimensions reduced to size 1.
-
-    Plates expand a prior's two numbers to ``B x T x r``; their lgamma is needed only once.
-    """
+    """Return ``value`` with expanded dimensions of size 1, because lgamma of a plate is needed once."""
     if 0 not in value.stride():
         return value
     return value[tuple(slice(1) if stride == 0 else slice(None) for stride in value.stride())]

@@ -127,10 +127,7 @@ def lines_there(output: Path, made: str, prompts: Sequence[tuple[Prompt, PromptL
 def append_lines(
     output: Path, there: Sequence[Json], lines: Iterable[Json], on_line: Callable[[], object] | None = None
 ) -> int:
-    """Append lines to a file as soon as they are ready, and return its number of lines.
-
-    If it cannot be written, or is removed in the meantime, this raises a `CheckpointError`.
-    """
+    """Append lines as soon as they are ready; return their number, or raise a `CheckpointError`."""
     left, say = iter(lines), on_line or (lambda: None)
     # The file is created with its first line: an empty file would not be recognised later. A partial last
     # line is dropped.

@@ -48,10 +48,7 @@ ALLOW, KILL, ERROR = 0x7FFF0000, 0x80000000, 0x00050000
 
 
 def seccomp_filter(machine: str | None = None) -> bytes:
-    """Return the filter as `bwrap --seccomp` reads it, by default for the architecture of this machine.
-
-    If it is not supported, this raises a `SandboxError`.
-    """
+    """Return the filter as `bwrap --seccomp` reads it, by default for this machine, or a `SandboxError`."""
     machine = machine or platform.machine()
     if machine not in MACHINES:
         known = " and ".join(MACHINES)

@@ -56,10 +56,7 @@ class Meters:
 
 
 class Counted:
-    """Count and time requests.
-
-    The given paths are counted by name; all others count as "other".
-    """
+    """Count and time requests: the given paths by name, all others as "other"."""
 
     def __init__(self, app: ASGIApp, meters: Meters, paths: frozenset[str]) -> None:
         self.app, self.meters, self.paths = app, meters, paths
