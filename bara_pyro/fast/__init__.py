@@ -4,8 +4,8 @@
 |---|---|---|
 | `frozen_layers` | layers below the lowest adapter run once per row | `fast.frozen_states` |
 | `prefixes` | in prediction, a prefix that all rows share runs once | `fast.prefix`, `core.resuming` |
-| `last_layer` | in prediction, the last layer runs only for the scored tokens | `fast.last_layer` |
-| `answer_rows` | the output embedding computes only the answers' logits | `fast.answer_rows` |
+| `last_layer` | in prediction, the last layer runs only for the scored tokens | `fast.prefix` |
+| `answer_rows` | the output embedding computes only the answers' logits | `lm.backbone` |
 | `batched_draws` | in prediction, draws run together in one forward pass | `core.prediction` |
 
 All are on by default: the setting `backbone.shortcuts`, in Python `Backbone.shortcuts`. Checkpointing

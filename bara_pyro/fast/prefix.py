@@ -1,12 +1,14 @@
-"""Prefixes: keys and values of tokens that are read once for many rows or draws."""
+"""Prefixes: keys and values of tokens that are read once, for many rows or draws or for the last tokens."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache
 
 from bara_pyro.data.types import Batch
+from bara_pyro.fast.frozen_states import StopForward
 
 LEAST = 32
 """Fewest tokens that the rows of a batch must have in common to be read once for all."""
@@ -48,6 +50,36 @@ def not_run(layers: int, mask: Tensor, dtype: torch.dtype) -> list[tuple[Tensor,
     """Return keys and values for layers that were not run: they only have the tokens of `mask`, `P x T`."""
     empty = mask.new_zeros(mask.shape, dtype=dtype)[:, None, :, None]
     return [(empty, empty)] * layers
+
+
+class KeysAndValues(DynamicCache):
+    """Cache that keeps one layer's keys and values, `P x heads x T x width`, and ends the pass there."""
+
+    def __init__(self, layer: int) -> None:
+        super().__init__()
+        self.layer = layer
+        self.found: tuple[Tensor, Tensor] | None = None
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Return a layer's keys and values, which begin here; raise `StopForward` at the layer wanted."""
+        if layer_idx == self.layer:
+            self.found = key_states, value_states
+            raise StopForward
+        return key_states, value_states
+
+    def prefix(self, states: Tensor, mask: Tensor, width: int) -> Prefix | None:
+        """Return the prefix from which the last `width` tokens continue; None without keys and values.
+
+        `states` are the layer's input, `P x T x d`, and `mask` the real tokens, bool, `P x T`.
+        """
+        if self.found is None:
+            return None
+        keys, values = (part[..., :-width, :] for part in self.found)
+        before = mask[:, :-width]
+        layers = (*not_run(self.layer, before, keys.dtype), (keys, values))
+        return Prefix(layers, before, below=self.layer, rest=states[:, -width:])
 
 
 def common_tokens(batch: Batch) -> int:

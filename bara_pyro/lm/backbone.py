@@ -8,6 +8,7 @@ from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers import (
     DynamicCache,
     PreTrainedModel,
@@ -17,11 +18,9 @@ from transformers import (
 from bara_pyro.data.types import TokenRows
 from bara_pyro.errors import BackboneError, ConfigError, DataError, unknown
 from bara_pyro.fast import SHORTCUTS
-from bara_pyro.fast.answer_rows import logits_of_rows
 from bara_pyro.fast.checkpointing import Change, changing
 from bara_pyro.fast.frozen_states import FrozenStates
-from bara_pyro.fast.last_layer import KeysAndValues
-from bara_pyro.fast.prefix import Prefix, not_run
+from bara_pyro.fast.prefix import KeysAndValues, Prefix, not_run
 from bara_pyro.lm import quantized
 from bara_pyro.lm.inputs import cache_argument, inputs_after, inputs_of, positions
 from bara_pyro.lm.targets import Target
@@ -401,7 +400,8 @@ class Backbone:
             self.check_tokens(rows)
             rows = rows.to(head.weight.device)
             if "answer_rows" in self.shortcuts:
-                return logits_of_rows(head, hidden, rows).to(home)
+                bias = getattr(head, "bias", None)
+                return F.linear(hidden, head.weight[rows], None if bias is None else bias[rows]).to(home)
         out = head(hidden.contiguous())  # for a view, torch would run one product per row
         return (out if rows is None else out[..., rows]).to(home)
 
