@@ -14,8 +14,9 @@ from typing import Any
 from bara_pyro.columns import KINDS, QUESTIONS, ColumnNames, option_of
 from bara_pyro.data.cells import as_read, label_text, missing, shown, text_field, unique_keys
 from bara_pyro.data.conversations import REPLIES
-from bara_pyro.data.schemas import ANSWER, Row, lettered, named_options
-from bara_pyro.data.types import LETTERS, Columns, Example
+from bara_pyro.data.labels import lettered, with_cue
+from bara_pyro.data.schemas import Row, named_options
+from bara_pyro.data.types import ANSWER, LETTERS, Columns, Example
 from bara_pyro.errors import DataError
 from bara_pyro.types import Fields
 
@@ -183,11 +184,6 @@ def own_example(row: Row, row_id: str, columns: Columns, names: Sequence[str]) -
         return Example(row_id, with_cue(text), label, context, cluster=cluster)
     # The text is put into the context, which may be cut; the prompt is the same.
     return Example(row_id, ANSWER, label, text, cluster=cluster)
-
-
-def with_cue(question: str) -> str:
-    """Return the question followed by "Answer:", unless it ends so already."""
-    return question if re.search(r"Answer ?:$", question) else f"{question}\n{ANSWER}"
 
 
 def listed_options(choices: object, key: str) -> tuple[list[str], tuple[str, ...]]:

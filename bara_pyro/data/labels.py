@@ -1,5 +1,6 @@
-"""Choose what a model answers with: the names of the classes, or letters that stand for them."""
+"""Choose what a model answers with, and write into a question what it can answer and the cue "Answer:"."""
 
+import re
 import string
 from collections.abc import Sequence
 from contextlib import suppress
@@ -9,13 +10,40 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from bara_pyro.data.schemas import ANSWER, lettered
 from bara_pyro.data.tokens import Tokenizer, answer_token_ids, label_tokens
-from bara_pyro.data.types import LETTERS, ChatFrame, Example, Task
+from bara_pyro.data.types import ANSWER, LETTERS, ChatFrame, Example, Task
 from bara_pyro.errors import DataError
 
 # Codes that can stand for a class, in the order of assignment.
 CODES = (*LETTERS, *string.ascii_lowercase, *string.digits, *map("".join, product(LETTERS, repeat=2)))
+
+
+def lettered(stem: str, options: Sequence[str], letters: Sequence[str] = LETTERS) -> str:
+    r"""Return the question with its options, one per line, and the cue for the answer.
+
+    >>> lettered("Which is a fruit?", ["stone", "pear"])
+    'Which is a fruit?\nA) stone\nB) pear\nAnswer:'
+    """
+    lines = [f"{letter}) {option}" for letter, option in zip(letters, options, strict=False)]
+    return "\n".join([*([stem] if stem else []), *lines, ANSWER])
+
+
+def with_cue(question: str) -> str:
+    """Return the question followed by "Answer:", unless it ends so already."""
+    return question if re.search(r"Answer ?:$", question) else f"{question}\n{ANSWER}"
+
+
+def without_cue(example: Example) -> Example:
+    """Return a row whose question does not end in "Answer:", for a prompt that ends in another way."""
+    return replace(example, question=re.sub(r"\s*Answer ?:$", "", example.question))
+
+
+def unlisted(example: Example) -> Example:
+    """Return a row without the list of options in its prompt, because their texts are scored."""
+    if not example.texts:
+        return example
+    stem = example.question.removesuffix(lettered("", example.texts)).rstrip()
+    return replace(example, question=f"{stem}\n{ANSWER}" if stem else ANSWER)
 
 
 def encode_labels(task: Task, tokenizer: Tokenizer, style: str = "auto") -> Task:

@@ -13,9 +13,8 @@ from bara_pyro.data.columns import (
     own_context,
     own_example,
     own_text,
-    with_cue,
 )
-from bara_pyro.data.labels import as_asked
+from bara_pyro.data.labels import as_asked, with_cue
 from bara_pyro.data.registry import SOURCES
 from bara_pyro.data.rows import to_examples
 from bara_pyro.data.schemas import Row, Schema

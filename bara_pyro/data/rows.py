@@ -11,9 +11,9 @@ import numpy as np
 from bara_pyro.data.cells import label_text
 from bara_pyro.data.clusters import compared_text, digest, places_by_group, set_shares_aside
 from bara_pyro.data.reading import Rows, take
-from bara_pyro.data.schemas import ANSWER, Schema
+from bara_pyro.data.schemas import Schema
 from bara_pyro.data.tokens import check_unicode
-from bara_pyro.data.types import Example
+from bara_pyro.data.types import ANSWER, Example
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.types import Fields
 

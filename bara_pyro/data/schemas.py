@@ -6,44 +6,19 @@ label -1. A schema function raises a `DataError` about the row; the loader adds 
 """
 
 import hashlib
-import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 from bara_pyro.data.cells import label_text, missing, shown, text_field
-from bara_pyro.data.types import LETTERS, Example
+from bara_pyro.data.labels import lettered
+from bara_pyro.data.types import ANSWER, LETTERS, Example
 from bara_pyro.errors import DataError
 from bara_pyro.types import Fields
 
 Row = Fields
 Schema = Callable[[Row, str], Example]
 
-ANSWER = "Answer:"
 AG_NEWS_TOPICS = ("World", "Sports", "Business", "Sci/Tech")
 PASSAGE_CHARACTERS = 1024  # BoolQ's passage is cut here, as in the protocol of BLoB and later papers
-
-
-def lettered(stem: str, options: Sequence[str], letters: Sequence[str] = LETTERS) -> str:
-    r"""Return the question with its options, one per line, and the cue for the answer.
-
-    >>> lettered("Which is a fruit?", ["stone", "pear"])
-    'Which is a fruit?\nA) stone\nB) pear\nAnswer:'
-    """
-    lines = [f"{letter}) {option}" for letter, option in zip(letters, options, strict=False)]
-    return "\n".join([*([stem] if stem else []), *lines, ANSWER])
-
-
-def without_cue(example: Example) -> Example:
-    """Return a row whose question does not end in "Answer:", for a prompt that ends in another way."""
-    return replace(example, question=re.sub(r"\s*Answer ?:$", "", example.question))
-
-
-def unlisted(example: Example) -> Example:
-    """Return a row without the list of options in its prompt, because their texts are scored."""
-    if not example.texts:
-        return example
-    stem = example.question.removesuffix(lettered("", example.texts)).rstrip()
-    return replace(example, question=f"{stem}\n{ANSWER}" if stem else ANSWER)
 
 
 def options_of(values: object, key: str) -> list[str]:

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bara_pyro.data.schemas import ANSWER
-from bara_pyro.data.types import LETTERS, ChatFrame
+from bara_pyro.data.types import ANSWER, LETTERS, ChatFrame
 from bara_pyro.errors import DataError
 from bara_pyro.types import Fields
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from bara_pyro.errors import DataError
 
 LETTERS = tuple(string.ascii_uppercase)
+ANSWER = "Answer:"
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from bara_pyro.data import Example, Task
-from bara_pyro.data.schemas import ANSWER, lettered
+from bara_pyro.data.labels import lettered
+from bara_pyro.data.types import ANSWER
 
 Rewrite = Callable[[Example], Example]
 

@@ -10,7 +10,7 @@ from scipy.special import log_softmax
 
 from bara_pyro.cli.running import run
 from bara_pyro.data import task_from_rows
-from bara_pyro.data.schemas import unlisted
+from bara_pyro.data.labels import unlisted
 from bara_pyro.errors import DataError
 from bara_pyro.runs.evaluate import draw, untrained_scores
 from bara_pyro.runs.folder import load_system
