@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from bara_pyro.core.adapter import Adapter, LayerLatents
-from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.guide import SiteGuide, check_guide
 from bara_pyro.core.handlers import PROGRAM
 from bara_pyro.core.noise import CounterNoise
-from bara_pyro.core.posterior import Posterior, PosteriorMean, check_guide
+from bara_pyro.core.posterior import Posterior, PosteriorMean
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError

@@ -12,7 +12,6 @@ from torch import Tensor
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.modules import distribution_of, family_name
 from bara_pyro.core.noise import CounterNoise
-from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 
@@ -84,16 +83,6 @@ def quantile(fn: TorchDistribution, level: float) -> Tensor:
         raise ConfigError(
             f"A {family_name(fn)} has no quantile function: give its class an `icdf`, or use draws."
         ) from error
-
-
-def check_guide(guide: object, model: AdaptedLM) -> None:
-    """Raise a `ConfigError` unless this is a `SiteGuide` of this model."""
-    if not isinstance(guide, SiteGuide):
-        raise ConfigError(
-            f"A {type(guide).__name__} is not a `SiteGuide`: fit it with pyro.infer.SVI and predict with "
-            "pyro.infer.Predictive."
-        )
-    guide.check(model)
 
 
 class Addressed(Posterior):

@@ -14,10 +14,10 @@ from pyro import poutine
 from torch import Tensor
 from torch.nn import functional as F
 
-from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.guide import SiteGuide, check_guide
 from bara_pyro.core.handlers import PROGRAM
 from bara_pyro.core.modules import value_of
-from bara_pyro.core.posterior import Addressed, PosteriorMean, addresses_of, check_guide
+from bara_pyro.core.posterior import Addressed, PosteriorMean, addresses_of
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.resuming import drawn_last, narrowed, shared
 from bara_pyro.data.types import Batch

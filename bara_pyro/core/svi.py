@@ -12,10 +12,9 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from bara_pyro.core.elbo import MeanFieldELBO
-from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.guide import SiteGuide, check_guide
 from bara_pyro.core.handlers import PROGRAM
 from bara_pyro.core.optimizers import check_holds_guide, held_by, parameters
-from bara_pyro.core.posterior import check_guide
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.terms import ElboTerms, check_elbo, check_finite, loss_alone, per_example
 from bara_pyro.data.types import Batch

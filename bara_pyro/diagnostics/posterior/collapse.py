@@ -15,10 +15,9 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 
 from bara_pyro.core.distributions import has_analytic_kl
-from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.guide import SiteGuide, check_guide
 from bara_pyro.core.modules import distribution_of
 from bara_pyro.core.noise import seeded
-from bara_pyro.core.posterior import check_guide
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.priors import make_prior
 from bara_pyro.core.program import AdaptedLM

@@ -19,12 +19,11 @@ from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.guide import SiteGuide, check_guide
 from bara_pyro.core.latents import Gates
 from bara_pyro.core.likelihood import LIKELIHOOD
 from bara_pyro.core.modules import distribution_of, value_of
 from bara_pyro.core.noise import seeded
-from bara_pyro.core.posterior import check_guide
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, DataError

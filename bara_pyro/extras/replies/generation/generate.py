@@ -8,9 +8,8 @@ import torch
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
 
 from bara_pyro.core.attached import attached, hung
-from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.guide import SiteGuide, check_guide
 from bara_pyro.core.noise import CounterNoise
-from bara_pyro.core.posterior import check_guide
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.chat import turn_end
 from bara_pyro.data.tokens import Tokenizer

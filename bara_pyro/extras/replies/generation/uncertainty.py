@@ -11,11 +11,11 @@ from pyro import poutine
 from torch import BoolTensor, Tensor
 
 from bara_pyro.core.attached import changes_logits
-from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.guide import SiteGuide, check_guide
 from bara_pyro.core.handlers import PROGRAM
 from bara_pyro.core.likelihood import CompletionLikelihood, Head, Likelihood
 from bara_pyro.core.observing import observing
-from bara_pyro.core.posterior import Addressed, PosteriorMean, addresses_of, check_guide
+from bara_pyro.core.posterior import Addressed, PosteriorMean, addresses_of
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.resuming import narrowed
 from bara_pyro.data.replies import EncodedReply, ReplyBatch, reply_batch
