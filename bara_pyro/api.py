@@ -17,10 +17,10 @@ from bara_pyro.runs.evaluate import evaluate_system
 from bara_pyro.runs.folder import fitted
 from bara_pyro.runs.manifest import is_run
 from bara_pyro.runs.predict import rows_asked
-from bara_pyro.runs.resumed import build_run, resumed
+from bara_pyro.runs.resumed import resumed
 from bara_pyro.runs.rows import rows_given
 from bara_pyro.runs.steps import OnStep
-from bara_pyro.runs.system import System
+from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import check_free
 from bara_pyro.runs.train import train as fit
 from bara_pyro.types import Json
@@ -123,7 +123,7 @@ def train(
     else:
         config = load_config(overrides=typed)
     rows = None if isinstance(task, str | Path | None) else rows_given(config, task, typed.keys())
-    run = build_run(started, config, backbone, rows)
+    run = build_system(config, backbone, rows, started=started)
     fit(run, Path(out), resume=resume, on_step=on_step, on_split_half=on_split_half)
     return run
 

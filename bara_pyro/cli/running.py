@@ -14,7 +14,6 @@ from bara_pyro.runs.evaluate import evaluate_system
 from bara_pyro.runs.launched import processes, rank
 from bara_pyro.runs.manifest import check_kept, check_run, how_to_resume, is_run
 from bara_pyro.runs.ownership import clear, discard
-from bara_pyro.runs.resumed import build_run
 from bara_pyro.runs.split_half import (
     RATES,
     best_rate,
@@ -45,7 +44,7 @@ def train_and_show(out: Path, config: RunConfig, *, started: RunConfig | None = 
     away = None if Path(resolve(name)).is_dir() else f"look for {name} on the hub"
     doing = "read rows" if streaming else away
     with progress(doing, None) if doing else nullcontext() as advance:
-        system = build_run(started, config, on_rows=advance if streaming else None)
+        system = build_system(config, started=started, on_rows=advance if streaming else None)
     if system.config.adapter.calibrated and not resume:
         check_split_half(system)  # before the progress bar announces it
     say_notes(system.task.notes)

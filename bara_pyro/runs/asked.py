@@ -169,10 +169,8 @@ def independent(
     """Return one row of each group of rows that belong together (`bara_pyro.data.clusters`).
 
     The guarantees of decisions hold for independent rows. Rows with the same text always belong together;
-    rows of one cluster do if the run was trained with a cluster column, or one is given.
-
-    Raises:
-        DataError: the rows lack the cluster column.
+    rows of one cluster do if the run was trained with a cluster column, or one is given, which the rows must
+    have (`DataError`).
     """
     cluster = clustered_by(system.task, None if file is None else given)
     if cluster is not None and not any(row.cluster for row in rows):

@@ -20,10 +20,8 @@ SPLIT_HALF_ROWS, ASKED_ROWS, SEARCHED_ROWS = 20, 10, 5000
 def for_rows(config: RunConfig, rows: int, held_out: int | None = None) -> RunConfig:
     """Return a configuration completed with the defaults for this number of training rows.
 
-    Split-half calibration can hold out `held_out` rows; None: half.
-
-    Raises:
-        ConfigError: `may_double` or `find_lr` is set without split-half calibration, or both are set.
+    Split-half calibration can hold out `held_out` rows; None: half. Without it, or together, `may_double` and
+    `find_lr` raise a `ConfigError`.
     """
     config = config.model_copy(update={"method": config.method.for_rows(rows)})
     enough = held_out is None or held_out >= ASKED_ROWS or config.train.find_lr

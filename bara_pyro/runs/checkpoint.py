@@ -66,10 +66,8 @@ def save_checkpoint(
 def load_checkpoint(folder: Path, svi: SVI, identity: dict[str, str], ranks: Ranks = ALONE) -> int:
     """Restore the state that `save_checkpoint` wrote and return its step, 0 without a checkpoint.
 
-    A process whose rank was not saved keeps its random state.
-
-    Raises:
-        CheckpointError: the file is damaged, or belongs to another configuration, backbone or set of rows.
+    A process whose rank was not saved keeps its random state. A file that is damaged, or of another
+    configuration, backbone or set of rows, raises a `CheckpointError`.
     """
     path = folder / CHECKPOINT
     if not path.exists():

@@ -29,7 +29,7 @@ from bara_pyro.runs.manifest import (
     verify_files,
 )
 from bara_pyro.runs.memory import check_stored_rank
-from bara_pyro.runs.own_rows import check_own_rows, fingerprints, own_rows
+from bara_pyro.runs.own_rows import check_own_rows, own_rows
 from bara_pyro.runs.peft_files import lora_tensors, peft_config, split_guide
 from bara_pyro.runs.store import check_schema, load_parameters, read_tensors, write_tensors
 from bara_pyro.runs.system import System, assemble, find_device
@@ -63,7 +63,7 @@ def write_config(system: System, folder: str | Path) -> None:
             "names": list(system.task.names),
             "columns": _columns(system.task),
             **({"chat": asdict(system.task.chat)} if system.task.chat else {}),
-            **fingerprints(system),
+            **system.fingerprints(),
             **({"rank_pattern": system.model.rank_pattern} if system.model.rank_pattern else {}),
             **({"plugins": PLUGINS} if PLUGINS else {}),
         },
@@ -192,10 +192,8 @@ def stored_config(folder: Path) -> tuple[RunConfig, Json]:
     """Return the configuration of a run, and the content of its settings file.
 
     Settings that name folders of the machine on which the run was made are reset: a downloaded run must not
-    choose folders here.
-
-    Raises:
-        CheckpointError: the file is missing or foreign, or a plug-in or method is not installed.
+    choose folders here. If the file is missing or foreign, or a plug-in or method is not installed, this
+    raises a `CheckpointError`.
     """
     file = folder / CONFIG
     verify_files(folder, [file.name])

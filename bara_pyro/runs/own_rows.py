@@ -21,9 +21,7 @@ OTHER_ROWS = "test on other rows with `bara evaluate --task FILE`"
 def own_rows(folder: Path, config: RunConfig, stored: Json) -> Task | ReplyTask:
     """Load the rows that a run was trained and tested on.
 
-    Raises:
-        CheckpointError: the rows were given in Python.
-        DataError: their file does not exist.
+    Rows given in Python raise a `CheckpointError`, a file that does not exist a `DataError`.
     """
     if stored["columns"] and not is_file_name(config.task.name):
         raise CheckpointError(
@@ -40,27 +38,14 @@ def own_rows(folder: Path, config: RunConfig, stored: Json) -> Task | ReplyTask:
     return load_data(config)
 
 
-def fingerprints(system: System) -> dict[str, str]:
-    """Return fingerprints of a system's training and test rows; of streamed rows only the training rows'."""
-    if not system.has_rows:
-        return {}
-    prints = {"training_rows": system.encoded("train").fingerprint}
-    if (system.conversations or system.task).test and not system.config.task.streaming:
-        prints["test_rows"] = system.encoded("test").fingerprint
-    return prints
-
-
 def check_own_rows(system: System, folder: Path) -> None:
-    """Refuse a system whose training or test rows differ from those of the run in a folder.
+    """Raise a `DataError` if a system's training or test rows differ from those of the run in a folder.
 
     If the training rows have changed, some of them may now be test rows. A run that was saved without its
     rows has no fingerprints and passes.
-
-    Raises:
-        DataError: the rows differ.
     """
     stored, name = read_json(folder / CONFIG, RunFile), system.config.task.name
-    now = fingerprints(system)
+    now = system.fingerprints()
     trained_on = stored.get("training_rows")
     if trained_on is not None and now.get("training_rows") != trained_on:
         raise DataError(

@@ -18,7 +18,7 @@ from bara_pyro.lm.targets import shortest
 from bara_pyro.lm.verifying import fingerprint
 from bara_pyro.methods import METHODS
 from bara_pyro.models.bara import PHI, THETA, BaRA
-from bara_pyro.runs.read_peft import key_of
+from bara_pyro.runs.store import peft_key
 from bara_pyro.runs.system import System
 from bara_pyro.types import Json
 
@@ -80,7 +80,7 @@ def lora_tensors(model: AdaptedLM) -> dict[str, Tensor]:
         key = name
         if name.startswith("adapters."):  # such as `adapters.model/layers/0/self_attn/q_proj.lora_B`
             path, parameter = name.removeprefix("adapters.").rsplit(".", 1)
-            key = key_of(path.replace("/", "."), parameter)
+            key = peft_key(path.replace("/", "."), parameter)
         tensors[key] = value
     return tensors
 
@@ -98,10 +98,10 @@ def split_guide(system: System) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     phi = others.pop(_raw(PHI), None)
     for target in system.model.targets:
         if phi is not None:
-            ours[key_of(target.path, "lora_phi")] = phi[target.index]
+            ours[peft_key(target.path, "lora_phi")] = phi[target.index]
         theta = others.pop(_raw(target.site(THETA)), None)
         if theta is not None:
-            ours[key_of(target.path, "lora_theta")] = theta
+            ours[peft_key(target.path, "lora_theta")] = theta
     return ours, others
 
 

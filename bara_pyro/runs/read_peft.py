@@ -22,11 +22,11 @@ from bara_pyro.lm.targets import Target, find_targets, shortest
 from bara_pyro.runs.config import RunConfig
 from bara_pyro.runs.manifest import ADAPTER, CONFIG, PEFT_CONFIG, is_run
 from bara_pyro.runs.sections import AdapterConfig
+from bara_pyro.runs.store import PEFT_PREFIX, peft_key
 from bara_pyro.untrusted.files import bounded_json, check_tensors, read_json, read_text, there, why
 from bara_pyro.untrusted.patterns import matching
 from bara_pyro.untrusted.schemas import MOST_MODULES, Rank, RunFile, Text
 
-BASE = "base_model.model."
 PICKLES = ("adapter_model.bin", "adapter_model.pt", "adapter_model.pth")
 # Settings of PEFT that do not change what a stored adapter computes.
 WITHOUT_EFFECT = (
@@ -197,16 +197,11 @@ def _factors(file: Path, name: str, *, others: bool = False) -> dict[str, Factor
     }
 
 
-def key_of(path: str, parameter: str) -> str:
-    """Return PEFT's key of a module's tensor."""
-    return f"{BASE}{path}.{parameter}.weight"
-
-
 def _layer_of(key: str) -> tuple[str, str] | None:
     """Return the path and the factor that a key of PEFT names; None if it names no A or B."""
     for factor in ("lora_A", "lora_B"):
-        path = key.removeprefix(BASE).removesuffix(f".{factor}.weight")
-        if key == key_of(path, factor):
+        path = key.removeprefix(PEFT_PREFIX).removesuffix(f".{factor}.weight")
+        if key == peft_key(path, factor):
             return path, factor
     return None
 

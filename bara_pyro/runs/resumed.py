@@ -2,16 +2,12 @@
 
 from pathlib import Path
 
-from bara_pyro.data import Task, is_file_name
-from bara_pyro.data.reply_tasks import ReplyTask
+from bara_pyro.data import is_file_name
 from bara_pyro.errors import CheckpointError, ConfigError, DataError
-from bara_pyro.lm.backbone import Backbone
 from bara_pyro.runs.by_rows import for_rows
 from bara_pyro.runs.config import MEMORY, OF_THE_MACHINE, RunConfig, differences, load_config
 from bara_pyro.runs.folder import stored_config
 from bara_pyro.runs.manifest import ADAPTER, START
-from bara_pyro.runs.rows import OnRows
-from bara_pyro.runs.system import System, build_system
 from bara_pyro.settings import DEFAULT_METHOD
 from bara_pyro.types import Json
 
@@ -67,25 +63,6 @@ def resumed(
                 f"with {option}."
             )
     return started.with_memory(config), config
-
-
-def build_run(
-    started: RunConfig | None,
-    config: RunConfig,
-    backbone: Backbone | None = None,
-    task: Task | ReplyTask | None = None,
-    *,
-    on_rows: OnRows | None = None,
-) -> System:
-    """Return the system of a new run, or of a resumed one with the settings that it was started with.
-
-    `config` has the present locations of model and data (see `resumed`); `started` is None for a new run.
-    """
-    if started is None:
-        return build_system(config, backbone, task, on_rows=on_rows)
-    if not started.adapter.calibrated:
-        config = config.updated("adapter", calibrated=False)
-    return build_system(config, backbone, task, on_rows=on_rows).with_config(started)
 
 
 def check_same_settings(out: Path, config: RunConfig) -> None:

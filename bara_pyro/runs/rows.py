@@ -185,10 +185,8 @@ def encode_reply_split(
 ) -> Replies:
     """Return a split of prompts with replies as token ids; training rows are packed if `packing` is set.
 
-    Streamed rows are all read once; `on_rows` is called with the number of rows just read.
-
-    Raises:
-        DataError: the split is empty, or all prompts are too long.
+    Streamed rows are all read once; `on_rows` is called with the number of rows just read. An empty split, or
+    one with only too long prompts, raises a `DataError`.
     """
     c, rows = config.task, some(getattr(task, name), task.name, name)
     most = longest(config, backbone)

@@ -185,7 +185,7 @@ def is_unstable(out: Path) -> bool:
 
 def lower_rate(system: System, out: Path, *, diverged: bool) -> bool:
     """Lower a run's rate once if its training was unstable or has diverged; return whether it was lowered."""
-    rate = run_rate(system, out) if system.config.train.find_lr else len(RATES)
+    rate = run_rate(system, out)
     if rate > best_rate(system, out) or rate + 1 == len(RATES) or not (diverged or is_unstable(out)):
         return False
     (out / CHECKPOINT).unlink(missing_ok=True)  # before: killed here, the run is trained at its rate again

@@ -16,6 +16,7 @@ from bara_pyro.untrusted.files import bounded_json, check_tensors, why
 from bara_pyro.untrusted.schemas import SCHEMA, TensorsFile, checked, later_schema
 
 OURS = "bara_pyro"
+PEFT_PREFIX = "base_model.model."
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Json) -> None:
@@ -27,6 +28,11 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Json) -> 
     data = {key: value.detach().contiguous().cpu() for key, value in tensors.items()}
     header = {OURS: json.dumps({"schema": SCHEMA, **metadata}, sort_keys=True)}
     atomic_write(path, lambda file: file.write(save(data, header)))
+
+
+def peft_key(path: str, parameter: str) -> str:
+    """Return PEFT's key of a module's tensor."""
+    return f"{PEFT_PREFIX}{path}.{parameter}.weight"
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], Json]:

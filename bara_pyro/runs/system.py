@@ -113,6 +113,15 @@ class System:
                 self._encoded[name] = encode_split(self.config, self.backbone, self.task, name)
         return self._encoded[name]
 
+    def fingerprints(self) -> dict[str, str]:
+        """Return fingerprints of the training and test rows; of streamed rows only the training rows'."""
+        if not self.has_rows:
+            return {}
+        prints = {"training_rows": self.encoded("train").fingerprint}
+        if (self.conversations or self.task).test and not self.config.task.streaming:
+            prints["test_rows"] = self.encoded("test").fingerprint
+        return prints
+
     def with_config(self, config: RunConfig) -> "System":
         """Return a copy that reads the same rows from another location."""
         again = replace(self, config=config)
@@ -172,6 +181,7 @@ def build_system(
     backbone: Backbone | None = None,
     task: Task | ReplyTask | None = None,
     *,
+    started: RunConfig | None = None,
     on_rows: OnRows | None = None,
 ) -> System:
     """Load what a configuration names, and build model and guide with initial values from its seed.
@@ -180,6 +190,8 @@ def build_system(
         config: the settings.
         backbone: a language model that is already loaded, to share it between systems.
         task: a task that is already loaded.
+        started: the settings that a resumed run was started with, which it keeps; `config` has the present
+            locations of its model and data (`runs.resumed.resumed`).
         on_rows: called with the number of rows just read, if rows are streamed.
 
     Raises:
@@ -193,6 +205,8 @@ def build_system(
         >>> type(system.model).__name__, type(system.guide).__name__, len(system.split("train"))
         ('LoRA', 'DeltaGuide', 8)
     """
+    if started is not None and not started.adapter.calibrated:
+        config = config.updated("adapter", calibrated=False)
     _check_labels(config)
     device = find_device(config.backbone.device)
     replies = config.task.likelihood == "completion"
@@ -240,7 +254,7 @@ def build_system(
         put(adapter, system.model)
     _check_local_rate(system)
     system._encoded["train"] = split
-    return system
+    return system if started is None else system.with_config(started)
 
 
 def _check_local_rate(system: System) -> None:
@@ -324,10 +338,8 @@ def corrections_of(config: RunConfig, model: AdaptedLM) -> Corrections:
 def find_device(name: str) -> torch.device | str:
     """Return an available device; with several processes on a machine, "cuda" gives each its own GPU.
 
-    "auto", which spreads a language model over all GPUs, is returned unchanged.
-
-    Raises:
-        ConfigError: the device is unknown or not available, or several processes would share all GPUs.
+    "auto", which spreads a language model over all GPUs, is returned unchanged, but several processes cannot
+    share them. This, or a device that is unknown or not available, raises a `ConfigError`.
     """
     if name == AUTO:
         if local_rank() is not None:

@@ -194,6 +194,8 @@ def _fit_run(
             fit_steps(system, out, ranks, on_step, section)
         except TrainingError as error:
             failed = error
+        if not section.find_lr:
+            break
         if not ranks.largest(int(ranks.first and lower_rate(system, out, diverged=failed is not None))):
             break
         failed = None
