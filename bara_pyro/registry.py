@@ -146,12 +146,9 @@ PLUGINS: list[str] = []
 
 
 def load_plugin(module: str) -> None:
-    """Import a module that registers methods, guides, priors or tasks.
+    """Import a module that registers methods, guides, priors or tasks, or raise a `ConfigError`.
 
     For plug-ins that are not installed as packages with entry points.
-
-    Raises:
-        ConfigError: the module does not exist, or importing it fails.
     """
     try:
         import_module(module)

@@ -29,9 +29,6 @@ def demo(out: Path, given: Json, *, overwrite: bool, quick: bool) -> None:
     An interrupted demonstration continues. `overwrite` starts a finished one again, or one with other
     settings. Each method writes its run into its own folder in `out`. `given` are settings by dotted key;
     None keeps a default.
-
-    Raises:
-        BaraError: see `bara_pyro.runs.system.build_system` and `bara_pyro.runs.train.train`.
     """
     settings = {**(QUICK if quick else {"train.steps": STEPS}), "predict.samples": [0, 10]}
     settings |= {key: value for key, value in given.items() if value is not None}

@@ -188,13 +188,8 @@ def by_draw(site: str, value: Tensor, prior: TorchDistribution) -> Tensor:
     """Return the value of a global site with its draw dimensions left of the program's plates.
 
     `Predictive(parallel=True)` may put the draws next to the site's own dimensions, those of its prior, where
-    the program would read them as rows.
-
-    Returns:
-        `draws x 1 .. x own dimensions`, or one value for all draws.
-
-    Raises:
-        ConfigError: the value has another number of draws than the program runs.
+    the program would read them as rows. The result is `draws x 1 .. x own dimensions`, or one value for all
+    draws. Another number of draws than the program runs raises a `ConfigError`.
     """
     shape = prior.shape()
     left, draws = value.shape[: value.dim() - len(shape)], draw_plate_shape()

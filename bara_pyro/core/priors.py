@@ -106,12 +106,9 @@ def make_prior(name: str, *, device: torch.device | str | None = None, **hyper: 
 
 
 def check_gate_prior(prior: TorchDistribution, name: str, device: torch.device | str | None = None) -> None:
-    """Check that a distribution can be a prior of gates: a density at every t > 0 and none below 0.
+    """Raise a `ConfigError` unless a prior of gates has a density at every t > 0 and none below 0.
 
     All entries are checked. `name` is for the error message, `device` that of the parameters.
-
-    Raises:
-        ConfigError: it cannot be a prior of gates.
     """
     outside = [t for t in GATES if not _inside(prior, torch.tensor(t, device=device))]
     if outside:

@@ -67,11 +67,8 @@ def prompt_tokens(
 ) -> list[int]:
     """Return the tokens of a prompt: of a text, or of messages up to the assistant's turn.
 
-    `options` are further arguments of the chat template, and `what` names the prompt in errors.
-
-    Raises:
-        DataError: messages are given, and the tokenizer has no chat template, or its template refuses them
-            or omits their content.
+    `options` are further arguments of the chat template, and `what` names the prompt in errors. If there is
+    no template for messages, or it refuses them or omits their content, this raises a `DataError`.
     """
     if isinstance(prompt, str):
         return front_ids(tokenizer) + ids_of(tokenizer, [prompt])[0]

@@ -125,10 +125,8 @@ def set_aside(
 
     Groups are taken in the order of a hash of `salt` and the cluster's name (the row's id without a cluster),
     so the split depends neither on the order of the rows nor on a random generator. A group is skipped if it
-    is too large, or if a class would be left without rows.
-
-    Raises:
-        DataError: no group can be set aside; it names the cluster column.
+    is too large, or if a class would be left without rows. If none is left, a `DataError` names the cluster
+    `column`.
     """
     groups = _groups(rows)
     left, taken = Counter(row.label for row in rows), set[str]()

@@ -121,12 +121,9 @@ def check_effect(
     revision: str | None,
     of_files: bool = False,
 ) -> None:
-    """Refuse options that have no effect on a task.
+    """Raise a `ConfigError` for the first option that has no effect on a task.
 
     `made` is whether its rows are generated, `of_files` whether an option for a user's own file is given.
-
-    Raises:
-        ConfigError: names the first option without effect.
     """
     is_file, divided = is_file_name(name), test_fraction != TEST_FRACTION
     if (test_file or of_files) and not is_file:

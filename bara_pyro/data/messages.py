@@ -55,10 +55,7 @@ def asked_in(row: Fields, column: str, where: str) -> str | tuple[Message, ...]:
     """Return the prompt in a column, a text or messages, completed from the row's other columns.
 
     An `input` is put below an `instruction` (Alpaca's format); a text in one of `SYSTEM_COLUMNS` becomes the
-    system message.
-
-    Raises:
-        DataError: the messages are invalid, or there are two different system messages.
+    system message. Invalid messages, or two different system messages, raise a `DataError`.
     """
     value = row[column]
     if not isinstance(value, str):
@@ -147,10 +144,8 @@ def joined_turns(
 ) -> tuple[Message, ...]:
     """Return a prompt followed by the turns before a reply; a prompt that the turns repeat is kept once.
 
-    A system message may be in only one of the two.
-
-    Raises:
-        DataError: the turns begin with a prompt that differs from the column's.
+    A system message may be in only one of the two. If the turns begin with another prompt than the column's,
+    this raises a `DataError`.
     """
     (first_opening, first_turns), (other_opening, other_turns) = map(_opening, (given, turns))
     again = _same(other_turns[: len(first_turns)], first_turns)
@@ -181,11 +176,9 @@ def _same(some: Sequence[Message], others: Sequence[Message]) -> bool:
 
 
 def messages_of(value: object, where: str, column: str) -> list[Message]:
-    """Return the messages of a cell, without parts that are null.
+    """Return the messages of a cell, without parts that are null, or raise a `DataError`.
 
-    Raises:
-        DataError: the cell is not a list of messages, or a message has no role, or neither a text nor tool
-            calls.
+    Each has a role, and a text or tool calls.
     """
     parts = [_message(part, where) for part in value] if is_list(value) else []
     messages = [message for message in parts if message is not None]

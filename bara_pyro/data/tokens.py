@@ -59,10 +59,7 @@ def leading(tokenizer: Tokenizer, texts: Sequence[str], count: int) -> list[Lead
     """Return the first tokens of texts of any length, without special tokens.
 
     A text that is not `whole` gets exactly `count` tokens, or fewer if it has more than `MOST` characters per
-    token.
-
-    Raises:
-        DataError: the part that is read is not valid Unicode.
+    token. See `check_unicode` for the part that is read.
     """
     by_text: dict[int, Leading] = {}
     limit = max(count, 0) + MARGIN

@@ -179,10 +179,7 @@ def answers(log_probs: Tensor, ids: Sequence[str], seed: int, key: str) -> Tenso
     """Draw an answer from the probabilities of every draw, long, `S x n`.
 
     The noise of a row depends on the seed, the key and its identifier, not on the other rows. `log_probs` are
-    `S x n x C`, and the key makes the noise of several calls independent.
-
-    Raises:
-        DataError: a probability is NaN.
+    `S x n x C`, NaN raises a `DataError`, and the key makes the noise of several calls independent.
     """
     if log_probs.isnan().any():
         row = ids[int(log_probs.isnan().any(dim=-1).any(dim=0).nonzero()[0])]

@@ -254,10 +254,8 @@ def register_method(method: Method[M, G, C]) -> Method[M, G, C]:
 def method_config(value: Json | str, *, stored: bool = False) -> MethodConfig:
     """Return the validated settings of a method, given by its name or by its settings with the name.
 
-    In a `stored` run settings without effect are accepted.
-
-    Raises:
-        ConfigError: unknown method, unknown setting or invalid value.
+    In a `stored` run settings without effect are accepted. An unknown method or setting, or an invalid value,
+    raises a `ConfigError`.
     """
     data = {"name": value} if isinstance(value, str) else dict(value)
     name = data.get("name", DEFAULT_METHOD)

@@ -55,12 +55,9 @@ class TaskSpec:
 
 
 def micro_task(name: str, seed: int = 0, world: int = WORLD_SEED) -> Task:
-    """Return a task of the microworld, one of `TASKS`; the seed is that of its questions and answers.
+    """Return a task of the microworld, one of `TASKS` (`DataError`), with questions and answers from a seed.
 
     The language model must know the `world`, also a seed. The shipped one knows the default.
-
-    Raises:
-        DataError: the name is unknown.
     """
     if name not in TASKS:
         raise DataError(unknown("microworld task", name, TASKS))

@@ -219,10 +219,8 @@ TEXTS = TypeAdapter(dict[Text, str])
 def check_tensors(path: Path) -> dict[str, Header]:
     """Return the header of a safetensors file after checking that all tensors lie within the file.
 
-    safetensors itself checks that shapes and sizes agree.
-
-    Raises:
-        OSError, ValueError: the file cannot be read, is not regular, or its header is damaged.
+    safetensors itself checks that shapes and sizes agree. An `OSError` or a `ValueError` says why the file
+    cannot be read.
     """
     size = check_regular(path).st_size
     with path.open("rb") as file:

@@ -127,10 +127,7 @@ def rendered(
 ) -> str:
     """Return messages as a tokenizer's chat template writes them, with the assistant's turn `opened` or not.
 
-    `options` are `tools`, `documents` and further variables of the template.
-
-    Raises:
-        TemplateError: see `TemplateRenderer.render`.
+    `options` are `tools`, `documents` and further variables of the template. Errors are those of `render`.
     """
     from transformers import PreTrainedTokenizerBase
 

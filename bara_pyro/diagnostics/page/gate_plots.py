@@ -62,9 +62,7 @@ def gate_figures(data: Idata) -> dict[str, Figure]:
 def plots(data: Idata, folder: str | Path) -> list[Path]:
     """Save each figure of `gate_figures` as a PNG file named after it, and return the paths.
 
-    Raises:
-        DataError: the data have neither Phi nor labels.
-        CheckpointError: the folder cannot be written to.
+    If the data have neither Phi nor labels, this raises a `DataError`.
     """
     figures = gate_figures(data)
     if not figures:

@@ -65,9 +65,7 @@ def with_visible_spaces(token: str) -> str:
 def token_page(found: TokenUse, path: Path, title: str) -> Path:
     """Write token maps as one self-contained HTML file with a choice of layer and the value of each token.
 
-    Raises:
-        DataError: there are no texts.
-        CheckpointError: the file cannot be written.
+    Without texts this raises a `DataError`.
     """
     if not found.texts:
         raise DataError("There are no token maps to draw: give at least one text.")

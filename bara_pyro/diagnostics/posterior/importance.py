@@ -64,12 +64,8 @@ def log_weights(
 ) -> Tensor:
     """Return log p(y, z) - log q(z) for draws of all latents from the guide (float64, `S`, nats).
 
-    Args:
-        model: the program, with `num_data` equal to the number of rows and all KL weights 1.
-        guide: its fitted guide, which must have a density.
-        batch: the whole labelled data set.
-        samples: number S of draws.
-        seed: seed of the draws.
+    The program's `num_data` must be the number of rows of the batch, all of them with labels, and all KL
+    weights 1. The fitted guide must have a density.
 
     Raises:
         ConfigError: a KL weight or `num_data` changes the posterior, or the guide is a point estimate.
@@ -130,12 +126,9 @@ def importance_estimate(
 def summarise(
     weights: Tensor, fresh: Tensor | None = None, *, resamples: int = 500, seed: int = 0
 ) -> ImportanceEstimate:
-    """Return the estimates from log-weights.
+    """Return the estimates from log-weights, float64, `S`, nats; a `ConfigError` for fewer than two draws.
 
-    The ELBO is from `fresh` independent log-weights, or from the same ones; both are float64, `S`, in nats.
-
-    Raises:
-        ConfigError: there are fewer than two draws.
+    The ELBO is from `fresh` independent log-weights, or from the same ones.
     """
     if len(weights) < MIN_DRAWS:
         raise ConfigError(f"samples is {len(weights)}: give {MIN_DRAWS} or more for a standard error.")

@@ -30,10 +30,7 @@ def ecdf_test(ranks: Tensor, draws: int, resamples: int = RESAMPLES) -> Tensor:
     """Return the p-value of uniformity for each of Q quantities, float64, `Q`.
 
     The statistic is the smallest pointwise p-value of the distribution function. p-values are at least 1 / (1
-    + `resamples`). `ranks` are long, `N x Q`, from 0 to L = `draws`.
-
-    Raises:
-        ConfigError: a rank is not in 0..L.
+    + `resamples`). `ranks` are long, `N x Q`, from 0 to L = `draws`; others raise a `ConfigError`.
     """
     if bool(((ranks < 0) | (ranks > draws)).any()):
         raise ConfigError(

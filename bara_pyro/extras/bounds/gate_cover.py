@@ -29,10 +29,8 @@ def norm_cap(name: str, measured: float, fixed: float | None = None, unit: float
 
     Point j = 1, 2, ... of the grid is `unit 2^(j-1)` and gets `delta_j = delta 6 / (pi^2 j^2)`. These add up
     to delta, so that the bounds of all points hold together with probability 1 - delta, and so does the
-    measured one. With several grids the shares are multiplied.
-
-    Raises:
-        ConfigError: a number is not positive and finite, or the measured norm exceeds the fixed cap.
+    measured one. With several grids the shares are multiplied. A number that is not positive and finite, or a
+    measured norm above the fixed cap, raises a `ConfigError`.
     """
     limit = unit if fixed is None else fixed
     if not (math.isfinite(measured) and measured >= 0 and math.isfinite(limit) and limit > 0):

@@ -42,9 +42,8 @@ class HeadRows:
 def head_adapter(system: System) -> tuple[Adapter, Gates]:
     """Return the adapter of the answer head, and the gates of the program.
 
-    Raises:
-        ConfigError: the method is not BaRA in gate form, the head is not adapted, or the logits are not
-            linear in the last hidden state.
+    A `ConfigError` says that the method is not BaRA in gate form, that the head is not adapted, or that the
+    logits are not linear in the last hidden state.
     """
     gates = system.model.gates
     require_answer_tokens(system.model.likelihood, "Certificates")
@@ -102,10 +101,8 @@ def head_rows(system: System, split: EncodedSplit) -> HeadRows:
 def input_bound(backbone: Backbone) -> float:
     """Return an upper limit of `|x|_2` for every possible last hidden state: `sqrt(d) max|weight|`.
 
-    The last norm returns `weight * z` with `|z| <= sqrt(d)`; GPT-2 and GPT-NeoX add a bias.
-
-    Raises:
-        ConfigError: the backbone does not end in a norm of this form.
+    The last norm returns `weight * z` with `|z| <= sqrt(d)`; GPT-2 and GPT-NeoX add a bias. A backbone
+    without such a norm raises a `ConfigError`.
     """
     norms = [
         layer

@@ -40,10 +40,8 @@ def pac_bayes_kl(empirical: float, kl: float, n: int, delta: float) -> float:
     """Return a bound on the Gibbs risk on n rows that fails with probability delta.
 
     `empirical` is the exact risk, 0 to 1 (`sample_convergence` bounds it from draws), and `kl` is
-    `KL(posterior || prior)` in nats; the prior was fixed before the rows were seen.
-
-    Raises:
-        ConfigError: a number is out of range.
+    `KL(posterior || prior)` in nats; the prior was fixed before the rows were seen. A number out of range
+    raises a `ConfigError`.
     """
     _check_delta(delta, n)
     return kl_inverse(empirical, (kl + math.log(2 * math.sqrt(n) / delta)) / n)

@@ -24,17 +24,9 @@ NLL_LIPSCHITZ = math.sqrt(2)
 def certified_gate(gate: Tensor, *, clip: float, tau: float, s: int) -> Tensor:
     """Return `Top_s(T_tau(clip_Rg(gate)))`, `... x r` (equation of the certified gate, second appendix).
 
-    Magnitudes are clipped at `clip` and set to 0 where they are at most `tau`, and the `s` largest are kept.
-    Of equal entries, such as clipped ones, the first are kept.
-
-    Args:
-        gate: `... x r`.
-        clip: `R_g`.
-        tau: threshold.
-        s: largest number of active gates.
-
-    Raises:
-        ConfigError: `0 < tau < clip` or `1 <= s <= r` does not hold.
+    Magnitudes of the gate, `... x r`, are clipped at `clip` and set to 0 where they are at most `tau`, and
+    the `s` largest are kept. Of equal entries, such as clipped ones, the first are kept. `0 < tau < clip` and
+    `1 <= s <= r` must hold, else this raises a `ConfigError`.
     """
     if not 0 < tau < clip or not 1 <= s <= gate.shape[-1]:
         raise ConfigError(

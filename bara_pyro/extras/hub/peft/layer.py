@@ -53,10 +53,8 @@ class Weight(nn.Module):
 class BaRALayer(nn.Module, BaseTunerLayer):
     """A linear layer with BaRA's change added to its output; see `bara_pyro.models.bara`.
 
-    Args:
-        base_layer: the frozen layer.
-        path: its path in the language model, part of the names of its latent sites.
-        draw: the model's current draw.
+    The path in the language model is part of the names of its latent sites; `draw` is the model's current
+    draw.
     """
 
     adapter_layer_names = ("lora_A", "lora_B", "lora_phi", "lora_theta")

@@ -153,10 +153,8 @@ class BaraLM(HFLM):
     ) -> str:
         """Return a conversation as text, with its last message left open if no prompt is added.
 
-        If the template rejects a system message, `HFLM` drops the message; this method raises an error.
-
-        Raises:
-            DataError: the template rejects the messages or drops part of their content.
+        If the template rejects a message or drops part of it, this raises a `DataError`; `HFLM` drops a
+        system message.
         """
         what, options = "the conversation", self.chat_template_args
         if add_generation_prompt:
