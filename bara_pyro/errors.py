@@ -67,8 +67,7 @@ class SandboxError(BaraError, RuntimeError):
 class Stopped(KeyboardInterrupt):
     """Ctrl-C, SIGTERM or SIGHUP stopped the command; the message says what is kept and how to resume.
 
-    Attributes:
-        code: exit code of the process, 128 plus the number of the signal.
+    `code` is the exit code of the process, 128 plus the number of the signal.
     """
 
     code = 128 + signal.SIGINT

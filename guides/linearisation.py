@@ -16,13 +16,9 @@ from bara_pyro.models.gaussian_lora import GaussianAdapter, GaussianLoRA
 
 
 class Linearisation:
-    """One forward pass at the mean weights that keeps its graph, for derivatives at every matrix.
+    """One forward pass at the mean weights that keeps its graph, for derivatives at the matrices of adapters.
 
-    Args:
-        model: LoRA with both factors latent.
-        guide: its guide, whose mean is 0.
-        adapters: adapters whose matrices are differentiated.
-        batch: B rows.
+    The model is LoRA with both factors latent, and the mean of its guide is 0.
 
     Attributes:
         log_probs: the answers' log-probabilities, `B x C`.

@@ -47,10 +47,6 @@ def scales(raw: dict[str, Tensor], *, trainable: bool = True) -> Mapping[str, Sc
     return by_name({name: Scale(value, trainable) for name, value in raw.items()})
 
 
-def _inverse_softplus(x: Tensor) -> Tensor:
-    return x + (-x).expm1().neg().log()  # log(exp(x) - 1), which does not overflow
-
-
 class NormalGuide(DeviationGuide):
     """`Normal(0, sigma)` for every deviation, `sigma = G^2` (BLoB, Wang et al., 2024) or `softplus(G)`.
 
@@ -76,7 +72,10 @@ class NormalGuide(DeviationGuide):
         raw = {}
         for name, site in model.latents.global_sites.items():
             start = torch.empty(site.shape).uniform_(init_scale / 2**0.5, init_scale)
-            raw[name] = start if transform == "square" else _inverse_softplus(start.square())
+            if transform == "softplus":
+                sigma = start.square()
+                start = sigma + (-sigma).expm1().neg().log()  # log(exp(sigma) - 1), which does not overflow
+            raw[name] = start
         self.sites = scales(raw)
         self.to(model.backbone.device)
 

@@ -31,8 +31,7 @@ SHIFT = 0.05  # largest initial scale in the public code, by which its prior is 
 class ScalaBLAdapter(LowRankAdapter):
     """Update of one layer; the rank must not exceed its input width (`ConfigError`).
 
-    Attributes:
-        singular_values: `r`, the singular values of LoRA's initial A, largest first: initial posterior means.
+    `singular_values` are those of LoRA's initial A, `r`, largest first: initial posterior means.
     """
 
     def __init__(self, target: Target, r: int, scaling: float) -> None:

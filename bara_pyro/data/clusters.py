@@ -141,14 +141,11 @@ def set_aside(
 
 
 def set_shares_aside(rows: Sequence[Example], counts: dict[int, int]) -> tuple[list[Example], list[Example]]:
-    """Set whole groups of rows aside, with about `counts[c]` rows of each class c.
+    """Set whole groups aside, with about `counts[c]` rows of each class c; return the other rows and these.
 
     Groups are taken in the order of the smallest hash of their rows' ids: first those that fit the counts of
-    every class, then those that fit the remaining total. A class keeps at least one row.
-
-    Returns:
-        The rows that stay and the rows set aside, each in the order of `rows`; none are set aside if no group
-        fits.
+    every class, then those that fit the remaining total. A class keeps at least one row. If no group fits,
+    none is set aside. Both parts keep the order of `rows`.
     """
     needed, remaining = Counter(counts), Counter(row.label for row in rows)
     order = sorted(_groups(rows), key=lambda group: min(_order(row.id) for row in group))

@@ -144,11 +144,7 @@ class Recording:
 
 
 class Captured:
-    """Replacement for `SVI.gradients` that replays recorded steps.
-
-    Args:
-        svi: the inference.
-        record: see `Record`; by default CUDA graphs, which only a GPU has.
+    """Replacement for `SVI.gradients` that replays recorded steps; by default they are CUDA graphs.
 
     Attributes:
         recordings: recorded steps by batch shape and settings.

@@ -93,14 +93,10 @@ class CallLog(TorchDispatchMode):
 
 
 def record(run: Run, device: torch.device) -> tuple[Outputs, Callable[[], None]]:
-    """Record a function on a CPU, as `bara_pyro.fast.capture.Record` does.
+    """Record a function on a CPU, as `bara_pyro.fast.capture.Record` does; return its outputs and its replay.
 
-    Returns:
-        The outputs, and a function that replays them. It raises `Differs` if Python would read another
-        number.
-
-    Raises:
-        Unfit: a result has a shape that depends on values.
+    The replay raises `Differs` if Python would read another number. If a result has a shape that depends on
+    values, this raises `Unfit`.
     """
     with torch.random.fork_rng(devices=[]), CallLog() as log:
         outputs = run()

@@ -166,15 +166,11 @@ def fit_laplace(
     """Fit posterior and prior precision to all training rows, with labels, around the current weights.
 
     The guide is changed in place. `prior_precision` is lambda, by default the value with the highest
-    evidence; for `tokens` see `kfac`.
+    evidence; for `tokens` see `kfac`. Too large factors raise a `ConfigError`.
 
-    Returns:
-        `prior_precision`; `log_likelihood` and `log_evidence` in nats; `squared_norm` of the weights;
-        `effective_parameters`; `mean_logit_variance` over answers and the first training rows, of logits
-        centred in each row.
-
-    Raises:
-        ConfigError: the factors are too large.
+    Return `prior_precision`; `log_likelihood` and `log_evidence` in nats; `squared_norm` of the weights;
+    `effective_parameters`; `mean_logit_variance` over answers and the first training rows, of logits centred
+    in each row.
     """
     answers = rows[0].answer_ids
     guide.check_size(len(answers))

@@ -8,18 +8,17 @@ the frames only near the constraint.
 
 from collections import defaultdict
 from collections.abc import Iterable
+from functools import partial
 from typing import Unpack
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from bara_pyro.core.optimizers import adamw
 from bara_pyro.core.svi import SVI, SVIOptions
 from bara_pyro.guides.vbll import VBLLGuide
 from bara_pyro.methods.base import Method, pair, register_method
-from bara_pyro.methods.recipes import Training
-from bara_pyro.methods.vbll import VBLLConfig, keep_tokens, with_jensen
+from bara_pyro.methods.vbll import VBLLConfig, keep_tokens, vbll_svi
 from bara_pyro.models.polar_vbll import PolarVBLL
 
 
@@ -67,19 +66,13 @@ def retract(frames: Iterable[Tensor]) -> None:
             frame.copy_(precise @ root)
 
 
-def polar_svi(model: PolarVBLL, guide: VBLLGuide, train: Training, config: VBLLConfig) -> PolarSVI:
-    """Return the SVI that keeps frames orthonormal, on the published bound."""
-    optim = adamw(model, guide, train.peak_lr, weight_decay=train.weight_decay)
-    return PolarSVI(model, guide, optim, **with_jensen(optim, train))
-
-
 register_method(
     Method(
         "polar_vbll",
         "PoLAR-VBLL: y = W0 x + s U Theta V^T x, orthonormal U and V, with `vbll` (arXiv 2604.03388)",
         VBLLConfig,
         pair(PolarVBLL, VBLLGuide),
-        svi=polar_svi,
+        svi=partial(vbll_svi, kind=PolarSVI),
         finish=keep_tokens,
     )
 )

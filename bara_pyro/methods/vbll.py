@@ -17,7 +17,6 @@ import torch
 from pydantic import NonNegativeFloat
 from pyro.distributions import TorchDistribution
 from torch import Tensor
-from torch.optim import Optimizer
 
 from bara_pyro.core.distributions.normal import DenseNormal
 from bara_pyro.core.elbo import MeanFieldELBO
@@ -26,7 +25,7 @@ from bara_pyro.core.likelihood import LIKELIHOOD
 from bara_pyro.core.observing import last_states
 from bara_pyro.core.optimizers import adamw
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.core.svi import SVI, SVIOptions
+from bara_pyro.core.svi import SVI
 from bara_pyro.core.terms import ElboTerms
 from bara_pyro.data.types import Batch
 from bara_pyro.guides.vbll import VBLLGuide
@@ -89,15 +88,13 @@ class VBLLConfig(MethodConfig):
     beta: NonNegativeFloat = setting(VBLL, "beta", "weight of the KL; 1 is the exact ELBO")
 
 
-def with_jensen(optim: Optimizer, train: Training) -> SVIOptions:
-    """Return the arguments of `SVI` that the section `train` sets, with the published bound as the loss."""
-    return common(optim, train) | {"loss": JensenELBO(sampled_kl=train.sampled_kl)}
-
-
-def vbll_svi(model: VBLL, guide: VBLLGuide, train: Training, config: VBLLConfig) -> SVI:
+def vbll_svi(
+    model: VBLL, guide: VBLLGuide, train: Training, config: VBLLConfig, kind: type[SVI] = SVI
+) -> SVI:
     """Return an SVI with one AdamW on the published bound."""
     optim = adamw(model, guide, train.peak_lr, weight_decay=train.weight_decay)
-    return SVI(model, guide, optim, **with_jensen(optim, train))
+    options = common(optim, train) | {"loss": JensenELBO(sampled_kl=train.sampled_kl)}
+    return kind(model, guide, optim, **options)
 
 
 def keep_tokens(fit: Fit[VBLL, VBLLGuide, VBLLConfig]) -> dict[str, float]:

@@ -101,13 +101,10 @@ def foreign(folder: Path) -> Path | None:
 
 
 def clear(folder: Path) -> bool:
-    """Remove the files that bara wrote in and below a folder, and folders that are then empty.
+    """Remove the files that bara wrote in and below a folder; return whether there were any.
 
-    Other runs below the folder are kept, and so are files that are not `owned`; a warning names one of these.
-    The upload of a run is removed with the run.
-
-    Returns:
-        Whether anything was removed.
+    Folders that are then empty go as well. Other runs below the folder are kept, and so are files that are
+    not `owned`; a warning names one of these. The upload of a run is removed with the run.
     """
     if not folder.is_dir():
         return False

@@ -117,13 +117,10 @@ def answers_drawn(
     seed: int | None = None,
     on_rows: OnRows | None = None,
 ) -> tuple[tuple[Example, ...], EncodedSplit, Tensor]:
-    """Return the rows that are short enough, with the log-probabilities of every posterior draw.
+    """Return the rows that are short enough, also as token ids, and the log-probabilities of every draw.
 
-    Arguments and errors are those of `runs.asked.ask`; for `repeats` see `core.prediction.predict`.
-
-    Returns:
-        The rows, the rows as token ids, and log-probabilities of the answers that each row offers, float64,
-        `S x n x C`.
+    They are those of the answers that each row offers, float64, `S x n x C`. Arguments and errors are those
+    of `runs.asked.ask`; for `repeats` see `core.prediction.predict`.
     """
     require_answers(system.config)
     rows = examples if are_read(examples) else load_questions(cast(Data, examples), system.task)

@@ -88,8 +88,7 @@ def last_nll(out: Path) -> float | None:
 class SignalHandler:
     """Defers Ctrl-C and other handled signals to the end of a step; a second signal takes effect at once.
 
-    Attributes:
-        signal: the number of the signal received; 0 if none.
+    `signal` is the number of the signal received; 0 if none.
     """
 
     def __init__(self) -> None:

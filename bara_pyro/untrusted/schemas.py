@@ -26,10 +26,8 @@ Scores = dict[Text, FiniteFloat | None]
 class Stored(BaseModel):
     """A file of bara_pyro; unknown fields, which later versions may add, are ignored, and types are strict.
 
-    A field with a default may be absent; it may be null only if its type allows it.
-
-    Attributes:
-        most_bytes: the most bytes of the file.
+    A field with a default may be absent; it may be null only if its type allows it. `most_bytes` are the most
+    bytes of the file.
     """
 
     most_bytes: ClassVar[int] = MOST_JSON

@@ -137,14 +137,10 @@ def _rule(q: type, p: type, registered: int) -> object:
     return rule if serves else NotImplemented
 
 
-def _is_known(distribution: type) -> bool:
-    """Whether a distribution class belongs to torch, Pyro or this package."""
-    return distribution.__module__.split(".")[0] in ("torch", "pyro", "bara_pyro")
-
-
 def _has_density_of(distribution: type, parent: type) -> bool:
     """Whether a class is `parent` or a subclass with the same density; a user's subclass may change it."""
     if not issubclass(distribution, parent):
         return False
     between = distribution.__mro__[: distribution.__mro__.index(parent)]
-    return not any("log_prob" in vars(c) and not _is_known(c) for c in between)
+    others = (c for c in between if c.__module__.split(".")[0] not in ("torch", "pyro", "bara_pyro"))
+    return not any("log_prob" in vars(c) for c in others)

@@ -49,15 +49,7 @@ class Moments(NamedTuple):
     """``s -> log E[t ** s]``."""
 
 
-def _mean_weibull(q: MeanWeibull) -> Moments:
-    return _weibull_moments(q.kappa, q.log_scale, q.entropy())
-
-
-def _weibull(q: Weibull) -> Moments:
-    return _weibull_moments(q.concentration_reciprocal, q.scale.log(), q.entropy())
-
-
-def _weibull_moments(kappa: Tensor, log_scale: Tensor, entropy: Tensor) -> Moments:
+def _weibull(kappa: Tensor, log_scale: Tensor, entropy: Tensor) -> Moments:
     return Moments(
         entropy=entropy,
         mean_log=log_scale - EULER * kappa,
@@ -125,8 +117,8 @@ def _from_inverse_gamma(q: Moments, p: InverseGamma) -> Tensor:
 
 
 MOMENTS: dict[type[Distribution], Callable[..., Moments]] = {
-    MeanWeibull: _mean_weibull,
-    Weibull: _weibull,
+    MeanWeibull: lambda q: _weibull(q.kappa, q.log_scale, q.entropy()),
+    Weibull: lambda q: _weibull(q.concentration_reciprocal, q.scale.log(), q.entropy()),
     Gamma: _gamma,
     LogNormal: _log_normal,
 }

@@ -120,9 +120,7 @@ def export_lora(
 class Drawn(NamedTuple):
     """What a LoRA is made from beside A and B.
 
-    Attributes:
-        phi: Phi, `modules x r`; None without gates.
-        weights: site -> deviation of A or B from its mean.
+    Phi is `modules x r`, None without gates; `weights` has the deviation of A or B from its mean by site.
     """
 
     phi: Tensor | None = None
@@ -131,11 +129,9 @@ class Drawn(NamedTuple):
 
 @dataclass(frozen=True)
 class PlainLoras:
-    """The LoRA adapters nearest to a system, not yet written.
+    """The LoRA adapters nearest to a `system`, not yet written.
 
-    Attributes:
-        system: the exported system.
-        report: how close they are and their prompt format, as returned by `export_lora`.
+    The `report`, as returned by `export_lora`, says how close they are, and their prompt format.
     """
 
     system: System

@@ -109,16 +109,11 @@ class BaRALayer(nn.Module, BaseTunerLayer):
         return cast(Tensor, group[name].weight).float()
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """Return the layer's output with the change of every active adapter added.
+        """Return the layer's output, for x of `B x T x in_features`, plus the change of every active adapter.
 
-        Args:
-            x: `B x T x in_features`.
-            *args: arguments of the frozen layer.
-            **kwargs: keyword arguments of the frozen layer, and PEFT's `adapter_names`: the adapter of each
-                row, used instead of the active ones, or "__base__" for none.
-
-        Raises:
-            ConfigError: `adapter_names` does not have one name per row.
+        Further arguments are those of the frozen layer, and PEFT's `adapter_names`: the adapter of each row,
+        used instead of the active ones, or "__base__" for none. If there is not one per row, this raises a
+        `ConfigError`.
         """
         names: Sequence[str] | None = kwargs.pop("adapter_names", None)
         if names is not None and len(names) != len(x):

@@ -74,10 +74,12 @@ class BaRAModel(BaseTuner):
         layers = [
             module for module in self.modules() if isinstance(module, BaRALayer | AuxiliaryTrainingWrapper)
         ]
-        give = partial(_given_names, names)
         with ExitStack() as hooks:
             for layer in layers:
-                hooks.callback(layer.register_forward_pre_hook(give, with_kwargs=True).remove)
+                hook = layer.register_forward_pre_hook(
+                    lambda _, args, kwargs: (args, {**kwargs, "adapter_names": names}), with_kwargs=True
+                )
+                hooks.callback(hook.remove)
             yield
 
     def _check_names(self, names: Sequence[str]) -> None:
@@ -192,13 +194,6 @@ class BaRAModel(BaseTuner):
             if adapter_name not in self.active_adapters:
                 layer.requires_grad_(False)  # an adapter that is not active is not trained
             self._replace_module(parent, target_name, layer, target)
-
-
-def _given_names(
-    names: Sequence[str], _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Add `adapter_names` to a layer's keyword arguments."""
-    return args, {**kwargs, "adapter_names": names}
 
 
 def _right(config: PeftConfig) -> str:

@@ -77,15 +77,12 @@ def _check_draws(model: AdaptedLM, guide: SiteGuide) -> None:
 def log_likelihoods(
     system: System, replies: Sequence[EncodedReply], predictive: str, *, samples: int, seed: int
 ) -> list[tuple[float, bool]]:
-    """Return log-likelihoods of continuations, averaged over draws, in one forward pass.
+    """Return log-likelihoods of continuations in nats, averaged over draws, in one forward pass.
 
-    Continuations that differ only in their last token, such as answer letters, share a row. The noise is a
-    function of the seed and the `id` of the contexts; an ensemble uses its members instead of `samples`.
-    `predictive` is "joint" or "token".
-
-    Returns:
-        For each continuation, `log p(continuation | context)` in nats, and whether each of its tokens is the
-        most probable one given the tokens before it.
+    With each of them comes whether every token of the continuation is the most probable one given those
+    before it. Continuations that differ only in their last token, such as answer letters, share a row. The
+    noise is a function of the seed and the `id` of the contexts; an ensemble uses its members instead of
+    `samples`. `predictive` is "joint" or "token".
     """
     rows = _alike(replies)
     most = max(map(len, rows))

@@ -17,11 +17,9 @@ PICTURES = {
 
 @dataclass(frozen=True)
 class Marked:
-    """A token to show.
+    """A token to show: its text, with signs for invisible characters.
 
-    Attributes:
-        text: its text, with signs for invisible characters.
-        gap: whether a space precedes it that is not part of it.
+    It has a `gap` if a space that is not part of it precedes it.
     """
 
     text: str

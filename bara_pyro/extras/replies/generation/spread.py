@@ -38,9 +38,8 @@ def token_entropy(rows: Iterable[Fields]) -> Json:
 def diversity_of(replies: Sequence[Sequence[str]]) -> Json:
     """Return the diversity of the first replies to each prompt, or nothing with one reply per prompt.
 
-    Returns:
-        Means over prompts: `distinct`, distinct 1- and 2-grams per hundred words; `diversity`, 100 -
-        Self-BLEU, and its `signature`; or a `note` on why one of them is missing.
+    These are means over prompts: `distinct`, distinct 1- and 2-grams per hundred words; `diversity`, 100 -
+    Self-BLEU, and its `signature`; or a `note` on why one of them is missing.
     """
     texts = [of_prompt[:FEW] for of_prompt in replies]
     if len(texts[0]) < 2:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 from transformers.utils import logging
 
@@ -174,8 +174,4 @@ def float_head(model: PreTrainedModel) -> None:
     head = getattr(model, HEAD, None)
     if isinstance(head, nn.Linear):
         head.float()
-        head.register_forward_pre_hook(_as_float)
-
-
-def _as_float(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    return tuple(value.float() for value in inputs)
+        head.register_forward_pre_hook(lambda _, inputs: tuple(value.float() for value in inputs))

@@ -109,12 +109,10 @@ def _readable(data: bytes) -> BinaryIO:
 
 
 def supervise(programs: Sequence[Started], seconds: float) -> list[Finished]:
-    """Read the output of programs until the first program has ended, then kill the others.
+    """Read the output of programs until the first one has ended, then kill the others.
 
     Killing a program includes all processes that it started. All programs are killed if one exceeds its limit
-    of output, or if the time is up.
-
-    The program to wait for comes first; `seconds` limit the wall-clock time.
+    of output, or after so many `seconds` of wall-clock time.
     """
     begin = time.monotonic()
     try:

@@ -177,7 +177,7 @@ def _add_questions(app: FastAPI, ask: Ask) -> None:
     @app.post("/uncertainty", response_model=schema.Uncertainties, **ASKED)
     async def uncertainty(request: Request) -> Response:
         """Return the posterior predictive with total, aleatoric and epistemic uncertainty, in nats."""
-        return await ask(request, schema.uncertainty_row)
+        return await ask(request, lambda answer: dict(answer.said))
 
     @app.post("/draws", response_model=schema.DrawsReply, **ASKED)
     async def draws(request: Request) -> Response:

@@ -86,11 +86,6 @@ def probability_row(answer: Answer) -> Json:
     return {key: answer.said[key] for key in ("id", "label", "probs")}
 
 
-def uncertainty_row(answer: Answer) -> Json:
-    """Return a row of the reply of `/uncertainty`, which is a row of `bara predict`."""
-    return dict(answer.said)
-
-
 def draw_row(answer: Answer) -> Json:
     """Return a row of the reply of `/draws`."""
     return {"id": answer.said["id"], "classes": list(answer.classes), "draws": answer.draws}
@@ -113,11 +108,9 @@ def right_form(column: str) -> str:
 
 
 def request_rows(body: bytes, form: str) -> list[Fields]:
-    """Return the rows of a request.
+    """Return the rows of a request; `form` is advice on what to send (`right_form`).
 
     Pydantic is not used here because it collects every mistake, and an 8 MiB request may hold four million.
-
-    `form` is advice on what to send (`right_form`).
 
     Raises:
         HTTPException: 400 if the body is not JSON, 422 if it does not contain rows.
