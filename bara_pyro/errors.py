@@ -8,7 +8,8 @@ import signal
 from collections.abc import Iterable
 from difflib import get_close_matches
 from importlib.util import find_spec
-from typing import get_args
+from numbers import Integral
+from typing import TypeGuard, get_args
 
 TERMINATION = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 """Signals that end a process; SIGHUP, sent when the terminal closes, does not exist on Windows."""
@@ -90,6 +91,11 @@ def unknown(kind: str, name: object, known: object) -> str:
     near = get_close_matches(str(name).rpartition(".")[2], last, n=1, cutoff=NEAR)
     hint = f" ({last[near[0]]}?)" if near else ""
     return f"Unknown {kind} {name!r}{hint}: choose one of {', '.join(names)}."
+
+
+def is_whole(value: object) -> TypeGuard[int]:
+    """Return whether a value is a Python or NumPy integer; bools do not count."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def check_choice(kind: str, value: object, known: object) -> None:

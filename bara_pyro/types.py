@@ -2,8 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from numbers import Integral
-from typing import Any, Literal, TypeGuard
+from typing import Any, Literal
 
 Json = dict[str, Any]
 """A JSON or YAML object."""
@@ -29,11 +28,6 @@ latents (both in nats), or the squared distance from the training rows (`posthoc
 
 Acquisition = Literal["batch-bald", "bald", "entropy", "random"]
 """Criterion for choosing rows to label; see `bara_pyro.metrics.acquisition`."""
-
-
-def is_whole(value: object) -> TypeGuard[int]:
-    """Return whether a value is a Python or NumPy integer; bools do not count."""
-    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def default(of: Callable[..., Any], name: str) -> Any:

@@ -13,8 +13,9 @@ from functools import cached_property, partial, reduce
 from operator import mul
 from typing import Literal, NamedTuple, Unpack
 
+import torch
 from pyro.distributions import TorchDistribution
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bara_pyro.core.adapter import Adapter
@@ -25,7 +26,7 @@ from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, check_choice
 from bara_pyro.lm.backbone import Backbone
 from bara_pyro.lm.targets import Target
-from bara_pyro.models.lora import down_projection, up_projection
+from bara_pyro.models.lora import down_projection
 
 Form = Literal["additive", "gate"]
 Latent = Literal["phi*theta", "phi", "theta"]
@@ -57,7 +58,7 @@ class BaRAAdapter(Adapter):
             self.lora_A = down_projection(r, target.in_features)
         self.form = form
         self.centre = centre
-        self.lora_B = up_projection(r, target.out_features)
+        self.lora_B = nn.Parameter(torch.zeros(target.out_features, r, dtype=torch.float32))
 
     def shrink(self, x: Tensor, latents: Gate) -> Tensor:
         """Return the gate, in the gate form multiplied by `A x`."""

@@ -21,18 +21,14 @@ def down_projection(r: int, in_features: int) -> nn.Parameter:
     )
 
 
-def up_projection(r: int, out_features: int) -> nn.Parameter:
-    """Return LoRA's initial B, `out_features x r`: zeros, so that training starts at the frozen model."""
-    return nn.Parameter(torch.zeros(out_features, r, dtype=torch.float32))
-
-
 class LowRankAdapter(Adapter):
     """Adapter with LoRA's two factors, `lora_A` (`r x in`) and `lora_B` (`out x r`)."""
 
     def __init__(self, target: Target, r: int, scaling: float) -> None:
         super().__init__(target, r, scaling)
         self.lora_A = down_projection(r, target.in_features)
-        self.lora_B = up_projection(r, target.out_features)
+        # Zeros, so that training starts at the frozen model.
+        self.lora_B = nn.Parameter(torch.zeros(target.out_features, r, dtype=torch.float32))
 
 
 class LoRAAdapter(LowRankAdapter):

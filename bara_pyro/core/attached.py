@@ -18,10 +18,9 @@ from bara_pyro.core.noise import CounterNoise
 from bara_pyro.core.posterior import Posterior, PosteriorMean
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.types import Batch
-from bara_pyro.errors import ConfigError
+from bara_pyro.errors import ConfigError, is_whole
 from bara_pyro.lm.backbone import HOLDING
 from bara_pyro.lm.inputs import given_cache
-from bara_pyro.types import is_whole
 
 # A program that overrides one of these does more than add adapters to one language model.
 LOGITS = ("logits", "finished")

@@ -27,12 +27,11 @@ from bara_pyro.core.likelihood import AnswerLikelihood, Likelihood, predicting
 from bara_pyro.core.modules import Module, by_name
 from bara_pyro.core.next_token import NextToken
 from bara_pyro.data.types import Batch
-from bara_pyro.errors import ConfigError
+from bara_pyro.errors import ConfigError, is_whole
 from bara_pyro.lm.backbone import Backbone
 from bara_pyro.lm.targets import Target, checked_ranks, find_targets
 from bara_pyro.lm.verifying import verify_once
 from bara_pyro.moved import refuse_removed
-from bara_pyro.types import is_whole
 
 
 class AdapterOptions(TypedDict, total=False):

@@ -7,9 +7,8 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from bara_pyro.errors import BackboneError, ConfigError, unknown
+from bara_pyro.errors import BackboneError, ConfigError, is_whole, unknown
 from bara_pyro.fast.frozen_states import decoder_layers
-from bara_pyro.types import is_whole
 from bara_pyro.untrusted.patterns import matching
 
 # Names of the query and value projections by architecture. The output embedding is looked up, because its

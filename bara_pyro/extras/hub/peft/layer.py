@@ -25,7 +25,7 @@ from bara_pyro.lm.targets import widths
 from bara_pyro.methods.bara import BaRAMethodConfig
 from bara_pyro.methods.base import given
 from bara_pyro.models.bara import PHI, THETA
-from bara_pyro.models.lora import down_projection, up_projection
+from bara_pyro.models.lora import down_projection
 from bara_pyro.runs.peft_files import is_by_module
 
 
@@ -86,7 +86,7 @@ class BaRALayer(nn.Module, BaseTunerLayer):
         self.guides[name] = guide
         self.scaling[name], self.ranks[name] = config.lora_alpha / config.r, rank
         self.centres[name] = centre_of(settings.theta_prior) if settings.centred else 0.0
-        self.lora_B[name] = Weight(up_projection(rank, self.out_features))
+        self.lora_B[name] = Weight(torch.zeros(self.out_features, rank, dtype=torch.float32))
         if settings.form == "gate":
             self.lora_A[name] = Weight(down_projection(rank, self.in_features))
         for site, group in ((PHI, self.lora_phi), (THETA, self.lora_theta)):

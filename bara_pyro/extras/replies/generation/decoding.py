@@ -5,21 +5,15 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from transformers import (
-    LogitsProcessor,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-)
+from transformers import LogitsProcessor, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from bara_pyro.core.attached import changes_logits, check_attachable
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.noise import CounterNoise
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.errors import ConfigError
+from bara_pyro.errors import ConfigError, is_whole
 from bara_pyro.extras.replies.generation.prompts import Prompt
 from bara_pyro.lm.backbone import Backbone
-from bara_pyro.types import is_whole
 
 LONGEST = 256  # default of `max_new_tokens`
 # Arguments of transformers that `generate` sets itself or replaces.
