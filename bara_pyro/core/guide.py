@@ -18,13 +18,7 @@ from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 
-from bara_pyro.core.handlers import (
-    LatentsAlone,
-    around_guide,
-    around_model,
-    check_not_split,
-    given_to_elbo,
-)
+from bara_pyro.core.handlers import LatentsAlone, around_guide, around_model, check_not_split, given_to_elbo
 from bara_pyro.core.latents import INPUT, SHARED
 from bara_pyro.core.likelihood import LIKELIHOOD
 from bara_pyro.core.modules import Module, value_of

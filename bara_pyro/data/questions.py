@@ -6,14 +6,7 @@ from pathlib import Path
 
 from bara_pyro.columns import ColumnNames, option_of
 from bara_pyro.data.cells import missing
-from bara_pyro.data.columns import (
-    find_columns,
-    id_column,
-    listed_options,
-    own_context,
-    own_example,
-    own_text,
-)
+from bara_pyro.data.columns import find_columns, id_column, listed_options, own_context, own_example, own_text
 from bara_pyro.data.labels import as_asked, with_cue
 from bara_pyro.data.registry import SOURCES
 from bara_pyro.data.rows import to_examples

@@ -9,11 +9,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import (
-    DynamicCache,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from bara_pyro.data.types import TokenRows
 from bara_pyro.errors import BackboneError, ConfigError, DataError, unknown

@@ -3,13 +3,7 @@
 from functools import partial
 from typing import Annotated, ClassVar, Self
 
-from pydantic import (
-    Field,
-    NonNegativeFloat,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, NonNegativeFloat, ValidationInfo, field_validator, model_validator
 
 from bara_pyro.core.priors import PRIORS, make_prior
 from bara_pyro.core.program import AdapterOptions

@@ -8,15 +8,7 @@ from torch.optim import AdamW
 from bara_pyro.core.svi import SVI
 from bara_pyro.guides.contextual import ContextualGuide
 from bara_pyro.methods.base import Method, MethodConfig, pair, register_method, setting
-from bara_pyro.methods.recipes import (
-    OF_ELBO,
-    Recipe,
-    Training,
-    TwoStepSVI,
-    common,
-    default_svi,
-    kl_cycle,
-)
+from bara_pyro.methods.recipes import OF_ELBO, Recipe, Training, TwoStepSVI, common, default_svi, kl_cycle
 from bara_pyro.models.clora import CLoRA
 
 # Weight of the KL besides pi_i: 1e-6 of the public code, divided by its 65 modules, for every backbone.

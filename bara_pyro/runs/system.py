@@ -12,14 +12,7 @@ from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.likelihood import CompletionLikelihood, TextLikelihood
 from bara_pyro.core.noise import seeded
 from bara_pyro.core.program import AdaptedLM, AdapterOptions
-from bara_pyro.data import (
-    EncodedSplit,
-    Task,
-    answer_token_ids,
-    chat_frame,
-    encode_labels,
-    is_file_name,
-)
+from bara_pyro.data import EncodedSplit, Task, answer_token_ids, chat_frame, encode_labels, is_file_name
 from bara_pyro.data.clusters import split_halves
 from bara_pyro.data.registry import has_worlds
 from bara_pyro.data.reply_tasks import ReplyTask, is_reply_task

@@ -20,14 +20,7 @@ from bara_pyro.methods import METHODS, Fit, MethodConfig
 from bara_pyro.moved import warn_renamed
 from bara_pyro.processes import Ranks, joined, number_of_processes
 from bara_pyro.runs.evaluate import draw
-from bara_pyro.runs.folder import (
-    begin,
-    check_backbone,
-    load_weights,
-    save_system,
-    saved_step,
-    stored_config,
-)
+from bara_pyro.runs.folder import begin, check_backbone, load_weights, save_system, saved_step, stored_config
 from bara_pyro.runs.manifest import (
     ADAPTER,
     CHECKPOINT,

@@ -11,11 +11,7 @@ from gate_cases import plain_gate
 from bara_pyro.errors import ConfigError
 from bara_pyro.extras.bounds.certificate import Certificate
 from bara_pyro.extras.bounds.gate_cover import COVERS, Cap, GateCover, gate_cover, norm_cap
-from bara_pyro.extras.bounds.rademacher import (
-    certified_change,
-    certified_gate,
-    rademacher,
-)
+from bara_pyro.extras.bounds.rademacher import certified_change, certified_gate, rademacher
 
 RNG = np.random.default_rng(0)
 

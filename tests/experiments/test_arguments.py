@@ -6,12 +6,7 @@ import signal
 import pytest
 
 from bara_pyro.errors import ConfigError, DataError
-from experiments.engine.arguments import (
-    experiment_parser,
-    run_settings,
-    start,
-    typed_settings,
-)
+from experiments.engine.arguments import experiment_parser, run_settings, start, typed_settings
 from experiments.engine.methods import studied
 
 

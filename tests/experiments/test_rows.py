@@ -13,15 +13,7 @@ from bara_pyro.metrics import evaluate
 from bara_pyro.microworld import World
 from experiments.engine.record import IDENTITY, record_path
 from experiments.engine.results import changing, results_path, write_study
-from experiments.engine.rows import (
-    RunRows,
-    collect,
-    lacking,
-    read_rows,
-    rows_of_study,
-    rows_path,
-    write_rows,
-)
+from experiments.engine.rows import RunRows, collect, lacking, read_rows, rows_of_study, rows_path, write_rows
 
 SCORES = ("acc", "ece", "nll", "brier")
 

@@ -27,16 +27,7 @@ from bara_pyro.core.terms import ElboTerms
 from bara_pyro.data.replies import EncodedReply, reply_batch
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import DataError, TrainingError
-from bara_pyro.fast.capture import (
-    MOST,
-    Outputs,
-    Run,
-    Unfit,
-    as_captured,
-    captured,
-    eager,
-    widened,
-)
+from bara_pyro.fast.capture import MOST, Outputs, Run, Unfit, as_captured, captured, eager, widened
 from bara_pyro.fast.prefix import Prefix
 from bara_pyro.fast.replay import Replayed, replaying
 from bara_pyro.lm.loading import load_backbone

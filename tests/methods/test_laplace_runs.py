@@ -7,14 +7,7 @@ import pytest
 import torch
 from core_cases import backbone, make_batch, mean_forward, randomise
 from fit_cases import assert_runs_come_back, tiny_run
-from laplace_cases import (
-    HEAD,
-    dense_covariance,
-    fitted,
-    halves,
-    toy,
-    weights_of,
-)
+from laplace_cases import HEAD, dense_covariance, fitted, halves, toy, weights_of
 from method_cases import assert_stock_draws_agree, made
 from torch import Tensor
 from torch.distributions import MultivariateNormal

@@ -4,15 +4,7 @@ import pyro
 import pytest
 import torch
 from core_cases import backbone, make_batch, randomise
-from method_cases import (
-    ALPHA,
-    N,
-    R,
-    assert_same_gradients,
-    assert_same_mean,
-    cross_entropy,
-    plain_log_probs,
-)
+from method_cases import ALPHA, N, R, assert_same_gradients, assert_same_mean, cross_entropy, plain_log_probs
 from pyro import poutine
 from pyro.infer import Trace_ELBO
 from torch import Tensor

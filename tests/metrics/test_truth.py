@@ -7,13 +7,7 @@ import torch
 from metric_cases import logs
 
 from bara_pyro.errors import DataError
-from bara_pyro.metrics import (
-    calibration_against_truth,
-    evaluate,
-    kl_from_truth,
-    regret,
-    stack_truth,
-)
+from bara_pyro.metrics import calibration_against_truth, evaluate, kl_from_truth, regret, stack_truth
 
 TRUTH = torch.tensor([[0.7, 0.3], [0.5, 0.5], [0.0, 1.0]], dtype=torch.float64)
 

@@ -26,12 +26,7 @@ from bara_pyro.metrics import decompose_nested
 from bara_pyro.models.lora import LoRA
 from bara_pyro.posthoc.correction import FEWEST
 from bara_pyro.posthoc.corrections import Corrections
-from bara_pyro.posthoc.distance import (
-    Distance,
-    InTurn,
-    held_out_squares,
-    whitened,
-)
+from bara_pyro.posthoc.distance import Distance, InTurn, held_out_squares, whitened
 
 WIDTH, CLASSES = 6, 3
 

@@ -7,15 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bara_pyro.cli.deciding import Draws
-from bara_pyro.cli.options import (
-    Moved,
-    Overwrite,
-    RunDevice,
-    RunOrServer,
-    Seed,
-    path,
-    takes_columns,
-)
+from bara_pyro.cli.options import Moved, Overwrite, RunDevice, RunOrServer, Seed, path, takes_columns
 from bara_pyro.cli.typed import note_of_draws, refuse
 from bara_pyro.cli.wrap import TRAIN, listed
 from bara_pyro.columns import UNNAMED, ColumnNames

@@ -14,13 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bara_pyro.diagnostics.arviz.compat import Idata, arviz, container, inference_groups, renewed
-from bara_pyro.diagnostics.arviz.export import (
-    INTERVAL,
-    DrawnAnswers,
-    answer_shares,
-    interval,
-    phi_lines,
-)
+from bara_pyro.diagnostics.arviz.export import INTERVAL, DrawnAnswers, answer_shares, interval, phi_lines
 from bara_pyro.diagnostics.arviz.netcdf import read_netcdf
 from bara_pyro.diagnostics.parts import Shown, shown_section
 from bara_pyro.errors import DataError

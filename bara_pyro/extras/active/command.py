@@ -6,15 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bara_pyro.cli.options import (
-    Moved,
-    Overwrite,
-    Run,
-    RunDevice,
-    Seed,
-    path,
-    takes_columns,
-)
+from bara_pyro.cli.options import Moved, Overwrite, Run, RunDevice, Seed, path, takes_columns
 from bara_pyro.cli.wrap import DECIDE, listed
 from bara_pyro.columns import UNNAMED, ColumnNames
 from bara_pyro.runs.sections import MOST_DRAWS

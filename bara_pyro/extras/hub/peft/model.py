@@ -8,11 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 from peft import PeftConfig
-from peft.mapping import (
-    PEFT_TYPE_TO_CONFIG_MAPPING,
-    PEFT_TYPE_TO_PREFIX_MAPPING,
-    PEFT_TYPE_TO_TUNER_MAPPING,
-)
+from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING, PEFT_TYPE_TO_PREFIX_MAPPING, PEFT_TYPE_TO_TUNER_MAPPING
 from peft.tuners.tuners_utils import BaseTuner
 from peft.utils import AuxiliaryTrainingWrapper
 from torch import Tensor, nn

@@ -1,9 +1,7 @@
 """Turns of a conversation, in every way that rows have them: each is read once, or the row is refused."""
 
 import pytest
-from app_cases import (
-    word_tokenizer,
-)
+from app_cases import word_tokenizer
 
 from bara_pyro.data.conversations import encode_replies, load_conversations
 from bara_pyro.errors import DataError
