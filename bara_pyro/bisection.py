@@ -31,8 +31,8 @@ def largest_feasible(feasible: Callable[[float], bool], start: float, precision:
 
 
 def sign_change(function: Callable[[float], float], low: float, high: float) -> float:
-    """Return, to float64, where a function turns from negative to positive; without it, the nearer end."""
-    for _ in range(60):
+    """Return where a function turns from negative to positive; without such a point, the nearer end."""
+    for _ in range(60):  # to the precision of float64
         middle = (low + high) / 2
         low, high = (middle, high) if function(middle) < 0 else (low, middle)
     return (low + high) / 2

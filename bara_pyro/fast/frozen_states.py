@@ -85,7 +85,10 @@ class FrozenStates:
         return sum(lengths) * width * torch.empty((), dtype=self.lm.dtype).element_size()
 
     def of(self, depth: int, tokens: TokenRows, inputs: Callable[[TokenRows], dict[str, Any]]) -> Tensor:
-        """Return the states above the lowest layers, `B x T x d`, 0 on padding; `inputs` makes the body's."""
+        """Return the states above the lowest `depth` layers, `B x T x d`, 0 on padding.
+
+        `inputs` returns the inputs of the language model's body for given rows.
+        """
         self._forget_where_weights_changed()
         lengths = tokens.attention_mask.sum(-1).tolist()
         keys = _keys(depth, tokens, lengths)
