@@ -104,7 +104,10 @@ def is_claimed(folder: Path) -> bool:
 
 @contextmanager
 def claimed(folder: Path) -> Iterator[None]:
-    """Lock a folder, new if needed and removed if it stays empty; a `ConfigError` if another holds it."""
+    """Lock a folder, creating it if needed; a new folder that stays empty is removed afterwards.
+
+    If another process holds the lock, this raises a `ConfigError`.
+    """
     if fcntl is None:
         yield  # type: ignore[unreachable]  # on Windows
         return
@@ -132,8 +135,9 @@ def claimed(folder: Path) -> Iterator[None]:
 def atomic_write(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Write a file so that readers see either the old content or the new, never a part.
 
-    Its folder is created if needed, and it gets the permissions of any new file. `write` is called with a
-    binary file object.
+    Args:
+        path: the file; its folder is created if needed. It gets the permissions of any new file.
+        write: called with a binary file object.
 
     Raises:
         CheckpointError: the write failed (full disk, no permission); the old content is untouched.

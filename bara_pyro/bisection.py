@@ -7,11 +7,19 @@ LARGEST, SMALLEST = 1e3, 1e-9
 
 
 def largest_feasible(feasible: Callable[[float], bool], start: float, precision: float = 0.01) -> float:
-    """Return the largest feasible positive number, up to a relative precision; 0 is assumed to be feasible.
+    """Return the largest feasible positive number, up to a relative precision.
 
     Doubles (or halves) `start` until a feasible and an infeasible number enclose the boundary, then bisects
-    their logarithms. If the feasible numbers are not one interval, the first boundary found is used. The
-    result is at least `LARGEST` if all tried numbers are feasible, and 0 if none is down to `SMALLEST`.
+    their logarithms. If the feasible numbers are not one interval, the first boundary found is used.
+
+    Args:
+        feasible: whether a number is allowed; 0 is assumed to be.
+        start: the first number to try.
+        precision: relative precision of the boundary.
+
+    Returns:
+        A feasible number within the relative `precision` of an infeasible one; at least `LARGEST` if all
+        tried numbers are feasible, 0 if none is feasible down to `SMALLEST`.
     """
     low = high = start
     if feasible(start):

@@ -68,7 +68,8 @@ class SandboxError(BaraError, RuntimeError):
 class Stopped(KeyboardInterrupt):
     """Ctrl-C, SIGTERM or SIGHUP stopped the command; the message says what is kept and how to resume.
 
-    `code` is the exit code of the process, 128 plus the number of the signal.
+    Attributes:
+        code: exit code of the process, 128 plus the number of the signal.
     """
 
     code = 128 + signal.SIGINT
@@ -124,9 +125,15 @@ def abbreviated(sentence: str) -> str:
 
 
 def require_packages(what: str, packages: Iterable[str], extra: str) -> None:
-    """Raise a `BackboneError` if a package is not installed that `what`, the message's subject, needs.
+    """Check that packages are installed.
 
-    `packages` are import names, and `extra` is the extra of bara-pyro that installs them.
+    Args:
+        what: feature that needs them, the subject of the message.
+        packages: import names of the packages.
+        extra: extra of bara-pyro that installs them.
+
+    Raises:
+        BackboneError: a package is not installed.
     """
     for package in packages:
         if find_spec(package) is None:

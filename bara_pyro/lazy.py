@@ -12,7 +12,9 @@ from typing import Any
 def lazy(package: str, home: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return `__getattr__` and `__dir__` for a package.
 
-    `home`: public name -> module of the package that defines it, or "" for a name that is itself a module.
+    Args:
+        package: name of the package.
+        home: public name -> module of the package that defines it; "" if the name is itself a module.
     """
 
     def load(name: str) -> Any:

@@ -99,10 +99,14 @@ def number_of_processes() -> int:
 def joined(device: torch.device, timeout: float) -> Iterator[Ranks]:
     """Join the processes that `torchrun` or `accelerate launch` started together with this one.
 
-    An existing process group is used and kept. `device` is the model's.
+    An existing process group is used and kept.
+
+    Args:
+        device: device of the model.
+        timeout: seconds to wait for other processes.
 
     Raises:
-        ProcessLostError: another process is gone or did not answer in `timeout` seconds.
+        ProcessLostError: another process is gone or did not answer in time.
     """
     if distributed.is_initialized():
         yield Ranks(distributed.get_rank(), distributed.get_world_size(), device)

@@ -44,7 +44,10 @@ class Unread:
 def validation_sentence(error: ValidationError, model: type[BaseModel], prefix: tuple[str, ...] = ()) -> str:
     """Return pydantic's first error as one sentence; for an unknown key it lists the known ones.
 
-    `model` is the validated class, and `prefix` the key of its section.
+    Args:
+        error: pydantic's error.
+        model: the validated class.
+        prefix: key of the section, for the message.
     """
     first = error.errors()[0]
     cause = first.get("ctx", {}).get("error")

@@ -18,7 +18,11 @@ SIGMA_MIN = 1e-6  # the square of a sigmoid can underflow to 0, where the KL is 
 class ContextNetwork(Module):
     """Two linear layers with biases and a ReLU between them, with torch's initial values.
 
-    `offset` is added to the biases of the second half of the outputs.
+    Args:
+        width: width of the input.
+        hidden: width of the hidden layer.
+        outputs: number of outputs.
+        offset: added to the biases of the second half of the outputs.
     """
 
     def __init__(self, width: int, hidden: int, outputs: int, offset: float) -> None:

@@ -49,8 +49,12 @@ class Block(nn.Module):
 class KroneckerPosterior(nn.Module):
     """Prior precision and eigendecompositions of all blocks; zeros until they are set.
 
-    A plain torch module of frozen parameters, so that Pyro does not register them for training. `sizes` are
-    `out x in` of each site's block.
+    A plain torch module of frozen parameters, so that Pyro does not register them for training.
+
+    Args:
+        sizes: site -> `out x in` of its block.
+        answers: number of answers.
+        device: device of the parameters.
 
     Attributes:
         precision: lambda, the prior precision, float64.

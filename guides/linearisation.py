@@ -16,9 +16,13 @@ from bara_pyro.models.gaussian_lora import GaussianAdapter, GaussianLoRA
 
 
 class Linearisation:
-    """One forward pass at the mean weights that keeps its graph, for derivatives at the matrices of adapters.
+    """One forward pass at the mean weights that keeps its graph, for derivatives at every matrix.
 
-    The model is LoRA with both factors latent, and the mean of its guide is 0.
+    Args:
+        model: LoRA with both factors latent.
+        guide: its guide, whose mean is 0.
+        adapters: adapters whose matrices are differentiated.
+        batch: B rows.
 
     Attributes:
         log_probs: the answers' log-probabilities, `B x C`.
@@ -44,10 +48,13 @@ class Linearisation:
             self.inputs[a.target.site("lora_B")] = F.linear(x, a.lora_A.detach())
 
     def gradients(self, direction: Tensor) -> dict[str, Tensor]:
-        """Return the gradients of `sum_c direction_c log p_c` at the output of every matrix, by site.
+        """Return the gradients of `sum_c direction_c log p_c` at the output of every matrix.
 
-        They are `B x T x out`, 0 on padding; B of the answer head has C outputs, one per answer. The
-        direction is `C` or `B x C`; if it sums to 0, this is also the derivative of the logits.
+        Args:
+            direction: `C` or `B x C`; if it sums to 0, this is also the derivative of the logits.
+
+        Returns:
+            site -> `B x T x out`, 0 on padding; B of the answer head has C outputs, one per answer.
         """
         grads = torch.autograd.grad(
             self.log_probs,

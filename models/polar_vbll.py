@@ -21,12 +21,15 @@ from bara_pyro.models.vbll import VBLL
 
 
 class PolarAdapter(Adapter):
-    """Update of one layer, `s U Theta V^T x`, of a rank that its widths allow (`ConfigError`).
+    """Update of one layer, `s U Theta V^T x`.
 
     Attributes:
         lora_A: `r x in`, V^T.
         lora_S: `r x r`, Theta.
         lora_B: `out x r`, U.
+
+    Raises:
+        ConfigError: the rank exceeds the layer's input or output width.
     """
 
     def __init__(self, target: Target, r: int, scaling: float) -> None:

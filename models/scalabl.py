@@ -29,9 +29,13 @@ SHIFT = 0.05  # largest initial scale in the public code, by which its prior is 
 
 
 class ScalaBLAdapter(LowRankAdapter):
-    """Update of one layer; the rank must not exceed its input width (`ConfigError`).
+    """Update of one layer.
 
-    `singular_values` are those of LoRA's initial A, `r`, largest first: initial posterior means.
+    Attributes:
+        singular_values: `r`, the singular values of LoRA's initial A, largest first: initial posterior means.
+
+    Raises:
+        ConfigError: the rank exceeds the layer's input width, so A has fewer than r singular values.
     """
 
     def __init__(self, target: Target, r: int, scaling: float) -> None:

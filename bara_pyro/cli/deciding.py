@@ -81,8 +81,13 @@ class DecisionCommand:
     ) -> "tuple[System, ScoredRows, ScoredRows]":
         """Return the fitted system, its calibration rows and the rows to decide on.
 
-        `check` takes the system and the number of calibration rows, and raises an error if they are too few
-        for the guarantee, before anything is predicted. With `answers` each of them needs its answer.
+        Args:
+            check: takes the system and the number of calibration rows, and raises an error if they are too
+                few for the guarantee, before anything is predicted.
+            answers: whether each calibration row needs its answer.
+
+        Raises:
+            BaraError: rows cannot be read, were trained on, or are too few.
         """
         from bara_pyro.cli.terminal import progress, say_notes
         from bara_pyro.runs.asked import ask, clustered_by, independent, known_rows, rows_to_decide
@@ -132,7 +137,10 @@ class DecisionCommand:
 
 
 def decides(*kinds: str) -> Callable[[Command], Command]:
-    """Return a decorator that adds the options of a `DecisionCommand`, with these or all kinds of columns."""
+    """Return a decorator that gives a command the options of a `DecisionCommand`, its first argument.
+
+    All kinds of columns can be named, unless `kinds` are given.
+    """
     kinds = kinds or tuple(KINDS)
 
     def deciding(command: Command) -> Command:

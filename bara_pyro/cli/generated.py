@@ -29,7 +29,10 @@ PANELS = {
 
 @dataclass(frozen=True)
 class Setting:
-    """A field of the settings as an option: key `train.batch_size`, name `batch_size` (--batch-size)."""
+    """A field of the settings as an option.
+
+    The dotted key is `train.batch_size`, and the name `batch_size` for `--batch-size`.
+    """
 
     key: str
     name: str

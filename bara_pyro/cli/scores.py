@@ -44,7 +44,10 @@ def score_rows(report: Json, name: str | None = None) -> list[Json]:
 
 
 def show_scores(report: Json) -> None:
-    """Print the table of scores with the majority class; with `--verbose` also parameters and gates."""
+    """Print the table of scores, of classes with the majority class as a baseline.
+
+    With `--verbose` it has columns for the parameter count and the gates.
+    """
     rows = score_rows(report)
     if "majority_class" in report:
         # As text, so that the table marks the best of the methods and not the baseline.

@@ -75,8 +75,12 @@ def progress(
 ) -> Iterator[Advance]:
     """Show progress on stderr: a bar on a terminal, otherwise a line every `EVERY` seconds.
 
-    `total` are the steps, None if they are not known yet. The remaining time is shown if all steps take about
-    as long (`even`); otherwise it is counted down from `seconds`, an estimate of the whole time, if given.
+    Args:
+        description: the work.
+        total: its steps; None if they are not known yet.
+        even: whether all steps take about as long. If so, the remaining time is shown.
+        seconds: with uneven steps, an estimate of the whole time, from which the remaining time is counted
+            down; None if there is no estimate.
     """
     if mode.quiet:
         yield lambda count=1, note="", completed=None, total=None: None

@@ -208,7 +208,10 @@ def wrap(command: Command) -> Command:
 def add_command(
     app: typer.Typer, command: Command, name: str | None = None, panel: str | None = None
 ) -> None:
-    """Add a command to an app under the heading `panel`; an option takes one value unless it is a list."""
+    """Add a command to an app; an option that cannot be repeated takes one value.
+
+    `panel` is the heading that the app's help lists it under.
+    """
     name = name or command.__name__.replace("_", "-")
     # Typer keeps the line breaks of later paragraphs, which are those of the source.
     paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")

@@ -122,9 +122,11 @@ def chosen_rows(weight: Tensor, rows: Tensor | None) -> Tensor:
 
 @contextmanager
 def tapped(adapters: Iterable[Adapter]) -> Iterator[dict[str, tuple[Tensor, Tensor]]]:
-    """Record each adapter's input and output in the last forward pass, by module path, while the block runs.
+    """Record inputs and outputs of adapters while the block runs.
 
-    Inputs are float32, `[draws x] B x T x in_features` (T = 1 at the answer head), without gradient.
+    Yields:
+        Module path -> input and output of the last forward. Inputs are float32, `[draws x] B x T x
+        in_features` (T = 1 at the answer head), without gradient.
     """
     recorded: dict[str, tuple[Tensor, Tensor]] = {}
     adapters = tuple(adapters)

@@ -151,10 +151,14 @@ def hung(
     latents: Sequence[LayerLatents],
     lead: tuple[int, ...] | None = None,
 ) -> Iterator[PreTrainedModel]:
-    """Attach a program's adapters, each with its `latents`, to its language model while the block runs.
+    """Attach a program's adapters to its language model while the block runs; see `attached`.
 
-    `distribution` is the posterior of the local latents; a `Placed` one receives the positions of the tokens.
-    The first dimension of a layer's input is the rows, or is unfolded into `lead`, `draws x rows`.
+    Args:
+        model: the program.
+        distribution: posterior of the local latents; a `Placed` one receives the positions of the tokens.
+        latents: the latents of each adapter.
+        lead: shape `draws x rows` into which the first dimension of a layer's input is unfolded; None if that
+            dimension is the rows.
     """
     lm = model.backbone.lm
     with ExitStack() as stack:

@@ -53,8 +53,9 @@ class OwnRows(Messenger):
     """Refuses a guide whose parameters belong to batch positions, which other rows occupy in other batches.
 
     Pyro's automatic guides are not amortised: a local latent has one parameter per row and token of the
-    batch. They are correct only if every batch is the whole data set, in the same order. The trace is that of
-    the guide, with its parameters; the batch holds the rows of the current run.
+    batch. They are correct only if every batch is the whole data set, in the same order.
+
+    The trace is that of the guide, with its parameters; the batch holds the rows of the current run.
     """
 
     def __init__(self, trace: Trace, batch: Batch) -> None:

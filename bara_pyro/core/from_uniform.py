@@ -40,7 +40,11 @@ class FromUniform:
     """
 
     def __call__(self, fn: Distribution, numbers: Uniform) -> Tensor:
-        """Return a draw of `fn` from uniform numbers, given by stream number; stream 0 is used first.
+        """Return a draw of `fn`.
+
+        Args:
+            fn: the distribution.
+            numbers: function from a stream number to uniform numbers; stream 0 is used first.
 
         Raises:
             ConfigError: `fn` has neither an `icdf` nor a rule.

@@ -65,8 +65,11 @@ class Likelihood(ABC):
     def observe(self, hidden: Tensor, batch: Batch, head: Head) -> Tensor:
         """Sample the site `LIKELIHOOD`, observed if the batch has its value.
 
-        `hidden` are the last hidden states of all tokens, `[draws x] B x T x d`; if the class sets
-        `looks_at_asked`, prediction may pass only the last `max(batch.asked)` positions.
+        Args:
+            hidden: last hidden states of all tokens, `[draws x] B x T x d`. If the class sets
+                `looks_at_asked`, prediction may pass only the last `max(batch.asked)` positions.
+            batch: the rows.
+            head: see `Head`.
 
         Returns:
             The result of a forward pass, which `predict` collects, `[draws x] B x ...`; the dimensions after

@@ -96,8 +96,11 @@ def read_prefix(
 ) -> Prefix:
     """Run the body on rows from which others will continue; return their keys and values.
 
-    `counted` masks the tokens that count, bool, `B x T`, by default the real ones; `states` are the output of
-    the layers below the adapters, `B x T x d`, None to run those layers.
+    Args:
+        model: the program.
+        batch: the rows.
+        counted: mask of the tokens that count, bool, `B x T`; by default the real tokens.
+        states: output of the layers below the adapters, `B x T x d`; None to run those layers.
     """
     below = 0 if states is None else model.frozen_layers
     with _reading(model, batch) as copies:

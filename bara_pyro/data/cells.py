@@ -60,7 +60,10 @@ def plain_cell(value: object) -> Any:
 
 
 def label_text(value: object, what: str = "A label") -> str:
-    """Return a label as text, whole numbers without decimals; a `DataError` calls another value `what`."""
+    """Return a label as text; whole numbers lose their decimals, so 1.0 becomes "1".
+
+    Anything but a text or a number raises a `DataError` that calls it `what`.
+    """
     if isinstance(value, str):
         return value.strip()
     if not isinstance(value, int | float):
@@ -74,7 +77,13 @@ def shown(value: object) -> str:
 
 
 def as_read(text: str) -> str:
-    r"""Return a text without invisible characters, so that texts that look the same are equal."""
+    r"""Return a text without invisible characters, so that texts that look the same are equal.
+
+    Examples:
+        >>> from bara_pyro.data.cells import as_read
+        >>> as_read("very\u00a0good\u200b") == "very good"
+        True
+    """
     visible = INVISIBLE.sub("", unicodedata.normalize("NFC", text))
     return "".join(" " if unicodedata.category(sign) == "Zs" else sign for sign in visible).strip()
 

@@ -21,6 +21,12 @@ def compared_text(row: Example) -> tuple[str, str]:
     """Return a row's context and question in the form in which texts are compared.
 
     Case, white space, invisible characters and Unicode composition are ignored.
+
+    Examples:
+        >>> from bara_pyro.data import Example
+        >>> from bara_pyro.data.clusters import compared_text
+        >>> compared_text(Example("1", "Is it  red?")) == compared_text(Example("2", "is it red? "))
+        True
     """
     return as_compared(row.context), as_compared(row.question)
 
@@ -36,10 +42,16 @@ def as_compared(text: str) -> str:
 def together(rows: Sequence[Example], *, clusters: bool = True, passages: bool = False) -> list[str]:
     """Return the name of each row's group; a row without others in its group has an empty name.
 
-    With `clusters`, rows of one cluster belong together, and with `passages` rows about one passage; rows
-    with the same text (`compared_text`) always do. Groups are transitive: a text that two authors share joins
-    all texts of both. A text that all rows share joins none. The name is a cluster of the group, or made from
-    the id of its first row.
+    Rows of one cluster belong together, and so do rows with the same text (`compared_text`). Groups are
+    transitive: a text that two authors share joins all texts of both. A text that all rows share joins none.
+
+    Args:
+        rows: rows to group.
+        clusters: whether rows of one `cluster` belong together.
+        passages: whether rows about one passage belong together, whatever their questions.
+
+    Returns:
+        One name per row: a cluster of its group, or a name made from the id of the group's first row.
 
     Examples:
         >>> from bara_pyro.data import Example
@@ -89,7 +101,13 @@ def _named(rows: Sequence[Example], firsts: Sequence[int], clusters: bool) -> li
 
 
 def places_by_group(names: Iterable[str]) -> list[list[int]]:
-    """Return the indices of the rows of each group, in the order in which groups first occur."""
+    """Return the indices of the rows of each group, in the order in which groups first occur.
+
+    Examples:
+        >>> from bara_pyro.data.clusters import places_by_group
+        >>> places_by_group(["a", "", "b", "a", ""])
+        [[0, 3], [1], [2], [4]]
+    """
     groups: dict[str | int, list[int]] = {}
     for row, name in enumerate(names):
         groups.setdefault(name or row, []).append(row)
@@ -107,6 +125,11 @@ def folds(names: Sequence[str], count: int) -> list[int]:
 
     Each group goes to the fold with the fewest rows so far. There are at most as many folds as groups; if all
     rows are in one group, each row counts as a separate group.
+
+    Examples:
+        >>> from bara_pyro.data.clusters import folds
+        >>> folds(["", "", "", "", ""], 3), folds(["a", "b", "a", "c", "b"], 2)
+        ([0, 1, 2, 0, 1], [0, 1, 0, 0, 1])
     """
     groups = _groups_or_rows(names)
     sizes, fold_of = [0] * min(count, len(groups)), [0] * len(names)
@@ -141,11 +164,14 @@ def set_aside(
 
 
 def set_shares_aside(rows: Sequence[Example], counts: dict[int, int]) -> tuple[list[Example], list[Example]]:
-    """Set whole groups aside, with about `counts[c]` rows of each class c; return the other rows and these.
+    """Set whole groups of rows aside, with about `counts[c]` rows of each class c.
 
     Groups are taken in the order of the smallest hash of their rows' ids: first those that fit the counts of
-    every class, then those that fit the remaining total. A class keeps at least one row. If no group fits,
-    none is set aside. Both parts keep the order of `rows`.
+    every class, then those that fit the remaining total. A class keeps at least one row.
+
+    Returns:
+        The rows that stay and the rows set aside, each in the order of `rows`; none are set aside if no group
+        fits.
     """
     needed, remaining = Counter(counts), Counter(row.label for row in rows)
     order = sorted(_groups(rows), key=lambda group: min(_order(row.id) for row in group))
@@ -166,6 +192,14 @@ def one_of_each(rows: Sequence[Example], *, clusters: bool = True) -> list[Examp
 
     If groups are independent, these rows are: a guarantee calibrated on them holds for a row of a new group.
     Rows of one cluster belong together if `clusters`, rows with the same text always.
+
+    Examples:
+        >>> from bara_pyro.data.clusters import one_of_each
+        >>> from bara_pyro.data import Example
+        >>> names = ["a", "a", "b", "", ""]
+        >>> rows = [Example(f"row-{i}", f"{i} ?", cluster=name) for i, name in enumerate(names)]
+        >>> [row.cluster for row in one_of_each(rows)]
+        ['a', 'b', '', '']
     """
     representatives = {
         min((_order(row.id), row.id) for row in group)[1] for group in _groups(rows, clusters=clusters)
@@ -213,9 +247,18 @@ def _not_divided(
 def halves(clusters: Sequence[str], seed: int) -> tuple[list[int], list[int]]:
     """Return the indices of the rows to fit, and of the rows to score, from the group of each row.
 
-    Rows of one group (`together`) stay together, because training on one leaks information about the others.
-    Groups are divided as evenly as possible, and the larger part is fitted. The seed orders the groups; if
-    all have the same size, the first ones are fitted. If all rows are of one group, the groups are ignored.
+    Rows of one group (`bara_pyro.data.clusters.together`) stay together, because training on one leaks
+    information about the others. Groups are divided as evenly as possible, and the larger part is fitted. The
+    seed orders the groups; if all have the same size, the first ones are fitted. If all rows are of one
+    group, the groups are ignored.
+
+    Examples:
+        >>> from bara_pyro.data.clusters import halves
+        >>> learnt, asked = halves([""] * 81, seed=0)
+        >>> len(learnt), len(asked), sorted(learnt + asked) == list(range(81))
+        (41, 40, True)
+        >>> halves(["cats", "cats", "dogs", "dogs"], seed=0)
+        ([0, 1], [2, 3])
     """
     groups = _groups_or_rows(clusters)
     order = np.random.default_rng([seed, len(groups)]).permutation(len(groups)).tolist()
@@ -249,7 +292,10 @@ def _nearest_to_half(sizes: Sequence[int]) -> set[int]:
 
 
 def split_halves(task: Task, split: EncodedSplit, seed: int) -> tuple[list[int], list[int]]:
-    """Return the halves of a task's training rows (`groups_of`), as indices into the encoded split."""
+    """Return the halves of a task's training rows, as indices into the encoded split.
+
+    Rows that share a cluster, a text or a passage are in the same half.
+    """
     return halves(groups_of(task, split), seed)
 
 

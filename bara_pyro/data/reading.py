@@ -107,7 +107,10 @@ def objects_in(path: Path) -> Iterator[Json]:
 
 
 def parse_json(text: str, path: Path, place: str = "") -> Any:
-    """Parse JSON without duplicate keys; a `DataError` names the file, and the given place or the line."""
+    """Parse JSON; a `DataError` for other text and for objects with duplicate keys.
+
+    It names the file, and the given place or else the line.
+    """
     where = f"{path}{', ' if place else ''}{place}"
     try:
         return json.loads(text, object_pairs_hook=unique_keys)

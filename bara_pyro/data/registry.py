@@ -167,7 +167,10 @@ def not_known(kind: str, name: str, known: Iterable[str]) -> DataError:
 
 
 def task_key(name: str) -> str:
-    """Return the key of `SOURCES` for a key, a paper's name, 'hub' or 'hub:config', or a `DataError`."""
+    """Return the key of `SOURCES` for a key, a paper's name, 'hub' or 'hub:config'.
+
+    An unknown name, or a hub name with several configs, raises a `DataError`.
+    """
     lowered = name.lower()
     for key, source in SOURCES.items():
         if lowered in (key, source.paper.lower(), f"{source.hub}:{source.config}".lower()):

@@ -84,7 +84,10 @@ def column_in(row: Fields, names: Iterable[str]) -> str | None:
 
 
 def own_id(row: Fields) -> str:
-    """Return the text in a row's column "id", "ID" or "Id", or an empty text; a `DataError` if it has two."""
+    """Return the identifier in a row's column "id", "ID" or "Id", or an empty text.
+
+    If it is neither text nor number, or the row has two, this raises a `DataError`.
+    """
     columns = [name for name in ("id", "ID", "Id") if row.get(name) is not None]
     if len(columns) > 1:
         raise DataError(f"it has ids in {columns[0]!r} and in {columns[1]!r}: leave one of the columns out.")
@@ -180,7 +183,10 @@ def _whole(order: Sequence[int], groups: Sequence[Sequence[int]], most: int) -> 
 
 
 def first_validation(rows: Sequence[R], wanted: int, name: str) -> Sequence[R]:
-    """Return as many validation rows of a generated task as wanted, 0: all; a `ConfigError` if too few."""
+    """Return the first validation rows of a generated task, as many as wanted; 0: all.
+
+    If the task called `name` has fewer, this raises a `ConfigError`.
+    """
     if not wanted:
         return rows
     if not 0 < wanted <= len(rows):

@@ -99,17 +99,24 @@ def _conversation(row: bytes) -> Conversation:
 
 
 class StreamedReplies:
-    """The same rows and batches as `encode_replies` returns, without keeping their tokens; errors as there.
+    """The same rows and batches as `encode_replies` returns, without keeping their tokens.
 
     All rows are read once at the beginning, because the evidence lower bound needs their number and the run
-    their fingerprint. Training visits rows in random order, so `conversations` must allow random access and
-    not change. `on_rows` is called during the first reading with the number of rows just read.
+    their fingerprint. Training visits rows in random order, so `conversations` must allow random access.
+
+    Args:
+        conversations: the rows, from `data.stored` or any other sequence that does not change.
+        encode: tokenises one conversation.
+        on_rows: called during the first reading with the number of rows just read.
 
     Attributes:
         lengths: number of tokens of each row in a batch.
         counts: number of reply tokens in each row.
         fingerprint: sixteen hexadecimal digits over the tokens and identifiers of the rows.
         pad_id: token to pad batches with.
+
+    Raises:
+        DataError: see `encode_replies`.
     """
 
     def __init__(

@@ -15,7 +15,10 @@ NEAR = 20  # characters shown on either side of an invalid one
 
 
 def check_unicode(texts: Iterable[str], row: Fields | None = None, where: str = "") -> None:
-    """Raise a `DataError` for half of a surrogate pair; with its row it names column and `where`."""
+    """Raise a `DataError` for a text with half of a surrogate pair.
+
+    With their row the error names the column, in the row called `where`.
+    """
     for text in texts:
         try:
             text.encode()

@@ -157,9 +157,10 @@ def _keep(
 
 
 class _Divergences(Messenger):
-    """Records KL(posterior || prior) of every latent as it is drawn, in nats, without weights and masks.
+    """Records KL(posterior || prior) of every latent as it is drawn, without weights and masks.
 
-    `seen` has them by site, of the posterior's batch shape; None without a closed form.
+    Attributes:
+        seen: site -> KL in nats, of the posterior's batch shape; None without a closed form.
     """
 
     def __init__(self, model: AdaptedLM) -> None:

@@ -191,7 +191,10 @@ def peak_memory() -> float | None:
 
 
 def estimated_seconds(folder: Path, system: System, options: Options) -> float | None:
-    """Return the seconds of an inspection of an evaluated run with random gates; else None."""
+    """Return the estimated seconds of an inspection, without the figures and the loading of the run.
+
+    They are known for runs with random gates that have been evaluated; else None.
+    """
     if not is_random(system) or not is_evaluated(folder, system.config.hash):
         return None
     stored = read_scores(folder)

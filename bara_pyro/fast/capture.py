@@ -111,7 +111,13 @@ class CudaGraphs:
 
 
 class Recording:
-    """One gradient step for batches of one shape, of which `batch` is the first; see `Record`."""
+    """One gradient step for batches of one shape.
+
+    Args:
+        svi: the inference.
+        batch: the first of these batches.
+        record: see `Record`.
+    """
 
     def __init__(self, svi: SVI, batch: Batch, record: Record) -> None:
         self.svi = svi
@@ -144,7 +150,11 @@ class Recording:
 
 
 class Captured:
-    """Replacement for `SVI.gradients` that replays recorded steps; by default they are CUDA graphs.
+    """Replacement for `SVI.gradients` that replays recorded steps.
+
+    Args:
+        svi: the inference.
+        record: see `Record`; by default CUDA graphs, which only a GPU has.
 
     Attributes:
         recordings: recorded steps by batch shape and settings.
@@ -241,7 +251,9 @@ def eager(svi: SVI) -> SVI:
 def captured(svi: SVI, record: Record | None = None) -> SVI:
     """Make an inference record and replay its gradient steps if possible; return it.
 
-    It is changed in place: undo it with `svi.replayed = None`. By default steps are recorded as CUDA graphs.
+    Args:
+        svi: the inference, changed in place; undo it with `svi.replayed = None`.
+        record: see `Record`; by default CUDA graphs.
     """
     svi.replayed = Captured(svi, record)
     return svi

@@ -21,9 +21,11 @@ Change = Callable[[nn.Module, tuple[Tensor], Tensor], Tensor]
 
 @contextmanager
 def changing(changes: Mapping[nn.Module, Change], *, recomputed: Sequence[nn.Module] = ()) -> Iterator[None]:
-    """Add each layer's update to its output while the block runs.
+    """Add updates to the outputs of linear layers while the block runs.
 
-    The decoder layers `recomputed` keep only their inputs and are recomputed for the gradient.
+    Args:
+        changes: layer -> function that returns the update of its output.
+        recomputed: decoder layers that keep only their inputs and are recomputed for the gradient.
     """
     updates: dict[nn.Module, Tensor] = {}
     add = partial(_noted, updates) if recomputed else _added

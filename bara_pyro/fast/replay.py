@@ -93,10 +93,14 @@ class CallLog(TorchDispatchMode):
 
 
 def record(run: Run, device: torch.device) -> tuple[Outputs, Callable[[], None]]:
-    """Record a function on a CPU, as `bara_pyro.fast.capture.Record` does; return its outputs and its replay.
+    """Record a function on a CPU, as `bara_pyro.fast.capture.Record` does.
 
-    The replay raises `Differs` if Python would read another number. If a result has a shape that depends on
-    values, this raises `Unfit`.
+    Returns:
+        The outputs, and a function that replays them. It raises `Differs` if Python would read another
+        number.
+
+    Raises:
+        Unfit: a result has a shape that depends on values.
     """
     with torch.random.fork_rng(devices=[]), CallLog() as log:
         outputs = run()
@@ -123,9 +127,11 @@ def record(run: Run, device: torch.device) -> tuple[Outputs, Callable[[], None]]
 
 
 class Replayed(Captured):
-    """Replaces `SVI.gradients` on a CPU by replays, bitwise equal, of steps on frequent batch shapes.
+    """Replacement for `SVI.gradients` on a CPU that records and replays frequent steps, bitwise equal.
 
-    A shape is frequent after `after` eager steps.
+    Args:
+        svi: the inference.
+        after: eager steps on batches of one shape before they are recorded.
     """
 
     def __init__(self, svi: SVI, after: int) -> None:
@@ -183,7 +189,10 @@ def _tensors(outputs: Outputs) -> list[Tensor]:
 
 @contextmanager
 def replaying(svi: SVI) -> Iterator[None]:
-    """Make an inference record and replay its steps while the block runs, and then free the recordings."""
+    """Make an inference record and replay its steps while the block runs.
+
+    The recordings are freed at the end, with the gradients, whose memory belongs to them.
+    """
     if svi.model.backbone.device.type == "cpu":
         svi.replayed = Replayed(svi, AFTER)
     else:

@@ -12,10 +12,14 @@ from bara_pyro.data.types import TokenRows
 
 
 def inputs_of(tokens: TokenRows, dtype: torch.dtype) -> dict[str, Any]:
-    """Return the body's inputs for rows; the attention mask has the dtype of the language model.
+    """Return the body's inputs for rows.
 
     Positions are counted from the first real token. If a row holds several texts, each gets the positions
     that it would have alone after the prefix.
+
+    Args:
+        tokens: the rows.
+        dtype: dtype of the language model, for the attention mask.
     """
     input_ids, attention_mask, segments = tokens
     if segments is None:

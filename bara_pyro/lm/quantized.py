@@ -23,7 +23,15 @@ MARKS = {"int8": "qdata", "int4": "quant_state"}
 
 
 def settings(dtype: str, device: str | torch.device) -> dict[str, Any]:
-    """Return arguments of `from_pretrained` for "int8" or "int4"; a `BackboneError` without the package."""
+    """Return arguments for `from_pretrained` that quantise weights on loading.
+
+    Args:
+        dtype: `"int8"` or `"int4"`.
+        device: device of the weights.
+
+    Raises:
+        BackboneError: a package is not installed.
+    """
     require_packages(f"The dtype {dtype}", PACKAGES[dtype], "quantized")
     if dtype == "int8":
         from torchao.quantization import Int8WeightOnlyConfig

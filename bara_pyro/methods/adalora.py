@@ -160,7 +160,12 @@ class AdaLoRAConfig(MethodConfig):
 
 
 class AdaLoRASVI(SVI[AdaLoRA, DeltaGuide]):
-    """SVI with one AdamW, whose `allocator` masks singular values after each step."""
+    """SVI with one AdamW, whose allocator masks singular values after each step.
+
+    Args:
+        model, guide, optim, **options: as for `SVI`.
+        allocator: the allocator, on the same optimiser.
+    """
 
     def __init__(
         self,

@@ -108,8 +108,11 @@ LOWEST, HIGHEST = 1e-8, 1e12
 def log_evidence(log_likelihood: float, eigenvalues: Tensor, squared_norm: float, precision: float) -> float:
     """Return the Laplace approximation of log p(D), in nats.
 
-    `log_likelihood` is `log p(D | theta)` of all training rows, in nats, and `squared_norm` is `|theta|^2`.
-    The `eigenvalues` are the curvature's, float64; zeros may be omitted. `precision` is the prior's, lambda.
+    Args:
+        log_likelihood: `log p(D | theta)` of all training rows, in nats.
+        eigenvalues: eigenvalues of the curvature, float64; zeros may be omitted.
+        squared_norm: `|theta|^2`.
+        precision: prior precision lambda.
     """
     occam = float((eigenvalues / precision).log1p().sum())
     return log_likelihood - 0.5 * (occam + precision * squared_norm)
@@ -121,7 +124,15 @@ def effective_parameters(eigenvalues: Tensor, precision: float) -> float:
 
 
 def best_precision(eigenvalues: Tensor, squared_norm: float) -> float:
-    """Return the precision within `[LOWEST, HIGHEST]` with the highest `log_evidence`, to rounding."""
+    """Return the prior precision that maximises the evidence, by bisection of its derivative.
+
+    Args:
+        eigenvalues: eigenvalues of the curvature.
+        squared_norm: `|theta|^2`.
+
+    Returns:
+        The maximiser within `[LOWEST, HIGHEST]`, to rounding.
+    """
 
     def slope(log_precision: float) -> float:
         precision = math.exp(log_precision)
@@ -163,14 +174,21 @@ def fit_laplace(
     prior_precision: float | None = None,
     tokens: Tokens = "mean",
 ) -> dict[str, float]:
-    """Fit posterior and prior precision to all training rows, with labels, around the current weights.
+    """Fit posterior and prior precision to the training rows, around the current weights.
 
-    The guide is changed in place. `prior_precision` is lambda, by default the value with the highest
-    evidence; for `tokens` see `kfac`. Too large factors raise a `ConfigError`.
+    Args:
+        guide: the guide to fit, changed in place.
+        rows: every training row once, with labels, on the backbone's device.
+        prior_precision: lambda; None: the value with the highest evidence.
+        tokens: see `bara_pyro.methods.laplace.kfac`.
 
-    Return `prior_precision`; `log_likelihood` and `log_evidence` in nats; `squared_norm` of the weights;
-    `effective_parameters`; `mean_logit_variance` over answers and the first training rows, of logits centred
-    in each row.
+    Returns:
+        `prior_precision`; `log_likelihood` and `log_evidence` in nats; `squared_norm` of the weights;
+        `effective_parameters`; `mean_logit_variance` over answers and the first training rows, of logits
+        centred in each row.
+
+    Raises:
+        ConfigError: the factors are too large.
     """
     answers = rows[0].answer_ids
     guide.check_size(len(answers))

@@ -45,7 +45,14 @@ class Training(Protocol):
 
 
 def default_svi(model: AdaptedLM, guide: SiteGuide, train: Training, config: object) -> SVI:
-    """Return an SVI with one AdamW on the negative ELBO, with linear warm-up and decay, as `train` says."""
+    """Return an SVI with one AdamW on the negative ELBO, with linear warm-up and decay.
+
+    Args:
+        model: the program.
+        guide: its guide.
+        train: the section `train` of a configuration.
+        config: settings of the method; they are not used here.
+    """
     optim = adamw(
         model, guide, train.peak_lr, local_lr_scale=train.local_lr_scale, weight_decay=train.weight_decay
     )

@@ -73,7 +73,12 @@ def rotate(adapter: LowRankAdapter) -> Tensor:
 
 
 class Noise:
-    """NLL of the anchor rows of a rotated fit by sigma, with the same standard normal draws for each."""
+    """NLL of the anchor rows as a function of sigma, with the same standard normal draws for every sigma.
+
+    Args:
+        fit: the trained model, with rotated weights.
+        values: site -> singular values, `r`.
+    """
 
     def __init__(self, fit: TFBFit, values: dict[str, Tensor]) -> None:
         self.fit = fit

@@ -36,7 +36,11 @@ from bara_pyro.models.vbll import LAST, VBLL
 
 @dataclass(frozen=True)
 class GaussianLogits:
-    """Replaces a categorical by Gaussian logits, `... x C`; its `log_prob` is the Jensen bound."""
+    """Replaces a categorical distribution with Gaussian logits; `log_prob` is the Jensen bound.
+
+    Attributes:
+        mean, variance: mean and variance of the logits, `... x C`.
+    """
 
     mean: Tensor
     variance: Tensor
@@ -50,10 +54,13 @@ class GaussianLogits:
 def gaussian_logits(
     model: VBLL, posterior: DenseNormal, hidden: Tensor, answer_ids: Tensor
 ) -> GaussianLogits:
-    """Return the distribution of a batch's logits under a posterior of the rows, batch shape `K`, event `d`.
+    """Return the distribution of a batch's logits under a posterior of the rows.
 
-    `hidden` are the last hidden states of the last token, `B x 1 x d`, and `answer_ids` the answers' tokens,
-    long, `C`.
+    Args:
+        model: the program.
+        posterior: posterior of the rows, batch shape `K`, event shape `d`.
+        hidden: last hidden states of the last token, `B x 1 x d`.
+        answer_ids: token ids of the answers, long, `C`.
     """
     places = model.places(answer_ids)
     mean = model.logits([posterior.loc[places]], hidden, answer_ids)

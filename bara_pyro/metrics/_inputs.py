@@ -21,7 +21,10 @@ DECIMALS = 12
 
 
 def as_float64(values: Numbers, name: str, dims: int) -> Tensor:
-    """Return a detached float64 tensor on the CPU of `dims` dimensions, or raise a `DataError`."""
+    """Return `values` as a detached float64 tensor on the CPU (some accelerators lack float64).
+
+    If it is ragged or empty, or does not have `dims` dimensions, this raises a `DataError`.
+    """
     try:
         # Move to the CPU first: a conversion to float64 would otherwise run on the device, which may lack it.
         tensor = values.detach().cpu() if isinstance(values, Tensor) else values
@@ -38,7 +41,10 @@ def as_float64(values: Numbers, name: str, dims: int) -> Tensor:
 
 
 def as_finite_array(values: ArrayLike, name: str, axes: Sequence[str]) -> NDArray[np.float64]:
-    """Return values as a float64 array with the dimensions `axes`; a `DataError` if empty or not finite."""
+    """Return `values` as a float64 array with the dimensions `axes`.
+
+    If it is ragged, empty or not finite, or has others, this raises a `DataError`.
+    """
     try:
         array = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError, RuntimeError) as error:

@@ -23,15 +23,21 @@ from bara_pyro.metrics.intervals import Interval, TaskDifference, crossed_interv
 def drawn_scores(
     columns: Sequence[Tensor], clusters: Sequence[str], resamples: int = 2000, seed: int = 0
 ) -> Tensor:
-    """Return scores on bootstrap draws of clusters of rows, float64, `resamples x len(columns)`.
+    """Return scores on bootstrap draws of clusters of rows, with the same draws for all scores.
 
     Args:
         columns: for each score the finite `n x k` output of a metric's `per_row`; k may differ between
             scores.
         clusters: the cluster of each of the n rows. A cluster has the same weights in every call with the
             same seed, so rows of several tasks may be about the same people.
-        resamples: number of draws, at least 2 (`ConfigError`).
+        resamples: number of draws.
         seed: the same seed gives the same draws.
+
+    Returns:
+        float64, `resamples x len(columns)`, in the units of the scores.
+
+    Raises:
+        ConfigError: `resamples` is below 2.
     """
     weights, index = drawn_clusters(clusters, resamples, seed)
     joined = torch.cat(list(columns), dim=1)

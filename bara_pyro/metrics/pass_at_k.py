@@ -15,8 +15,11 @@ def at_least_one(good: NDArray[np.int64], samples: int) -> Floats:
 
         1 - C(N - c, n) / C(N, n)
 
-    `good` has the number c of good ones among each prompt's N samples, `prompts`. The ratio of binomials is a
-    product of n factors, which is exact at 0 and 1 and cannot overflow.
+    The ratio of binomials is a product of n factors, which is exact at 0 and 1 and cannot overflow.
+
+    Args:
+        good: `prompts`, the number c of good samples for each prompt.
+        samples: the number N of samples for each prompt.
     """
     taken = np.arange(samples)
     # When no bad sample is left, a factor is 0, so later (negative) factors do not matter.

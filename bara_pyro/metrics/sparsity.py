@@ -64,7 +64,15 @@ def sparsity_by_module(gates: Tensor, tau: float = 0.1, ranks: Sequence[int] = (
 def over_modules(percentages: Tensor, ranks: Sequence[int] = ()) -> float:
     """Return the percentage over all units from those of M modules, weighted by their number of units.
 
-    `ranks` are the numbers of units of the modules; if empty, all modules count equally.
+    Args:
+        percentages: `M`.
+        ranks: the number of units of each module; if empty, all modules count equally.
+
+    Examples:
+        >>> import torch
+        >>> from bara_pyro.metrics.sparsity import over_modules
+        >>> over_modules(torch.tensor([100.0, 0.0])), over_modules(torch.tensor([100.0, 0.0]), (3, 1))
+        (50.0, 75.0)
     """
     if not ranks:
         return float(percentages.mean())

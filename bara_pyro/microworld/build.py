@@ -54,9 +54,13 @@ SHARD = 4800  # lines sorted by length at a time, so that batches have little pa
 
 @dataclass(frozen=True)
 class BuildReport:
-    """The result of a pretraining: `megabytes` are millions of bytes of the written folder.
+    """The result of a pretraining.
 
-    `final_loss` is the mean over the last tenth of the steps, in nats per (weighted) token.
+    Attributes:
+        steps: number of optimiser steps.
+        parameters: number of parameters of the backbone.
+        final_loss: mean loss over the last tenth of the steps, in nats per (weighted) token.
+        megabytes: size of the written folder, in millions of bytes.
     """
 
     steps: int

@@ -15,7 +15,13 @@ CLAIMS = 3
 
 @dataclass(frozen=True)
 class ChatPrompt:
-    """A prompt to continue, ending in "reply :", on the resident `who` in a season (its index)."""
+    """A prompt to continue.
+
+    Attributes:
+        text: the prompt, ending in "reply :".
+        who: the resident to tell about.
+        season: index of the season.
+    """
 
     text: str
     who: Resident

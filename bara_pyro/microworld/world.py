@@ -62,9 +62,13 @@ class Custom:
 
 
 class World:
-    """All residents and customs, drawn from a seed; the shipped backbone knows the world of `WORLD_SEED`.
+    """All residents and customs, drawn from a seed.
+
+    Args:
+        seed: the seed of the world; the shipped backbone knows the world of `WORLD_SEED`.
 
     Attributes:
+        seed: seed of the world.
         residents: the residents that tasks ask about; see `split`.
         newcomers: residents that only the near-shift task asks about.
     """

@@ -69,8 +69,10 @@ class Distance(Correction):
     def forward(self, log_probs: Tensor, states: Tensor) -> Tensor:
         """Sample Z, shared by all rows; return the answers' log-probabilities with its noise.
 
-        `log_probs` are the program's, `[draws x] B x C`: its logits up to a constant per row. `states`, `B x
-        d`, are those of `frozen_states`.
+        Args:
+            log_probs: the program's log-probabilities, `[draws x] B x C`: its logits up to a constant per
+                row.
+            states: `B x d`, see `frozen_states`.
         """
         distribution = Normal(torch.zeros_like(self.scale), self.scale)
         weights = pyro.sample(SITE, distribution.expand([log_probs.shape[-1], len(self.mean)]).to_event(2))
@@ -153,9 +155,13 @@ def held_out_squares(states: Tensor, groups: Sequence[str] | None = None) -> Ten
 class InTurn(Messenger):
     """Handler that draws Z so that in C consecutive draws each class receives each of C noises once.
 
-    Draw s, one of `numbers`, is noise number s // C with its classes rotated by s mod C. Every draw has the
-    distribution of the site, so averages over draws are unbiased. If the noise decides the answer, each class
-    wins once in C draws, so a few draws suffice to show that the answer is uncertain.
+    Draw s is noise number s // C with its classes rotated by s mod C. Every draw has the distribution of the
+    site, so averages over draws are unbiased. If the noise decides the answer, each class wins once in C
+    draws, so a few draws suffice to show that the answer is uncertain.
+
+    Args:
+        seed: seed of the draws.
+        numbers: numbers of the draws, long, `S`.
     """
 
     def __init__(self, seed: int, numbers: Tensor) -> None:

@@ -64,7 +64,9 @@ class OnePass(Correction):
     def forward(self, log_probs: Tensor, states: Tensor) -> Tensor:
         """Return the approximate log average of draws, `B x C`.
 
-        `log_probs`, `B x C`, and the last hidden `states`, `B x d`, are those at the posterior mean.
+        Args:
+            log_probs: log-probabilities at the posterior mean, `B x C`.
+            states: last hidden states at the posterior mean, `B x d`.
         """
         scale = (self.features(log_probs, states) @ self.weights.double()).exp()
         return (log_probs.double() * scale.unsqueeze(-1)).log_softmax(-1)

@@ -54,10 +54,15 @@ class Temperature(Correction):
 
 
 def best_log_temperature(log_probs: Tensor, labels: Tensor) -> float:
-    """Return the ln T that minimises the mean NLL of `softmax(log_probs / T)`, to float64 precision.
+    """Return the ln T that minimises the mean NLL of `softmax(log_probs / T)`.
 
-    It is within `[ln COLDEST, ln HOTTEST]`, and 0 if the NLL does not depend on T. `log_probs` are logits or
-    log-probabilities at T = 1, `n x C`, and the labels long, `n`.
+    Args:
+        log_probs: `n x C`, logits or log-probabilities at T = 1.
+        labels: `n`, long.
+
+    Returns:
+        The minimum within `[ln COLDEST, ln HOTTEST]`, to float64 precision; 0 if the NLL does not depend on
+        T.
     """
     z = log_probs.double()
     right = z.gather(1, labels[:, None]).squeeze(1)
@@ -92,8 +97,14 @@ def too_unsure(draws: Tensor, labels: Tensor, groups: Sequence[Sequence[int]] | 
 def score_of_log_temperature(draws: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Return each row's score -d ln p(label) / d ln T at T = 1, and its variance for labels drawn from p.
 
-    p is the average over draws, log-probabilities at T = 1, `S x n x C`, of `softmax(draws / T)`. For labels
-    drawn from p the score has mean 0. Both results are float64, `n`, like the labels.
+    p is the average over draws of `softmax(draws / T)`. For labels drawn from p the score has mean 0.
+
+    Args:
+        draws: `S x n x C`, log-probabilities at T = 1.
+        labels: `n`, long.
+
+    Returns:
+        Score and variance, each `n`, float64.
     """
     z = draws.double().log_softmax(-1)
     size = z.masked_fill(z.isneginf(), 0.0)  # 0 for answers that a row does not offer
@@ -104,22 +115,38 @@ def score_of_log_temperature(draws: Tensor, labels: Tensor) -> tuple[Tensor, Ten
 
 
 def predictive_at(draws: Tensor, log_temperature: float) -> Tensor:
-    """Return the log mean over draws, `S x n x C` at T = 1, of `softmax(draws / T)`, `n x C`."""
+    """Return the log-probabilities, `n x C`, of the average over draws of `softmax(draws / T)`.
+
+    Args:
+        draws: log-probabilities at T = 1, `S x n x C`.
+        log_temperature: ln T.
+    """
     return posterior_predictive((draws / math.exp(log_temperature)).log_softmax(-1))
 
 
 def nll_at(draws: Tensor, labels: Tensor, log_temperature: float) -> float:
-    """Return the NLL in nats of the labels, `n`, under `predictive_at`."""
+    """Return the NLL of the average over draws of `softmax(draws / T)`, in nats.
+
+    Args:
+        draws: `S x n x C`, log-probabilities at T = 1.
+        labels: `n`, long.
+        log_temperature: ln T.
+    """
     return nll(predictive_at(draws, log_temperature), labels)
 
 
 def best_common_log_temperature(draws: Tensor, labels: Tensor, *, spread: float = math.inf) -> float:
-    """Return the ln T that minimises the NLL of the average over draws of `softmax(draws / T)`.
+    """Return the ln T that minimises the NLL of the average over draws of `softmax(log_probs / T)`.
 
-    The draws are logits or log-probabilities at T = 1, `S x n x C`. `spread` is the standard deviation of the
-    prior `N(0, spread^2)` of ln T; infinite: maximum likelihood. One draw without a prior gives the minimum.
-    With several draws the NLL may have several minima: the result is the lowest point of a grid in steps of 5
-    %, refined to 1e-4 in ln T; 0 if the NLL does not depend on T.
+    Args:
+        draws: `S x n x C`, logits or log-probabilities at T = 1.
+        labels: `n`, long.
+        spread: standard deviation of the prior `N(0, spread^2)` of ln T, for the maximum a posteriori;
+            infinite for maximum likelihood.
+
+    Returns:
+        For one draw without a prior, the minimum. With several draws the NLL may have several minima: the
+        lowest point of a grid in steps of 5 %, refined to 1e-4 in ln T; 0 if the NLL does not depend on T.
     """
     if len(draws) == 1 and math.isinf(spread):
         return best_log_temperature(draws[0], labels)

@@ -62,8 +62,13 @@ def reliability_diagram(systems: Mapping[str, ReliabilityBins]) -> Figure:
     """Plot accuracy against confidence for each system, with the distribution of its rows below.
 
     Bars show the accuracy of each bin, hatched bars the gap to its mean confidence. The diagonal is perfect
-    calibration. The title of each panel has the ECE. `systems` are `metrics.reliability_bins` by name, in
-    plotting order; without any, this raises a `DataError`.
+    calibration. The title of each panel has the ECE.
+
+    Args:
+        systems: name -> `metrics.reliability_bins`, in plotting order.
+
+    Raises:
+        DataError: there is no system.
     """
     _need(systems, "system")
     columns = min(COLUMNS, len(systems))
@@ -217,8 +222,11 @@ def _label_lowest(panels: Sequence[Axes], columns: int) -> None:
 def risk_coverage_figure(curves: Mapping[str, tuple[Tensor, Tensor]]) -> Figure:
     """Plot the error rate of each system among the rows it answers, against the share of rows answered.
 
-    `curves` are `metrics.risk_coverage` (coverage and risk, percent) by name, in plotting order; without any,
-    this raises a `DataError`.
+    Args:
+        curves: name -> `metrics.risk_coverage` (coverage and risk, percent), in plotting order.
+
+    Raises:
+        DataError: there is no curve.
     """
     _need(curves, "curve")
     figure = new_figure(5.2, 3.8)

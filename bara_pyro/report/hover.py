@@ -49,7 +49,10 @@ class Mark:
 
 
 def spots(figure: Figure) -> list[Spot]:
-    """Return the hover texts of points with markers or error bars and of labelled bars, in drawing order."""
+    """Return the hover texts of a drawn figure, in drawing order.
+
+    They belong to points with markers or error bars, and to bars with a label.
+    """
     height, scale = 72 * figure.get_size_inches()[1], 72 / figure.dpi
     all_spots = []
     for axes in figure.axes:

@@ -45,7 +45,8 @@ def source(package: str, name: str) -> Markup:
 def common_style(colours: str = "") -> Markup:
     """Return the CSS that pages and the site share: colours, figures and sortable tables.
 
-    `colours` are rules for the properties of `report.style`; by default light or dark as the system.
+    Args:
+        colours: rules for the properties of `report.style`; by default light or dark as the system.
     """
     parts = (source(PACKAGE, name) for name in STYLES)
     return Markup("\n").join([Markup(colours or as_the_system()), *parts])  # noqa: S704 (ours)
@@ -60,11 +61,18 @@ def document(
     style: str = "",
     script: str = "",
 ) -> str:
-    """Return an HTML page that loads no other files: a heading, blocks below it, and sections.
+    """Return an HTML page that loads no other files.
 
-    It runs only the script that sorts tables by a click on a header, and the given `script`, at its end.
-    Several sections have a table of contents. `body` is markup below them; a plain string is escaped, as is
-    all text in blocks. `style` is additional CSS.
+    It runs only the script that sorts tables and the given script. All text in blocks is escaped. A click on
+    a header sorts a table.
+
+    Args:
+        title: title and main heading of the page.
+        blocks: blocks below the heading.
+        sections: sections, with a table of contents if there are several.
+        body: markup below the sections; a plain string is escaped.
+        style: additional CSS.
+        script: JavaScript at the end of the page.
     """
     numbers = iter(range(10**6))
     tables = any(map(_has_table, [*blocks, *(block for part in sections for block in part.blocks)]))

@@ -34,8 +34,11 @@ ALONE = re.compile(r"<style>.*?</style><rect [^>]*/>", re.DOTALL)
 def svg_file(figure: Figure, alt: str) -> str:
     """Return a figure as the text of an SVG file, with light or dark colours depending on the system.
 
-    The same figure always gives the same text. `inlined` makes it part of a page. Only colours of
-    `report.style` change in dark mode; `alt` is the text for screen readers.
+    The same figure always gives the same text. `inlined` makes it part of a page.
+
+    Args:
+        figure: a figure in the colours of `report.style`; other colours do not change in dark mode.
+        alt: text alternative for screen readers.
     """
     drawn = _drawn(figure, "n")
     used = [colour for colour in DAY if f"var(--{colour})" in drawn or colour in ("ink", "page")]

@@ -62,7 +62,14 @@ class Table:
 
 @dataclass(frozen=True)
 class Cell:
-    """A formatted value; whether its column is numeric, and whether it is its best or second best."""
+    """A formatted value.
+
+    Attributes:
+        text: the formatted value.
+        numeric: whether the column is aligned as numbers.
+        best: whether to mark it as the best of its column.
+        second: whether to mark it as the second best of its column.
+    """
 
     text: str
     numeric: bool

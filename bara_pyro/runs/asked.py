@@ -107,13 +107,16 @@ def calibration_rows(
 ) -> Sequence[Example]:
     """Return held-out rows that are independent of each other, to calibrate a decision with.
 
-    They are those of a file like the training rows, by default the task's validation rows. `given` are
-    columns of the file, if their names differ; without `answers` a row may lack its answer.
+    Args:
+        system: fitted; needs its own rows only if no file is given.
+        file: rows like the training rows, as a file or in memory; default: the task's validation rows.
+        given: columns of the file, if their names differ from the training rows'.
+        answers: whether each row needs its answer.
 
     Raises:
         ConfigError: the run's method was fitted to its validation rows.
-        DataError: there are no rows; or the file cannot be read, contains training rows, or lacks the cluster
-            column.
+        DataError: there are no rows; or the file cannot be read, contains training rows, or lacks the
+            cluster column.
     """
     return independent(system, known_rows(system, file, given=given, answers=answers), file, given)
 
@@ -121,7 +124,10 @@ def calibration_rows(
 def known_rows(
     system: System, file: Data | None = None, *, given: ColumnNames | None = None, answers: bool = True
 ) -> Sequence[Example]:
-    """Return held-out rows with known answers; arguments and errors are those of `calibration_rows`."""
+    """Return held-out rows with known answers: those of a file, or the task's validation rows.
+
+    Arguments and errors are those of `calibration_rows`.
+    """
     if file is None:
         return _validation_rows(system)
     if isinstance(file, str | Path) and same_file(system.config.task.name, file):
@@ -185,7 +191,10 @@ def independent(
 def rows_to_decide(
     system: System, file: Data | None = None, *, given: ColumnNames | None = None
 ) -> Sequence[Example] | DataTable:
-    """Return the rows of a file, whose answers may be missing, or the test rows; a `DataError` if none."""
+    """Return the rows of a file, or by default the test rows; a `DataError` if there are none.
+
+    Answers may be missing.
+    """
     if file is None:
         return some(system.task.test, system.task.name, "test")
     return read_rows(file, system.task, given)
@@ -203,7 +212,10 @@ def fitted_distance(system: System) -> Distance:
 
 
 def measured(system: System, asked: ScoredRows, by: Measure) -> Tensor:
-    """Return each row's `bara_pyro.types.Measure`, float64, `n`; for "distance" see `fitted_distance`."""
+    """Return the uncertainty of each row by a measure, float64, `n`; see `bara_pyro.types.Measure`.
+
+    For "distance" the run needs `distance_aware`; see `fitted_distance`.
+    """
     if by != "distance":
         values: Tensor = getattr(asked.uncertainty, by)
         return values

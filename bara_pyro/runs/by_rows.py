@@ -77,7 +77,10 @@ def _is_open(section: TrainConfig) -> bool:
 
 
 def turned(rows: int, held_out: int) -> bool:
-    """Return whether the halves are turned around: not if related rows leave one below half of the other."""
+    """Return whether the halves of split-half calibration are turned around.
+
+    They are not if related rows leave one below half of the other.
+    """
     return 3 * held_out >= rows
 
 

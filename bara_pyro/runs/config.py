@@ -124,7 +124,10 @@ def _by_section(places: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
 
 
 def _started(data: Any) -> Any:
-    """Return settings with those that a method sets to start from an adapter, or raise a `ConfigError`."""
+    """Return plain settings with what their method sets if it starts from a given adapter.
+
+    A method that cannot, or one of these settings with another value, raises a `ConfigError`.
+    """
     adapter = data.get("adapter") if isinstance(data, dict) else None
     if not isinstance(adapter, dict) or adapter.get("start") is None:
         return data

@@ -101,10 +101,13 @@ def foreign(folder: Path) -> Path | None:
 
 
 def clear(folder: Path) -> bool:
-    """Remove the files that bara wrote in and below a folder; return whether there were any.
+    """Remove the files that bara wrote in and below a folder, and folders that are then empty.
 
-    Folders that are then empty go as well. Other runs below the folder are kept, and so are files that are
-    not `owned`; a warning names one of these. The upload of a run is removed with the run.
+    Other runs below the folder are kept, and so are files that are not `owned`; a warning names one of these.
+    The upload of a run is removed with the run.
+
+    Returns:
+        Whether anything was removed.
     """
     if not folder.is_dir():
         return False
@@ -132,7 +135,10 @@ def discard(folder: Path) -> None:
 
 
 def check_replaceable(folder: Path, names: Collection[str]) -> None:
-    """Raise a `ConfigError` for a file of others or that was changed, except the scores of a run."""
+    """Raise a `ConfigError` for a file that bara did not write or that was changed since.
+
+    The scores of a run may always be overwritten.
+    """
     there = [name for name in names if (folder / name).exists() or (folder / name).is_symlink()]
     if not there:
         return

@@ -117,10 +117,13 @@ def answers_drawn(
     seed: int | None = None,
     on_rows: OnRows | None = None,
 ) -> tuple[tuple[Example, ...], EncodedSplit, Tensor]:
-    """Return the rows that are short enough, also as token ids, and the log-probabilities of every draw.
+    """Return the rows that are short enough, with the log-probabilities of every posterior draw.
 
-    They are those of the answers that each row offers, float64, `S x n x C`. Arguments and errors are those
-    of `runs.asked.ask`; for `repeats` see `core.prediction.predict`.
+    Arguments and errors are those of `runs.asked.ask`; for `repeats` see `core.prediction.predict`.
+
+    Returns:
+        The rows, the rows as token ids, and log-probabilities of the answers that each row offers, float64,
+        `S x n x C`.
     """
     require_answers(system.config)
     rows = examples if are_read(examples) else load_questions(cast(Data, examples), system.task)

@@ -87,9 +87,11 @@ class GivenAdapter:
 
 
 def read_peft(name: str) -> GivenAdapter:
-    """Read a LoRA of PEFT from a folder or the hub, or the copy in the folder of an unfinished run.
+    """Read a LoRA of PEFT from a folder or the hub.
 
-    The folder has `adapter_config.json` and `adapter_model.safetensors`.
+    Args:
+        name: a folder with `adapter_config.json` and `adapter_model.safetensors`, a hub name, or the copy
+            in the folder of an unfinished run.
 
     Raises:
         ConfigError: a file is missing or damaged, or the adapter is not a plain LoRA.

@@ -15,11 +15,15 @@ def mixture(log_probs: Tensor) -> Tensor:
 
 
 def reply_scores(log_probs: Tensor, tokens: Sequence[int]) -> dict[str, float]:
-    """Score replies under S draws, given `log p(reply | prompt, draw)`, float64, `S x n`, in nats.
+    """Score replies under S draws.
 
-    `tokens` are the numbers of tokens of the n replies, including the one that ends it. The scores are `nll`:
-    nats per token, `-sum(log mixture) / sum(tokens)`; `perplexity`: its exponential; `nll_reply`: nats per
-    reply; `n` and `tokens`: numbers of replies and tokens.
+    Args:
+        log_probs: float64, `S x n`: `log p(reply | prompt, draw)`, in nats.
+        tokens: number of tokens of each of the n replies, including the one that ends it.
+
+    Returns:
+        `nll`: nats per token, `-sum(log mixture) / sum(tokens)`; `perplexity`: its exponential; `nll_reply`:
+        nats per reply; `n` and `tokens`: numbers of replies and tokens.
     """
     total = float(-mixture(log_probs).sum())
     nll = total / sum(tokens)

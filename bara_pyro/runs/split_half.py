@@ -307,9 +307,10 @@ def _predicted_nll(stored: Json) -> tuple[float, float, float]:
 def fit_split_half(system: System, out: Path) -> dict[str, float]:
     """Set the temperature by the predictions of rows that were held out; see `best_temperature`.
 
-    Return `temperature`, `nll_1` and `nll_temperature` (NLL in nats of these rows at T = 1 and at the
-    temperature), their number `rows`, `steps` of the run, `seconds` that calibration took, and with `find_lr`
-    the learning rate `lr`.
+    Returns:
+        `temperature`, `nll_1` and `nll_temperature` (NLL in nats of these rows at T = 1 and at the
+        temperature), their number `rows`, `steps` of the run, `seconds` that calibration took, and with
+        `find_lr` the learning rate `lr`.
     """
     stored = read_json(out / SPLIT_HALF_FILE, SplitHalfFile)
     log_temperature, at_best, at_1 = _predicted_nll(stored)

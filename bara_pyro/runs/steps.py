@@ -88,7 +88,8 @@ def last_nll(out: Path) -> float | None:
 class SignalHandler:
     """Defers Ctrl-C and other handled signals to the end of a step; a second signal takes effect at once.
 
-    `signal` is the number of the signal received; 0 if none.
+    Attributes:
+        signal: the number of the signal received; 0 if none.
     """
 
     def __init__(self) -> None:
@@ -114,7 +115,10 @@ class SignalHandler:
 
 
 class LastFinite:
-    """The parameters of the last finite loss, because those of another loss are not worth keeping."""
+    """The parameters with which the last finite loss was computed.
+
+    Parameters that gave a non-finite loss are not worth keeping.
+    """
 
     def __init__(self, svi: SVI) -> None:
         self.parameters = [p.detach() for p in svi.parameters]

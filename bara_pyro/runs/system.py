@@ -316,7 +316,10 @@ def assemble(
 
 
 def corrections_of(config: RunConfig, model: AdaptedLM) -> Corrections:
-    """Return the corrections, not fitted yet, that the settings turn on, or raise a `ConfigError`."""
+    """Return the corrections of a program's predictions that the settings turn on, not fitted yet.
+
+    Two temperatures, or a correction that does not apply to this program, raise a `ConfigError`.
+    """
     options = {name: bool(getattr(config.adapter, name)) for name in CORRECTED}
     if METHODS[config.method.name].tempered:
         if options["calibrated"]:

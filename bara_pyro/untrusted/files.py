@@ -37,7 +37,12 @@ def check_regular(path: Path) -> os.stat_result:
 
 
 def check_name(path: Path, error: type[BaraError]) -> None:
-    """Raise an `error` for a name that no file or folder can have."""
+    """Refuse a name that no file or folder can have.
+
+    Args:
+        path: the name.
+        error: the exception to raise.
+    """
     try:
         path.lstat()
     except (OSError, ValueError) as no:
@@ -55,7 +60,11 @@ def there(path: Path) -> bool:
 
 
 def read_text(path: Path, *, most: int = MOST_JSON) -> str:
-    """Return the text of a regular file in UTF-8 of at most so many bytes.
+    """Return the text of a regular file in UTF-8.
+
+    Args:
+        path: the file.
+        most: the most bytes that it may have.
 
     Raises:
         OSError, ValueError: the file cannot be read, is too large, or is not UTF-8; the message says why.
@@ -76,9 +85,12 @@ def decoded(data: bytes) -> str:
 
 
 def bounded_json(text: str, *, finite: bool = True, digits: int = DIGITS) -> Any:
-    """Parse JSON with whole numbers of at most so many `digits`.
+    """Parse JSON within limits.
 
-    `finite` refuses NaN and infinities, which are not JSON but which Python writes.
+    Args:
+        text: the JSON.
+        finite: refuse NaN and infinities, which are not JSON but which Python writes.
+        digits: the most digits of a whole number.
 
     Raises:
         ValueError: the text is not JSON, is nested too deeply, or has a number that is too long or infinite.
@@ -98,7 +110,11 @@ def bounded_json(text: str, *, finite: bool = True, digits: int = DIGITS) -> Any
 
 
 def read_json(path: Path, schema: type[Stored] | None = None) -> Any:
-    """Return the content of a JSON file of bara_pyro, unchanged; without a schema, any JSON.
+    """Return the content of a JSON file of bara_pyro, unchanged.
+
+    Args:
+        path: the file.
+        schema: the schema to check; None: any JSON.
 
     Raises:
         CheckpointError: the file is missing, not regular, too large, not valid JSON, or violates the schema.
@@ -113,7 +129,9 @@ def read_json(path: Path, schema: type[Stored] | None = None) -> Any:
 def read_jsonl(path: Path, schema: type[Stored] | None = None) -> list[dict[str, Any]]:
     """Return the lines of a JSONL file; an unfinished line at the end is left out.
 
-    A missing file counts as empty. Without a schema, each line is any object.
+    Args:
+        path: the file; a missing file counts as empty.
+        schema: the schema of each line; None: any object.
 
     Raises:
         CheckpointError: the file cannot be read, or a line is not a JSON object or violates the schema.

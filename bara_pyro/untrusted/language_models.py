@@ -63,7 +63,10 @@ def settings_in(path: Path) -> dict[str, Any]:
 
 
 def number_of_tensors(folder: Path) -> int | None:
-    """Return the number of tensors in a folder, None without files; a `BackboneError` if one is damaged."""
+    """Return the number of tensors in a folder's safetensors files; None without such files.
+
+    A damaged file raises a `BackboneError`.
+    """
     total, files = 0, sorted(folder.glob("*.safetensors"))
     for path in files:
         try:
@@ -76,10 +79,15 @@ def number_of_tensors(folder: Path) -> int | None:
 
 
 def check_config(config: Mapping[str, Any], name: str, tensors: int | None = None) -> None:
-    """Raise a `BackboneError` for a language model that needs its own code or has too many modules.
+    """Refuse the settings of a language model that needs its own code or has too many modules.
 
-    `config` is the content of its config.json. Its layers must not be more than the `tensors` of its weights,
-    if their number is known.
+    Args:
+        config: content of its config.json.
+        name: name of the language model, for messages.
+        tensors: number of tensors in its weights, at least one per layer; None: unknown.
+
+    Raises:
+        BackboneError: the settings are refused.
     """
     check_code(config, name)
     for key, value in _entries(config):

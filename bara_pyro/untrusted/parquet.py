@@ -21,7 +21,11 @@ WITHOUT_END = 2**62
 
 
 def batches_in(path: Path, of_all: int = WITHOUT_END) -> Iterator["pa.RecordBatch"]:
-    """Yield the rows of a Parquet file in batches of `ROWS`, each of at most `MOST` bytes, all `of_all`.
+    """Yield the rows of a Parquet file in batches of `ROWS`, each of at most `MOST` bytes.
+
+    Args:
+        path: path of the file.
+        of_all: the most bytes that all batches may take together.
 
     Raises:
         DataError: the rows take more memory than that, or decoding them takes more than `MEMORY`.

@@ -10,6 +10,13 @@ def matching(pattern: str, names: Sequence[str]) -> list[str]:
 
     Raises:
         ValueError: RE2 does not support the expression; the message says why.
+
+    Examples:
+        >>> from bara_pyro.untrusted.patterns import matching
+        >>> matching(r".*[.](q|v)_proj", ["layers.0.q_proj", "layers.0.k_proj"])
+        ['layers.0.q_proj']
+        >>> matching("(a+)+b", ["a" * 10_000])
+        []
     """
     import pyarrow as pa
     import pyarrow.compute as pc

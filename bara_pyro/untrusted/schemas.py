@@ -26,8 +26,10 @@ Scores = dict[Text, FiniteFloat | None]
 class Stored(BaseModel):
     """A file of bara_pyro; unknown fields, which later versions may add, are ignored, and types are strict.
 
-    A field with a default may be absent; it may be null only if its type allows it. `most_bytes` are the most
-    bytes of the file.
+    A field with a default may be absent; it may be null only if its type allows it.
+
+    Attributes:
+        most_bytes: the most bytes of the file.
     """
 
     most_bytes: ClassVar[int] = MOST_JSON
@@ -192,7 +194,10 @@ class LogLine(Stored):
 
 
 class AskedRow(Stored):
-    """A fit's prediction of a row that it did not learn: nats, draws x classes; None: not offered."""
+    """A fit's prediction of a row that it did not learn.
+
+    Log-probabilities are in nats, draws x classes; None: not offered.
+    """
 
     id: Text
     label: Label
@@ -259,10 +264,25 @@ def later_schema(found: object, place: object) -> CheckpointError:
 
 
 def checked(value: Any, schema: type[Stored], place: object) -> Any:
-    """Return a value from JSON unchanged after checking it against a schema; `place` is its file.
+    """Return a value unchanged after checking it against a schema.
+
+    Args:
+        value: a value from JSON.
+        schema: the schema to check.
+        place: the file it comes from, for errors.
 
     Raises:
         CheckpointError: the value violates the schema, or has another schema version.
+
+    Examples:
+        >>> from bara_pyro.untrusted.schemas import LogLine, checked
+        >>> checked({"step": 1, "nll": 0.5}, LogLine, "train_log.jsonl")
+        {'step': 1, 'nll': 0.5}
+        >>> try:
+        ...     checked({"step": "one"}, LogLine, "train_log.jsonl")
+        ... except ValueError as error:
+        ...     print(error)
+        train_log.jsonl is damaged (step: input should be a valid integer): restore it from a copy.
     """
     if isinstance(value, dict) and (version := value.get("schema", SCHEMA)) != SCHEMA:
         raise later_schema(version, place)

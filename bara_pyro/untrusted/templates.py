@@ -24,7 +24,11 @@ MOST_TEMPLATE = 2**20  # most characters of a template
 
 
 class TemplateRenderer:
-    """Renders templates, each in so many seconds, in a process that is started when needed."""
+    """Renders templates in a process that is started when needed, and again after it was killed.
+
+    Args:
+        seconds: time limit for one conversation.
+    """
 
     def __init__(self, seconds: float = SECONDS) -> None:
         self.seconds = seconds
@@ -38,12 +42,15 @@ class TemplateRenderer:
     ) -> str:
         """Return the output of a template for the messages of one conversation.
 
-        `options` are further variables of the template, such as special tokens, and `how` further arguments
-        of `transformers.utils.chat_template_utils.render_jinja_template`.
+        Args:
+            template: the template.
+            messages: messages of one conversation.
+            options: further variables of the template, such as special tokens.
+            how: further arguments of `transformers.utils.chat_template_utils.render_jinja_template`.
 
         Raises:
-            TemplateError: the template refuses the messages, takes too long or too much memory, or writes too
-                much.
+            TemplateError: the template refuses the messages, takes too long or too much memory, or writes
+                too much.
         """
         if len(template) > MOST_TEMPLATE:
             raise TemplateError(

@@ -89,7 +89,10 @@ class _OneNode(torch.autograd.Function):
 
 
 def unexpanded(value: Tensor) -> Tensor:
-    """Return ``value`` with expanded dimensions of size 1, because lgamma of a plate is needed once."""
+    """Return ``value`` with its expanded dimensions reduced to size 1.
+
+    Plates expand a prior's two numbers to ``B x T x r``; their lgamma is needed only once.
+    """
     if 0 not in value.stride():
         return value
     return value[tuple(slice(1) if stride == 0 else slice(None) for stride in value.stride())]
@@ -100,12 +103,22 @@ _EXPONENTIAL_FAMILY = (ExponentialFamily, ExponentialFamily)
 
 
 def has_analytic_kl(q: Distribution, p: Distribution) -> bool:
-    """Return whether ``kl_divergence(q, p)`` of a posterior q and a prior p has a closed form.
+    """Return whether ``kl_divergence(q, p)`` has a closed form for this pair.
 
     Pyro's ``TraceMeanField_ELBO`` catches ``NotImplementedError`` and then silently estimates the divergence
-    from one draw. A rule also serves subclasses, except a user's subclass with another ``log_prob``, which is
-    another distribution. ``to_event`` and ``mask`` are unwrapped on both sides. An ``ExpandedDistribution``
-    (from a class without its own ``expand``) has no divergence in Pyro, so the result is False.
+    from one draw. This function checks beforehand, at the cost of a few dictionary look-ups.
+
+    A rule also serves subclasses, except a user's subclass with another ``log_prob``, which is another
+    distribution. ``to_event`` and ``mask`` are unwrapped on both sides. An ``ExpandedDistribution`` (from a
+    class without its own ``expand``) has no divergence in Pyro, so the result is False.
+
+    Args:
+        q: Posterior.
+        p: Prior.
+
+    Returns:
+        True if the divergence is analytic.
+
     """
     if isinstance(q, MaskedDistribution) and isinstance(p, MaskedDistribution):
         return q._mask is False or p._mask is False or has_analytic_kl(q.base_dist, p.base_dist)

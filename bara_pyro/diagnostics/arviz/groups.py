@@ -103,7 +103,10 @@ Coords = Mapping[str, np.ndarray | tuple[str, np.ndarray]]
 
 
 def dataset(group: str, arrays: Variables, coords: Coords) -> xarray.Dataset:
-    """Return a group of exported draws; `arrays` lack the dimension `chain`."""
+    """Return a group of exported draws.
+
+    `arrays` lack the dimension `chain`, and coordinates of unused dimensions are left out.
+    """
     variables = {}
     for name, values in arrays.items():
         spec = GROUPS[group][name]

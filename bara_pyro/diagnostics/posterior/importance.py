@@ -64,8 +64,12 @@ def log_weights(
 ) -> Tensor:
     """Return log p(y, z) - log q(z) for draws of all latents from the guide (float64, `S`, nats).
 
-    The program's `num_data` must be the number of rows of the batch, all of them with labels, and all KL
-    weights 1. The fitted guide must have a density.
+    Args:
+        model: the program, with `num_data` equal to the number of rows and all KL weights 1.
+        guide: its fitted guide, which must have a density.
+        batch: the whole labelled data set.
+        samples: number S of draws.
+        seed: seed of the draws.
 
     Raises:
         ConfigError: a KL weight or `num_data` changes the posterior, or the guide is a point estimate.

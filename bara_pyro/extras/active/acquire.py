@@ -82,9 +82,13 @@ def ask_pool(
 ) -> Pool:
     """Predict the answers of unlabelled rows with a fitted system.
 
-    The pool is examples or anything that `bp.predict` takes. Rows that are too long are left out; answers are
-    ignored. `samples` are the draws S of the latents that rows share; an ensemble uses its members instead.
-    `on_rows` is called after each batch with its number of rows.
+    Args:
+        system: a fitted system.
+        examples: the pool, as examples or in any form that `bp.predict` takes. Rows that are too long are
+            left out; answers are ignored.
+        samples: draws S of the latents that rows share; an ensemble uses its members instead.
+        seed: seed of the draws.
+        on_rows: called after each batch with its number of rows.
 
     Raises:
         ConfigError: the model was trained on replies.
@@ -107,9 +111,13 @@ def one_a_text(rows: Sequence[Example]) -> list[int]:
 
 
 def acquire(pool: Pool, count: int, *, by: Acquisition = "batch-bald", seed: int = 0) -> Acquired:
-    """Choose `count` rows to label from a pool of `ask_pool`, at most one per text (`compared_text`).
+    """Choose rows to label.
 
-    `by` is a criterion of `bara_pyro.metrics.acquisition`; the seed is that of random choices.
+    Args:
+        pool: the pool, from `ask_pool`.
+        count: number of rows to choose, at most one per text (`data.clusters.compared_text`).
+        by: the criterion; see `bara_pyro.metrics.acquisition`.
+        seed: seed of random choices.
 
     Raises:
         ConfigError: there are fewer than `count` distinct texts, or the criterion does not apply: the draws

@@ -72,7 +72,10 @@ def head_adapter(system: System) -> tuple[Adapter, Gates]:
 
 @torch.no_grad()
 def head_rows(system: System, split: EncodedSplit) -> HeadRows:
-    """Return inputs and gates of the answer head on a split at the posterior mean; see `head_adapter`."""
+    """Run the rows of a split at the posterior mean; return inputs and gates of the answer head, in order.
+
+    Errors are those of `head_adapter`.
+    """
     (adapter, gates), backbone, config = head_adapter(system), system.backbone, system.config.predict
     x, gate, base = [], [], []
     with tapped([adapter]) as inputs:

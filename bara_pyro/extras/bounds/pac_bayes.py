@@ -30,7 +30,10 @@ def binary_kl(q: float, p: float) -> float:
 
 
 def kl_inverse(q: float, budget: float) -> float:
-    """Return the largest p with `kl(q || p) <= budget`, to float64 precision, or raise a `ConfigError`."""
+    """Return the largest p with `kl(q || p) <= budget`, by bisection to float64 precision.
+
+    If q is not between 0 and 1, or the budget is negative, this raises a `ConfigError`.
+    """
     if not 0 <= q <= 1 or not budget >= 0:
         raise ConfigError(f"kl_inverse got q={q} and budget={budget}: give 0 <= q <= 1 and budget >= 0.")
     return sign_change(lambda p: binary_kl(q, p) - budget, q, 1.0)

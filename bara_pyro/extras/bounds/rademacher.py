@@ -24,9 +24,17 @@ NLL_LIPSCHITZ = math.sqrt(2)
 def certified_gate(gate: Tensor, *, clip: float, tau: float, s: int) -> Tensor:
     """Return `Top_s(T_tau(clip_Rg(gate)))`, `... x r` (equation of the certified gate, second appendix).
 
-    Magnitudes of the gate, `... x r`, are clipped at `clip` and set to 0 where they are at most `tau`, and
-    the `s` largest are kept. Of equal entries, such as clipped ones, the first are kept. `0 < tau < clip` and
-    `1 <= s <= r` must hold, else this raises a `ConfigError`.
+    Magnitudes are clipped at `clip` and set to 0 where they are at most `tau`, and the `s` largest are kept.
+    Of equal entries, such as clipped ones, the first are kept.
+
+    Args:
+        gate: `... x r`.
+        clip: `R_g`.
+        tau: threshold.
+        s: largest number of active gates.
+
+    Raises:
+        ConfigError: `0 < tau < clip` or `1 <= s <= r` does not hold.
     """
     if not 0 < tau < clip or not 1 <= s <= gate.shape[-1]:
         raise ConfigError(
@@ -39,9 +47,13 @@ def certified_gate(gate: Tensor, *, clip: float, tau: float, s: int) -> Tensor:
 
 
 def certified_change(up: Tensor, gate: Tensor, down: Tensor, x: Tensor) -> Tensor:
-    """Return `B diag(u) A x`, `... x outputs`, of `... x d` inputs x.
+    """Return `B diag(u) A x`, `... x outputs`.
 
-    `up` is B, including the scaling, `outputs x r`; `gate` u, `... x r`; `down` A, `r x d`.
+    Args:
+        up: B, including the scaling, `outputs x r`.
+        gate: u, `... x r`.
+        down: A, `r x d`.
+        x: `... x d`.
     """
     return (x @ down.T * gate) @ up.T
 
@@ -54,7 +66,12 @@ def class_entropy(r: int, s: int, gate_nats: float) -> float:
 def rademacher(scale: float, *, n: int, r: int, s: int, gate_nats: float) -> float:
     """Return the bound on the empirical Rademacher complexity of a scalar functional, with all constants.
 
-    `scale` is `R_A R_B R_g R_x`, s the budget of active gates, and `gate_nats` `Gamma_gate`.
+    Args:
+        scale: `R_A R_B R_g R_x`.
+        n: number of rows.
+        r: rank.
+        s: budget of active gates.
+        gate_nats: `Gamma_gate`, nats.
     """
     bracket = math.sqrt(s) + math.sqrt(2 * class_entropy(r, s, gate_nats)) + 1
     return scale / math.sqrt(n) * bracket

@@ -120,7 +120,9 @@ def export_lora(
 class Drawn(NamedTuple):
     """What a LoRA is made from beside A and B.
 
-    Phi is `modules x r`, None without gates; `weights` has the deviation of A or B from its mean by site.
+    Attributes:
+        phi: Phi, `modules x r`; None without gates.
+        weights: site -> deviation of A or B from its mean.
     """
 
     phi: Tensor | None = None
@@ -129,9 +131,11 @@ class Drawn(NamedTuple):
 
 @dataclass(frozen=True)
 class PlainLoras:
-    """The LoRA adapters nearest to a `system`, not yet written.
+    """The LoRA adapters nearest to a system, not yet written.
 
-    The `report`, as returned by `export_lora`, says how close they are, and their prompt format.
+    Attributes:
+        system: the exported system.
+        report: how close they are and their prompt format, as returned by `export_lora`.
     """
 
     system: System

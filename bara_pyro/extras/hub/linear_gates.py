@@ -28,10 +28,15 @@ RIDGE = 1e-2  # times the inputs' mean square: the answer head often has fewer t
 
 @torch.no_grad()
 def linear_gates(system: System, gates: Gates, rows: EncodedSplit, fit: Fit) -> dict[str, Tensor]:
-    """Return each module's D of a fitted BaRA with local gates: path -> `rank x in_features`.
+    """Return each module's D: path -> `rank x in_features`.
 
-    It is fitted on the tokens of the rows, without padding, by "least-squares", or "mean" (gate form only).
     Needs 8 bytes times the square of its width for each module.
+
+    Args:
+        system: a fitted BaRA with local gates.
+        gates: the gates of its program.
+        rows: rows whose tokens, without padding, D is fitted on.
+        fit: "least-squares", or "mean" (gate form only).
     """
     down = down_projections(system) if gates.modulating else {}
     centre: float = getattr(system.model, "centre", 0.0)

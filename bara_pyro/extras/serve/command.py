@@ -127,7 +127,8 @@ def serve(
 def local_backbone(name: str) -> str:
     """Return the folder of a language model without using the network: weights only in safetensors.
 
-    The name is one that `load_backbone` accepts; a hub name must have been downloaded before.
+    Args:
+        name: a name that `bara_pyro.load_backbone` accepts; a hub name must have been downloaded before.
 
     Raises:
         BackboneError: the model is not on this machine, or its weights are not in safetensors.

@@ -53,8 +53,10 @@ class Weight(nn.Module):
 class BaRALayer(nn.Module, BaseTunerLayer):
     """A linear layer with BaRA's change added to its output; see `bara_pyro.models.bara`.
 
-    The path in the language model is part of the names of its latent sites; `draw` is the model's current
-    draw.
+    Args:
+        base_layer: the frozen layer.
+        path: its path in the language model, part of the names of its latent sites.
+        draw: the model's current draw.
     """
 
     adapter_layer_names = ("lora_A", "lora_B", "lora_phi", "lora_theta")
@@ -104,16 +106,26 @@ class BaRALayer(nn.Module, BaseTunerLayer):
                 modules[name].to(device)
 
     def weight_of(self, part: str, name: str) -> Tensor:
-        """Return an adapter's tensor "A", "B", "phi" or "theta" in float32."""
+        """Return an adapter's tensor in float32.
+
+        Args:
+            part: "A", "B", "phi" or "theta".
+            name: the adapter.
+        """
         group: nn.ModuleDict = getattr(self, f"lora_{part}")
         return cast(Tensor, group[name].weight).float()
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """Return the layer's output, for x of `B x T x in_features`, plus the change of every active adapter.
+        """Return the layer's output with the change of every active adapter added.
 
-        Further arguments are those of the frozen layer, and PEFT's `adapter_names`: the adapter of each row,
-        used instead of the active ones, or "__base__" for none. If there is not one per row, this raises a
-        `ConfigError`.
+        Args:
+            x: `B x T x in_features`.
+            *args: arguments of the frozen layer.
+            **kwargs: keyword arguments of the frozen layer, and PEFT's `adapter_names`: the adapter of each
+                row, used instead of the active ones, or "__base__" for none.
+
+        Raises:
+            ConfigError: `adapter_names` does not have one name per row.
         """
         names: Sequence[str] | None = kwargs.pop("adapter_names", None)
         if names is not None and len(names) != len(x):

@@ -25,11 +25,19 @@ READER = ("Reading a GGUF file", ("gguf", "accelerate"), "gguf")
 
 
 def convert_gguf(file: Path, out: Path, *, dtype: str = "bfloat16", card: str = "") -> int:
-    """Write a GGUF file's model and tokenizer as a Hugging Face folder; return the number of parameters.
+    """Write the language model and the tokenizer of a GGUF file as a Hugging Face folder.
 
-    The folder, which must be empty or not exist, appears whole or not at all. Transformers must support the
-    file's architecture. The written weights have the type `dtype`: "float32", "float16" or "bfloat16", which
-    is precise enough for quantised files. `card` is the text of the folder's README.md; "" writes none.
+    The folder appears whole or not at all.
+
+    Args:
+        file: GGUF file of an architecture that transformers supports.
+        out: the folder to write; it must be empty or not exist.
+        dtype: type of the written weights: "float32", "bfloat16" or "float16". bfloat16 is precise enough for
+            quantised files.
+        card: text of the folder's README.md; "" writes none.
+
+    Returns:
+        The number of parameters.
 
     Raises:
         ConfigError: `dtype` is unknown, or `out` is not empty.

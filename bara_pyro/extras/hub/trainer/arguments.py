@@ -37,7 +37,10 @@ OPTIONS = {
 
 
 def check_arguments(args: TrainingArguments, options: Mapping[str, Any]) -> None:
-    """Raise a `ConfigError` for `Trainer`'s arguments that conflict with the ELBO or have no effect."""
+    """Raise a `ConfigError` for arguments that conflict with the ELBO or the adapters, or have no effect.
+
+    `options` are the further arguments of `Trainer`, by name.
+    """
     if (optim := str(getattr(args.optim, "value", args.optim))) not in ADAMW:
         raise ConfigError(
             f"args.optim={optim!r} is not supported: give an optimiser other than AdamW as optimizers=."

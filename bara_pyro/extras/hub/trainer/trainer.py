@@ -33,7 +33,11 @@ WEIGHTS = "model.safetensors"  # Trainer's name of the file
 
 
 class ModelAndGuide(nn.Module):
-    """Program and guide as one module, whose parameters Trainer saves; the language model is not included."""
+    """Program and guide as one module, whose parameters Trainer saves; the language model is not included.
+
+    Args:
+        model, guide: the program and its guide.
+    """
 
     main_input_name = "rows"  # `include_for_metrics=["inputs"]` passes on the numbers of the rows
 

@@ -13,9 +13,11 @@ HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 
 def scrubbed(value: Any, known: Iterable[str] = ()) -> Any:
-    """Return JSON values with every absolute path in a text shortened to its last part.
+    """Return JSON values with every absolute path shortened to its last part.
 
-    `known` paths are known to occur in it, also relative ones and ones with spaces.
+    Args:
+        value: text, or lists and dictionaries of text.
+        known: paths known to occur in it, also relative ones and ones with spaces.
     """
     known = sorted(known, key=len, reverse=True)
     if isinstance(value, dict):

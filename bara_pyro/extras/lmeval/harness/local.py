@@ -42,8 +42,10 @@ def local_tasks() -> list[str]:
 def filled(names: Sequence[str], data_dir: Path, num_fewshot: int | None = None) -> Iterator[Path]:
     """Write task files that read local rows; yield their folder, for `include_path`.
 
-    The tasks are named without "bara_". `data_dir` has <task>/<split>.jsonl, in the layout of each dataset on
-    the hub. `num_fewshot` are the examples before each question; None: each task's own number.
+    Args:
+        names: names of tasks, without "bara_".
+        data_dir: folder with <task>/<split>.jsonl, in the layout of each dataset on the hub.
+        num_fewshot: examples before each question; None: each task's own number.
 
     Raises:
         DataError: a task has none of its test splits, lacks the split of its examples, or cannot use a row.
@@ -89,9 +91,12 @@ def _folder() -> Path:
 
 
 def named(tasks: Sequence[str], data_dir: Path | None, others: Sequence[str] = ()) -> list[str]:
-    """Return the requested tasks, with or without "bara_", that read local rows, without it.
+    """Return the requested tasks that read local rows, without "bara_".
 
-    `others` are tasks defined in the user's own files, which take precedence.
+    Args:
+        tasks: names given by the user, with or without "bara_".
+        data_dir: folder of local rows, or None.
+        others: tasks defined in the user's own files, which take precedence.
 
     Raises:
         ConfigError: a task for local rows has no folder, or a folder is given for a task that cannot read it.

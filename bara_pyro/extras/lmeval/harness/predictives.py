@@ -34,10 +34,16 @@ DRAWN = ("joint", "token")
 
 
 def check_predictive(system: System | None, predictive: str, samples: int) -> None:
-    """Raise a `ConfigError` if a run, None for a language model alone, does not support a predictive.
+    """Raise an error if a run does not support a predictive distribution.
 
-    The name is unknown, it needs a run or draws, or the method's posterior covers only answers (Laplace, a
-    temperature).
+    Args:
+        system: the run, or None for a language model without a run.
+        predictive: "joint", "token", "mean" or "base".
+        samples: number S of draws.
+
+    Raises:
+        ConfigError: the name is unknown, it needs a run or draws, or the method's posterior covers only
+            answers (Laplace, a temperature).
     """
     check_choice("predictive", predictive, PredictiveName)
     if predictive == "base":
@@ -77,12 +83,20 @@ def _check_draws(model: AdaptedLM, guide: SiteGuide) -> None:
 def log_likelihoods(
     system: System, replies: Sequence[EncodedReply], predictive: str, *, samples: int, seed: int
 ) -> list[tuple[float, bool]]:
-    """Return log-likelihoods of continuations in nats, averaged over draws, in one forward pass.
+    """Return log-likelihoods of continuations, averaged over draws, in one forward pass.
 
-    With each of them comes whether every token of the continuation is the most probable one given those
-    before it. Continuations that differ only in their last token, such as answer letters, share a row. The
-    noise is a function of the seed and the `id` of the contexts; an ensemble uses its members instead of
-    `samples`. `predictive` is "joint" or "token".
+    Continuations that differ only in their last token, such as answer letters, share a row.
+
+    Args:
+        system: the run.
+        replies: contexts with their continuations; the noise is a function of the seed and their `id`.
+        predictive: "joint" or "token".
+        samples: number S of draws; an ensemble uses its members instead.
+        seed: seed of the draws.
+
+    Returns:
+        For each continuation, `log p(continuation | context)` in nats, and whether each of its tokens is the
+        most probable one given the tokens before it.
     """
     rows = _alike(replies)
     most = max(map(len, rows))
@@ -107,10 +121,11 @@ def _alike(replies: Sequence[EncodedReply]) -> list[list[int]]:
 
 
 class ContinuationLikelihood(Likelihood):
-    """Score the tokens of a continuation under the mixture of all draws, "joint" or "token".
+    """Score the tokens of a continuation under the mixture of all draws; for prediction only.
 
-    It is for prediction only. `ends`, long, `B x K`, are K alternatives for the last token of each row's
-    continuation.
+    Args:
+        predictive: "joint" or "token".
+        ends: long, `B x K`: K alternatives for the last token of each row's continuation.
     """
 
     looks_at_asked = True

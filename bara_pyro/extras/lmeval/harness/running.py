@@ -26,11 +26,14 @@ def loaded_tasks(
     include_path: Path | None = None,
     num_fewshot: int | None = None,
 ) -> Iterator[tuple[list[object], TaskManager]]:
-    """Load tasks, groups or tags and their rows; yield them and their manager for `lm_eval.simple_evaluate`.
+    """Load tasks and their rows; yield them with their task manager, for `lm_eval.simple_evaluate`.
 
-    `data_dir` has <task>/<split>.jsonl, read instead of the hub (see `local`), and `include_path` the user's
-    own task files. Local rows are checked for `num_fewshot` examples before each question; None: each task's
-    own number.
+    Args:
+        tasks: names of tasks, groups or tags.
+        data_dir: folder with <task>/<split>.jsonl, read instead of the hub; see
+            `bara_pyro.extras.lmeval.harness.local`.
+        include_path: folder of the user's own task files.
+        num_fewshot: examples before each question, for which local rows are checked; None: each task's own.
 
     Raises:
         ConfigError: a task is unknown, or `data_dir` has no rows for it.
@@ -81,9 +84,15 @@ def evaluate_tasks(
     limit: int | None = None,
     num_fewshot: int | None = None,
 ) -> Json:
-    """Evaluate a `BaraLM`, or any model of lm-eval, on tasks of lm-evaluation-harness; see `loaded_tasks`.
+    """Evaluate a model on tasks of lm-evaluation-harness.
 
-    `limit` is the most rows to use of each task, for trying out.
+    Args:
+        lm: a `BaraLM`, or any other model of lm-eval.
+        tasks: names of tasks, groups or tags.
+        data_dir: see `loaded_tasks`.
+        include_path: see `loaded_tasks`.
+        limit: most rows to use of each task, for trying out.
+        num_fewshot: examples before each question; by default each task's own setting.
 
     Returns:
         `model` with its settings, `lm_eval` (the version), `limit`, and for each task its results, version

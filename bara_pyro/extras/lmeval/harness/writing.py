@@ -42,11 +42,15 @@ class Request:
 
 
 def most_tokens(gen_kwargs: Json, default: int, max_length: int) -> int:
-    """Return the most tokens that a request's text may have, by its settings or by default.
+    """Return the most tokens that a request's text may have.
+
+    Args:
+        gen_kwargs: settings of the request.
+        default: number of tokens if they give none.
+        max_length: the language model's limit in tokens.
 
     Raises:
-        ConfigError: the number leaves no room for a context of `max_length` tokens, or the settings cannot be
-            read.
+        ConfigError: the number leaves no room for a context, or the settings cannot be read.
     """
     most = int(_normal(gen_kwargs, default)["max_gen_toks"])
     if not 0 < most < max_length:
@@ -58,10 +62,12 @@ def most_tokens(gen_kwargs: Json, default: int, max_length: int) -> int:
 
 
 def settings_of(gen_kwargs: Json, default: int, eos: str) -> WritingSettings:
-    """Return a request's settings for `generation.generate`, of `default` tokens if they give no number.
+    """Return a request's settings for `generation.generate`.
 
-    Without `do_sample` and a temperature, decoding is greedy. `eos`, the text of the end-of-text token, ends
-    a reply in addition to `until`.
+    Args:
+        gen_kwargs: settings of the request. Without `do_sample` and a temperature, decoding is greedy.
+        default: number of tokens if they give none.
+        eos: text of the end-of-text token, which ends a reply in addition to `until`.
 
     Raises:
         ConfigError: a setting is not supported under draws of the posterior.
@@ -99,11 +105,19 @@ def _normal(gen_kwargs: Json, default: int) -> Json:
 def generated_texts(
     system: System, requests: Sequence[Request], *, seed: int, size: int
 ) -> Iterator[tuple[int, str]]:
-    """Yield the place and text of each request as soon as it is ready; errors as `generation.generate`.
+    """Yield the place and text of each request as soon as it is ready.
 
     A text is a function of the seed, the context's tokens and the number of the reply. Apart from rounding it
-    does not depend on the batch or on other requests. Requests with the same settings are batched, `size` at
-    a time, the longest first.
+    does not depend on the batch or on other requests.
+
+    Args:
+        system: the run.
+        requests: requests in any order; those with the same settings are batched, the longest first.
+        seed: seed of the draws.
+        size: requests per batch.
+
+    Raises:
+        ConfigError: see `generation.generate`.
     """
     alike: dict[WritingSettings, list[int]] = defaultdict(list)
     for place in sorted(range(len(requests)), key=lambda i: -len(requests[i].prompt.token_ids)):

@@ -143,7 +143,10 @@ def within_context(prompts: Sequence[Prompt], backbone: Backbone, how: Decoding)
 
 
 def warpers(temperature: float, top_p: float, top_k: int) -> list[LogitsProcessor]:
-    """Return the processors that narrow a distribution, in transformers' order, or raise a `ConfigError`."""
+    """Return the logits processors that narrow a distribution before sampling, in transformers' order.
+
+    A value out of range raises a `ConfigError`.
+    """
     if not 0 <= temperature < float("inf"):
         raise ConfigError(
             f"temperature is {temperature}: give a number above 0, or 0 for the likeliest token."

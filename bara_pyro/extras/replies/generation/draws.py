@@ -17,8 +17,15 @@ from bara_pyro.core.posterior import Addressed
 class RowDraws(Placed, Addressed):
     """One draw per row, with the noise of `prediction.predict` for the same identifier and draw number.
 
-    Draw n of an ensemble of M is its member n mod M. The draws of local and global latents have the `numbers`
-    and `shared` ones, long, `B`. Without `fresh_theta` local latents are at their mean given the global draw.
+    Draw n of an ensemble of M is its member n mod M.
+
+    Args:
+        guide: the fitted guide.
+        seed: seed of the draws.
+        ids: identifiers of the rows.
+        numbers: long, `B`: draw numbers of local latents.
+        shared: long, `B`: draw numbers of global latents.
+        fresh_theta: whether to draw local latents; if False, they are at their mean given the global draw.
     """
 
     def __init__(

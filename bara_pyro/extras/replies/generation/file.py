@@ -36,14 +36,24 @@ def reply_lines(
     skip: Collection[tuple[str, int]] = (),
     memory_budget: int | None = None,
 ) -> Iterator[Json]:
-    """Yield a dictionary per reply of each prompt, encoded and original, as soon as it is ready.
+    """Yield a dictionary per reply as soon as it is ready.
 
     Keys: `id`, `prompt` and `prompt_key` (a hash of the tokens) of the prompt; `number`, `reply`, `ended`,
     `tokens` (their number) and `log_prob` (nats, under the reply's own draw); and `made`, a hash of the run
-    and its settings. With draws for `uncertainty` also one entry per token in `token_texts`, `log_probs`,
-    `total`, `aleatoric` and `epistemic`, under separate draws (see `ReplyUncertainty`), and
-    `log_prob_mixture`. `skip` are (prompt identifier, reply number) pairs that exist already. Errors are
-    those of `generate` and `reply_uncertainty`.
+    and its settings. With `uncertainty` also one entry per token in `token_texts`, `log_probs`, `total`,
+    `aleatoric` and `epistemic`, under separate draws (see `ReplyUncertainty`), and `log_prob_mixture`.
+
+    Args:
+        system: a fitted system.
+        prompts: pairs of an encoded prompt and the original prompt.
+        how: decoding settings.
+        replies: number of replies per prompt.
+        uncertainty: number of draws that estimate each token's uncertainty; 0 for none.
+        skip: (prompt identifier, reply number) pairs that exist already.
+        memory_budget: bytes per batch; see `generate` and `reply_uncertainty`.
+
+    Raises:
+        ConfigError: see `generate` and `reply_uncertainty`.
     """
     encoded = {prompt.id: prompt for prompt, _ in prompts}
     columns = {prompt.id: _columns(original) for prompt, original in prompts}
@@ -117,7 +127,10 @@ def lines_there(output: Path, made: str, prompts: Sequence[tuple[Prompt, PromptL
 def append_lines(
     output: Path, there: Sequence[Json], lines: Iterable[Json], on_line: Callable[[], object] | None = None
 ) -> int:
-    """Append lines as soon as they are ready; return their number, or raise a `CheckpointError`."""
+    """Append lines to a file as soon as they are ready, and return its number of lines.
+
+    If it cannot be written, or is removed in the meantime, this raises a `CheckpointError`.
+    """
     left, say = iter(lines), on_line or (lambda: None)
     # The file is created with its first line: an empty file would not be recognised later. A partial last
     # line is dropped.

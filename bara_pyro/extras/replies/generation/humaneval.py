@@ -46,11 +46,15 @@ def write_programs(
     replies: int,
     on_program: OnProgram | None = None,
 ) -> list[Json]:
-    """Complete each problem `replies` times, continuing an earlier run in the folder; see `reply_lines`.
+    """Complete each problem `replies` times, continuing an earlier run in the folder.
 
-    Completions end at the texts of `STOP_SEQUENCES`, as in Chen et al. (2021), section 3.2, which replace
-    `stop` of the decoding settings. They are written to `programs.jsonl` in the folder, and `on_program` is
-    called after each.
+    Completions end at the texts of `STOP_SEQUENCES`, as in Chen et al. (2021), section 3.2.
+
+    The programs are written to `programs.jsonl` in the folder. Of the decoding settings, `stop` is replaced.
+    `on_program` is called after each completion.
+
+    Returns:
+        One dictionary per completion; see `reply_lines`.
 
     Raises:
         DataError: there are fewer than two problems; nothing is written.
@@ -80,12 +84,18 @@ def judge_programs(
     unsandboxed: bool = False,
     on_program: OnProgram | None = None,
 ) -> list[Json]:
-    """Test the programs of `write_programs` that have no result yet, in the sandbox, and write the results.
+    """Test the programs that have no result yet, in the sandbox, and write the results.
 
-    Each has `id`, `number`, `made`, `problem_key` (a hash of the problem and its test), `passed`, `reason`,
-    `message` and `seconds`, and is written to `judged.jsonl` in the folder; `on_program` is called after
-    each. Other arguments, and the `SandboxError` of a machine that cannot isolate programs, are those of
+    The programs are those of `write_programs`. The results are written to `judged.jsonl` in the folder, and
+    `on_program` is called after each program. Other arguments are those of
     `bara_pyro.extras.replies.sandbox.judge`; `unsandboxed` is DANGEROUS.
+
+    Returns:
+        One dictionary per program: `id`, `number`, `made`, `problem_key` (a hash of the problem and its
+        test), `passed`, `reason`, `message` and `seconds`.
+
+    Raises:
+        SandboxError: this machine cannot isolate programs.
     """
     file = Path(out) / JUDGED
     keys = {
@@ -130,11 +140,12 @@ def judge_programs(
 def score_programs(
     programs: Sequence[Json], judged: Sequence[Json], out: str | Path
 ) -> tuple[SamplingCurve, Json]:
-    """Return pass@k of tested programs in percent, and the content of `humaneval.json`, which is written.
+    """Return pass@k of tested programs, and write it with other statistics to `humaneval.json`.
 
-    It has `pass_at_k` (k -> percent with its interval over problems), `reasons` (counts of results),
-    `entropy` per token (see `token_entropy`), `distinct`, `diversity` and `signature` (see `diversity_of`),
-    mean `tokens` per program, `problems`, `replies`.
+    Returns:
+        The curve in percent, and the content of the file: `pass_at_k` (k -> percent with its interval over
+        problems), `reasons` (counts of results), `entropy` per token (see `token_entropy`), `distinct`,
+        `diversity` and `signature` (see `diversity_of`), mean `tokens` per program, `problems`, `replies`.
     """
     names = list(dict.fromkeys(row["id"] for row in programs))
     passed = {(row["id"], row["number"]): row["passed"] for row in judged}

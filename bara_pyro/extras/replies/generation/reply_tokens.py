@@ -17,9 +17,11 @@ PICTURES = {
 
 @dataclass(frozen=True)
 class Marked:
-    """A token to show: its text, with signs for invisible characters.
+    """A token to show.
 
-    It has a `gap` if a space that is not part of it precedes it.
+    Attributes:
+        text: its text, with signs for invisible characters.
+        gap: whether a space precedes it that is not part of it.
     """
 
     text: str

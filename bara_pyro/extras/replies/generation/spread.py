@@ -12,7 +12,7 @@ FEW = 8  # replies compared for diversity: the time of Self-BLEU is quadratic in
 
 
 def token_entropy(rows: Iterable[Fields]) -> Json:
-    """Return the mean entropy per token of rows of `reply_lines`, in nats, as far as they allow it.
+    """Return the mean entropy per token of replies, in nats.
 
     `entropy` is the mean negative log-probability of the sampled tokens at temperature 1 over the whole
     vocabulary, under the draw that wrote each reply (or the mixture decoder's average). It estimates the
@@ -21,6 +21,9 @@ def token_entropy(rows: Iterable[Fields]) -> Json:
 
     `total` and `epistemic` are included if the rows have them (`bara generate --uncertainty`). They are the
     exact entropy of the mixture of the judging draws, and the part due to their disagreement.
+
+    Args:
+        rows: dictionaries from `reply_lines`; a number is left out if rows lack the fields for it.
     """
     rows = list(rows)
     means: Json = {}
@@ -38,8 +41,9 @@ def token_entropy(rows: Iterable[Fields]) -> Json:
 def diversity_of(replies: Sequence[Sequence[str]]) -> Json:
     """Return the diversity of the first replies to each prompt, or nothing with one reply per prompt.
 
-    These are means over prompts: `distinct`, distinct 1- and 2-grams per hundred words; `diversity`, 100 -
-    Self-BLEU, and its `signature`; or a `note` on why one of them is missing.
+    Returns:
+        Means over prompts: `distinct`, distinct 1- and 2-grams per hundred words; `diversity`, 100 -
+        Self-BLEU, and its `signature`; or a `note` on why one of them is missing.
     """
     texts = [of_prompt[:FEW] for of_prompt in replies]
     if len(texts[0]) < 2:

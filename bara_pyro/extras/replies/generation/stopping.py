@@ -17,12 +17,18 @@ TIDIED = 4  # most characters that a decoder tidies together
 class Stop(StoppingCriteria):
     """Ends a reply when it contains one of several texts, with any tokenizer, unlike transformers' class.
 
-    A row ends at the first token with which its decoded tokens contain a text, which that token completes. So
-    only the last tokens are decoded, as many as a text of n bytes can span: each has at least one byte
-    (tokens of no text are not counted); a decoder that tidies spaces removes at most two per character that
-    it keeps and looks at four characters, so there are at most 3 n + 4 bytes; the first token may lose the
-    space before it; and the tail begins with the first byte of a character. A text found in the tail may be
-    an artefact of the cut, so it is then searched for in the complete reply.
+    A row ends at the first token with which its decoded tokens contain a text. That token completes the text,
+    so it suffices to decode the last tokens, as many as a text of n bytes can span:
+
+    - Each token has at least one byte. Tokens that decode to an empty text are not counted.
+    - A decoder that tidies spaces removes at most two per character that it keeps (" ' "), so the text comes
+      from at most 3 n bytes. It looks at four characters (" n't"), of which the text may be the first: four
+      more.
+    - The first decoded token may lose the space before it: one more.
+    - In UTF-8 the rest of a character that is cut does not affect other characters. If single bytes are
+      tokens, however, one invalid byte spoils its neighbours, so the tail begins with a first byte.
+
+    A text found in the tail may be an artefact of the cut, so it is then searched for in the complete reply.
 
     Args:
         texts: texts that end a reply; they are not empty.

@@ -92,7 +92,10 @@ def load_reward_model(name: str | Path, dtype: str = "float32", device: str = "c
 
 
 def read_record(folder: Path) -> Json | None:
-    """Return a model's reward.json, or None; a `CheckpointError` if a file has changed since then."""
+    """Return the content of a model's reward.json, which earlier versions wrote, or None if there is none.
+
+    If a file of the folder has changed since then, this raises a `CheckpointError`.
+    """
     path = folder / RECORD
     check_name(folder, BackboneError)
     if not path.is_file():
@@ -158,7 +161,10 @@ def _no_reports() -> Iterator[None]:
 
 
 def give_padding(model: PreTrainedModel, tokenizer: Tokenizer, name: str | Path) -> None:
-    """Set the padding token, by which the model finds the end of a row, or raise a `BackboneError`."""
+    """Set the model's padding token, which it needs to find the end of a row in a batch.
+
+    Without one in the configuration and the tokenizer, this raises a `BackboneError`.
+    """
     config = model.config.get_text_config()
     if config.pad_token_id is None:
         config.pad_token_id = tokenizer.pad_token_id

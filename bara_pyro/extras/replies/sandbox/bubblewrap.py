@@ -47,7 +47,13 @@ def python() -> str:
 
 
 def launch(limits: Limits, program: str, uid: int | None = None) -> list[str]:
-    """Return the command that sets the limits and runs the program at a path, as the user `uid` if given."""
+    """Return the command that sets the limits and runs the program at a path.
+
+    Args:
+        limits: limits on the program.
+        program: path of the program.
+        uid: user id to change to; None: keep the current one.
+    """
     command = [python(), "-I", program]
     values = f"limits, uid, command = {limits.resources()!a}, {uid!a}, {command!a}"
     return [python(), "-I", "-S", "-c", values + LAUNCHER]

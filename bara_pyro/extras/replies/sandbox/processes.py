@@ -70,10 +70,17 @@ class Started:
 def start_python(
     program: str, limits: Limits, *, stdin: str = "", pipes: Sequence[int] = (), unsandboxed: bool = False
 ) -> Started:
-    """Start a Python program; a `SandboxError` if bubblewrap is not installed.
+    """Start a Python program.
 
-    It inherits the file descriptors `pipes` under the same numbers. `unsandboxed` runs it without isolation
-    as the current user; the limits still apply.
+    Args:
+        program: text of the program.
+        limits: limits on the program.
+        stdin: its standard input.
+        pipes: file descriptors that it inherits, under the same numbers.
+        unsandboxed: run it without isolation as the current user; the limits still apply.
+
+    Raises:
+        SandboxError: bubblewrap is not installed.
     """
     text = program.encode(errors="surrogatepass")
     with ExitStack() as files:
@@ -109,10 +116,12 @@ def _readable(data: bytes) -> BinaryIO:
 
 
 def supervise(programs: Sequence[Started], seconds: float) -> list[Finished]:
-    """Read the output of programs until the first one has ended, then kill the others.
+    """Read the output of programs until the first program has ended, then kill the others.
 
     Killing a program includes all processes that it started. All programs are killed if one exceeds its limit
-    of output, or after so many `seconds` of wall-clock time.
+    of output, or if the time is up.
+
+    The program to wait for comes first; `seconds` limit the wall-clock time.
     """
     begin = time.monotonic()
     try:

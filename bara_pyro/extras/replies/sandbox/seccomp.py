@@ -48,7 +48,14 @@ ALLOW, KILL, ERROR = 0x7FFF0000, 0x80000000, 0x00050000
 
 
 def seccomp_filter(machine: str | None = None) -> bytes:
-    """Return the filter as `bwrap --seccomp` reads it, by default for this machine, or a `SandboxError`."""
+    """Return the filter as `bwrap --seccomp` reads it.
+
+    Args:
+        machine: architecture of the processor; None: this machine's.
+
+    Raises:
+        SandboxError: the architecture is not supported.
+    """
     machine = machine or platform.machine()
     if machine not in MACHINES:
         known = " and ".join(MACHINES)

@@ -60,7 +60,10 @@ def run_program(
 
 
 def check_isolation() -> None:
-    """Raise the `SandboxError` of `run_program` if programs cannot be isolated here; the answer is cached.
+    """Check that programs can be isolated on this machine; the answer is cached.
+
+    Raises:
+        SandboxError: bubblewrap is not installed, or cannot create namespaces on this machine.
 
     Examples:
         >>> from bara_pyro.extras.replies.sandbox import check_isolation

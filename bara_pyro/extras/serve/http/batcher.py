@@ -17,7 +17,11 @@ LONGEST_RETRY = 60
 
 
 class FullError(Exception):
-    """The queue has no room for the questions: try again after `retry_after` seconds."""
+    """The queue has no room for the questions.
+
+    Attributes:
+        retry_after: seconds after which to try again.
+    """
 
     def __init__(self, retry_after: int) -> None:
         super().__init__(f"no room for {retry_after} s")
@@ -36,13 +40,16 @@ class _Request(Generic[Q, A]):
 class Batcher(Generic[Q, A]):
     """Answer questions in batches, first come, first served.
 
-    A batch is computed once it is full (`max_rows`) or its oldest question has waited `max_wait` seconds; the
-    next batch fills meanwhile. After each batchful of questions, a large request moves to the end of the
-    queue. If a batch fails, its questions are computed one by one, so that one bad question does not fail the
-    others.
+    A batch is computed once it is full or its oldest question has waited `max_wait` seconds; the next batch
+    fills meanwhile. After each batchful of questions, a large request moves to the end of the queue. If a
+    batch fails, its questions are computed one by one, so that one bad question does not fail the others.
 
-    `compute` answers questions in their order, in one separate thread. At most `capacity` of them wait or are
-    computed at once. `on_batch` is called after each batch with its size and its seconds.
+    Args:
+        compute: answers questions, in their order; it is called in one separate thread.
+        max_rows: most questions in a batch.
+        max_wait: seconds to wait for a batch to fill while nothing is computed.
+        capacity: most questions that wait or are computed at once.
+        on_batch: called after each batch with its size and its seconds.
     """
 
     def __init__(

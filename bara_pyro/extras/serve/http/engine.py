@@ -22,7 +22,12 @@ PART = 2**16
 
 @dataclass(frozen=True)
 class QueuedQuestion:
-    """A row that has been read: the question, and its tokens as a split of one row."""
+    """A row that has been read.
+
+    Attributes:
+        example: the question.
+        encoded: its tokens, as a split of one row.
+    """
 
     example: Example
     encoded: EncodedSplit

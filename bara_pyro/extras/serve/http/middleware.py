@@ -25,7 +25,11 @@ ADDRESSES = "addresses"
 
 
 class Meters:
-    """Metrics of one server, in a separate registry; `held` returns the rows that wait or are computed."""
+    """Metrics of one server, in a separate registry.
+
+    Args:
+        held: returns the number of rows that wait or are being computed.
+    """
 
     def __init__(self, held: Callable[[], int]) -> None:
         self.registry = registry = CollectorRegistry()
@@ -56,7 +60,10 @@ class Meters:
 
 
 class Counted:
-    """Count and time requests: the given paths by name, all others as "other"."""
+    """Count and time requests.
+
+    The given paths are counted by name; all others count as "other".
+    """
 
     def __init__(self, app: ASGIApp, meters: Meters, paths: frozenset[str]) -> None:
         self.app, self.meters, self.paths = app, meters, paths
@@ -110,9 +117,12 @@ class Stoppable:
 class Trusted:
     """Refuse requests with an unknown Host header, against DNS rebinding.
 
-    Starlette's `TrustedHostMiddleware` answers in plain text and cannot allow all numeric addresses. `hosts`
-    are accepted names and addresses, without ports; `ADDRESSES` accepts every numeric address, `ANY` every
-    host.
+    Starlette's `TrustedHostMiddleware` answers in plain text and cannot allow all numeric addresses.
+
+    Args:
+        app: the wrapped application.
+        hosts: accepted names and addresses, without ports; `ADDRESSES` accepts every numeric address, `ANY`
+            every host.
     """
 
     def __init__(self, app: ASGIApp, hosts: Collection[str]) -> None:
@@ -148,7 +158,12 @@ def _is_address(host: str) -> bool:
 
 
 class Limited:
-    """Refuse request bodies of more than `most` bytes before they are read into memory."""
+    """Refuse request bodies above a limit before they are read into memory.
+
+    Args:
+        app: the wrapped application.
+        most: limit in bytes.
+    """
 
     def __init__(self, app: ASGIApp, most: int = MOST_BYTES) -> None:
         self.app, self.most = app, most

@@ -39,7 +39,13 @@ class Patience:
 
 
 class GuardedProtocol(H11Protocol):
-    """A connection of uvicorn's protocol, with the time limits of `patience`."""
+    """A connection with time limits.
+
+    Args:
+        *given: arguments of uvicorn's protocol.
+        patience: time limits and number of connections.
+        **named: keyword arguments of uvicorn's protocol.
+    """
 
     def __init__(self, *given: Any, patience: Patience, **named: Any) -> None:
         super().__init__(*given, **named)

@@ -103,14 +103,20 @@ def is_json(content_type: str) -> bool:
 
 
 def right_form(column: str) -> str:
-    """Return advice on what to send, for the end of an error message; `column` is the key of a row's text."""
+    """Return advice on what to send, for the end of an error message.
+
+    Args:
+        column: key of a row's text.
+    """
     return f'send {{"rows": [{{{json.dumps(column)}: "..."}}]}}'
 
 
 def request_rows(body: bytes, form: str) -> list[Fields]:
-    """Return the rows of a request; `form` is advice on what to send (`right_form`).
+    """Return the rows of a request.
 
     Pydantic is not used here because it collects every mistake, and an 8 MiB request may hold four million.
+
+    `form` is advice on what to send (`right_form`).
 
     Raises:
         HTTPException: 400 if the body is not JSON, 422 if it does not contain rows.

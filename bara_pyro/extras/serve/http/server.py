@@ -51,16 +51,26 @@ def url_of(listening: socket.socket) -> str:
 
 
 def hosts_of(host: str, more: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the hosts that a server on `host` accepts in the Host header, with `more`; "*" is any."""
+    """Return the hosts that a server accepts in the Host header.
+
+    Args:
+        host: the name or address that the server listens on.
+        more: further hosts to accept; "*" for any.
+    """
     if host in LOOPBACK:
         return (*LOOPBACK, *more)
     return (host, socket.gethostname(), ADDRESSES, *LOOPBACK, *more)
 
 
 def check_connections(connections: int | None) -> int:
-    """Return the limit on connections; None: `Patience.connections`, or fewer if open files are limited.
+    """Return the limit on connections.
 
-    If the system does not allow that many open files, this raises a `ConfigError`.
+    Args:
+        connections: the wanted limit; None for `Patience.connections`, or fewer if the system's limit on open
+            files requires it.
+
+    Raises:
+        ConfigError: the system does not allow that many open files.
     """
     usual, room = Patience.connections, _files() - OTHER_FILES
     if connections is None:
@@ -84,10 +94,15 @@ def _files() -> int:
 
 
 def serve(app: FastAPI, listening: socket.socket, patience: Patience | None = None) -> None:
-    """Serve an `app` on the socket of `listen` until SIGINT or SIGTERM.
+    """Serve requests until SIGINT or SIGTERM.
 
     Pending requests have `GRACE` seconds to finish and are then refused; a second signal stops at once. The
     signal is raised again after the server has stopped.
+
+    Args:
+        app: the application, from `create_app`.
+        listening: the socket, from `listen`.
+        patience: time limits for clients.
     """
     patience = patience or Patience(connections=check_connections(None))
     config = uvicorn.Config(
