@@ -171,6 +171,11 @@ def current_prior(prior: TorchDistribution | Callable[[], TorchDistribution]) ->
         raise ConfigError(
             f"The function of a prior returned {distribution!r}: return a distribution of Pyro."
         )
+    if event := tuple(distribution.event_shape):
+        raise ConfigError(
+            f"The prior {distribution!r} has the event shape {event}, but a prior is that of one gate: leave "
+            "out `.to_event`."
+        )
     return distribution
 
 

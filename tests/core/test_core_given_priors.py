@@ -96,6 +96,7 @@ def test_a_hyper_prior_is_fitted_beside_the_guide() -> None:
     expected = TraceMeanField_ELBO().differentiable_loss(*plain, batch) - dist.Gamma(2.0, 1.0).log_prob(a)
     [gradient] = torch.autograd.grad(expected, [a])
 
+    pyro.clear_param_store()  # which holds the plain program's parameters
     drawn: dict[str, torch.Tensor] = {}
     model, guide = bara_pair(phi_prior=lambda: dist.Gamma(drawn["a"], 1.0))
 
@@ -132,6 +133,14 @@ def test_a_hyper_prior_inside_the_program_is_refused() -> None:
 def test_what_is_no_prior_of_gates_is_refused(prior: object, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         bara_pair(theta_prior=prior)
+
+
+@pytest.mark.parametrize("phi_prior", [lambda: dist.Gamma(torch.ones(3), 1.0).to_event(1), None])
+def test_a_prior_is_that_of_one_gate(phi_prior: object) -> None:
+    """One with an event of r gates would be expanded to r by r."""
+    with pytest.raises(ConfigError, match=r"^The prior .* event shape \(3,\)"):
+        loss(phi_prior=phi_prior or dist.Gamma(torch.ones(3), 1.0).to_event(1))
+    loss(phi_prior=dist.Gamma(torch.ones(3), 1.0))
 
 
 def test_a_function_that_returns_no_distribution_is_refused() -> None:
