@@ -8,6 +8,7 @@ silently.
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 from pyro import plate
@@ -16,6 +17,8 @@ from pyro.poutine.condition_messenger import ConditionMessenger
 from pyro.poutine.messenger import Messenger, unwrap
 from pyro.poutine.replay_messenger import ReplayMessenger
 from pyro.poutine.runtime import _PYRO_STACK, Message
+from pyro.poutine.trace_messenger import TraceMessenger
+from torch import nn
 
 from bara_pyro.errors import ConfigError
 
@@ -103,6 +106,27 @@ def check_conditions() -> None:
                     "draws): remove one of them."
                 )
             values[name] = value
+
+
+class OwnParameters(Messenger):
+    """Refuses to fit a module's parameter if Pyro's store holds another tensor by its name.
+
+    Pyro would train the tensor in the store, and the module would keep its own value.
+    """
+
+    def _pyro_post_param(self, msg: Message) -> None:
+        own = msg["args"][1] if len(msg["args"]) > 1 else None
+        if isinstance(own, nn.Parameter) and msg["value"] is not own:
+            raise ConfigError(
+                f"Pyro's store holds another tensor as {msg['name']!r}, which would be trained instead: call "
+                "pyro.clear_param_store() before you fit this pair."
+            )
+
+
+def own_parameters() -> AbstractContextManager[object]:
+    """Return a context that checks the parameters which an optimiser of Pyro is about to train."""
+    fitted = any(isinstance(each, TraceMessenger) and each.param_only for each in _PYRO_STACK)
+    return OwnParameters() if fitted else nullcontext()
 
 
 class LatentsAlone(Messenger):

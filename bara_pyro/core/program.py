@@ -21,7 +21,7 @@ from torch import BoolTensor, Tensor
 
 from bara_pyro.core.adapter import Adapter, LayerLatents
 from bara_pyro.core.foreign import beside_foreign
-from bara_pyro.core.handlers import check_conditions
+from bara_pyro.core.handlers import check_conditions, own_parameters
 from bara_pyro.core.latents import Gates, Latents, draw_plate_shape
 from bara_pyro.core.likelihood import AnswerLikelihood, Likelihood, predicting
 from bara_pyro.core.modules import Module, by_name
@@ -152,7 +152,7 @@ class AdaptedLM(Module):
             batch = batch.unlabelled()
         rows = len(batch)
         indices = torch.arange(rows, device=batch.input_ids.device)
-        with beside_foreign(batch) or nullcontext(), self.outside():
+        with beside_foreign(batch) or nullcontext(), own_parameters(), self.outside():
             latents = self.global_latents(batch)
             with pyro.plate("data", self.num_data, subsample=indices, dim=-2):
                 with self.adapted(batch, latents) as draws:

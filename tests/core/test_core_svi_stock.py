@@ -182,6 +182,27 @@ def test_the_store_holds_what_is_trained_and_nothing_of_the_backbone() -> None:
     assert not held & {p.data_ptr() for p in backbone().lm.parameters()}
 
 
+@pytest.mark.parametrize("shared", ["model", "nothing"])
+def test_a_second_pair_is_not_fitted_in_the_place_of_the_first(shared: str) -> None:
+    """Pyro would train the first pair's parameters, which the store holds by the same names."""
+    model, guide = fresh("gate")
+    batch = make_batch()
+    STOCK(model, guide, pyro.optim.Adam({"lr": 0.01}), TraceMeanField_ELBO()).step(batch)
+    other = model if shared == "model" else bara_pair(num_data=N, form="gate")[0]
+    pair = other, WeibullGuide(other)
+    start = named(pair)
+    svi = STOCK(*pair, pyro.optim.Adam({"lr": 0.01}), TraceMeanField_ELBO())
+    with pytest.raises(ConfigError, match="clear_param_store"):
+        svi.step(batch)
+    predictive = pyro.infer.Predictive(*pair[:1], guide=pair[1], num_samples=1)
+    assert predictive(batch)["y"].shape[1] == len(batch)  # it reads the pair's own parameters
+    SVI(*pair, torch.optim.SGD(parameters(*pair), lr=0.0)).step(batch)
+    pyro.clear_param_store()
+    svi.step(batch)
+    moved = {name for name, value in named(pair).items() if not torch.equal(value, start[name])}
+    assert any(name.startswith("guide") for name in moved)
+
+
 @pytest.mark.parametrize("elbo", [TraceMeanField_ELBO, Trace_ELBO, MeanFieldELBO])
 @pytest.mark.parametrize("made", [lambda: fresh("gate"), fvae_pair, clora_pair, blob_pair])
 def test_what_is_frozen_stays_as_it_is(made: Callable, elbo: type) -> None:
