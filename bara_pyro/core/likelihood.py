@@ -163,7 +163,8 @@ def require_closed_set(likelihood: Likelihood, who: str) -> None:
 def require_answer_tokens(likelihood: Likelihood, who: str) -> None:
     """Raise a `ConfigError` unless each answer is one token, whose logits `who` (plural) needs."""
     if not isinstance(likelihood, AnswerLikelihood):
-        way_out = "task.labels=letters" if isinstance(likelihood, ClosedSet) else "task.likelihood=answer"
+        letters = "labels='letters' (--labels letters)"
+        way_out = letters if isinstance(likelihood, ClosedSet) else "likelihood='answer'"
         raise ConfigError(
             f"{who} need answers of one token each, but this model has a {type(likelihood).__name__}: train "
             f"with {way_out}."

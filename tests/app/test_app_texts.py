@@ -50,7 +50,10 @@ def test_predictions_speak_the_users_labels(scored: tuple[Path, Path], tmp_path:
     found = read_jsonl(out)
     assert len(found) == 40
     assert_answers(found, ["no yes no", "yes yes"])
-    assert bara("evaluate", folder).code == 0
+    result = bara("evaluate", folder)
+    assert result.code == 0
+    assert "bara inspect" not in result.out + result.err  # which needs answers of one token
+    assert_one_sentence(bara("inspect", folder), "--labels letters")
     evaluated = read_jsonl(next(folder.glob("evaluation/*/predictions.jsonl")))
     # To the rounding of float32: where a tensor begins in memory decides in which order some sums are made.
     for again, before in zip(evaluated, read_jsonl(folder / "predictions.jsonl"), strict=True):

@@ -173,7 +173,7 @@ def test_settings_out_of_range_are_named(method: str, setting: str, value: objec
 @pytest.mark.parametrize("method", ["laplace", "vbll", "polar_vbll"])
 def test_what_is_fitted_to_answers_of_one_token_refuses_texts(method: str) -> None:
     """The curvature is that of a categorical over tokens."""
-    with pytest.raises(ConfigError, match=r"answers of one token each, .*TextLikelihood.*labels=letters"):
+    with pytest.raises(ConfigError, match=r"answers of one token each, .*TextLikelihood.*--labels letters"):
         build(method_config(method), backbone(), 4, {"likelihood": TextLikelihood()})
     build(method_config(method), backbone(), 4, {"likelihood": AnswerLikelihood()})
 

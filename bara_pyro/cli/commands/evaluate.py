@@ -88,6 +88,7 @@ def evaluate(
     from bara_pyro.cli.running import evaluate_with_progress
     from bara_pyro.cli.scores import show_scores
     from bara_pyro.cli.terminal import result, say, say_next, say_notes
+    from bara_pyro.core.likelihood import AnswerLikelihood
     from bara_pyro.data import is_file_name
     from bara_pyro.data.rows import same_file
     from bara_pyro.runs.folder import load_system, stored_config
@@ -120,7 +121,8 @@ def evaluate(
     if task is None:  # scores of another task say little about training
         warn_unlearnt(system, out, report)
     say(f"Written to {out}")
-    say_next("bara", "inspect", run)
+    if isinstance(system.model.likelihood, AnswerLikelihood):  # others cannot be inspected
+        say_next("bara", "inspect", run)
     result(report)
 
 
