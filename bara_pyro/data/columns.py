@@ -268,7 +268,9 @@ def _label(answer: object, names: Sequence[str], indices: bool) -> int:
     same = [place for place, name in enumerate(names) if _meant(name) == _meant(text)]
     if len(same) == 1:
         return same[0]
-    raise DataError(f"its answer {answer!r} is not one of the labels {', '.join(names)}.")
+    raise DataError(
+        f"its answer {answer!r} is not one of the labels {', '.join(names)}: correct it, or leave it out."
+    )
 
 
 def _meant(text: str) -> float | str:
