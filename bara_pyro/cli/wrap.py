@@ -6,7 +6,7 @@ A command refuses contradicting options, and its help is short unless you ask fo
 import inspect
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from functools import partial, wraps
@@ -85,16 +85,24 @@ class Once(_NamedValues, TyperCommand):
         return parser
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command, and keep the names of the options that were typed."""
+        """Run the command, and keep the names of the options that were typed; refuse empty texts."""
         sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
         terminal.mode.typed = frozenset(
             name for name, source in sources.items() if source.name == "COMMANDLINE"
         )
+        for param in self.params:
+            value = ctx.params.get(param.name)
+            if any(isinstance(one, str) and not one.strip() for one in _listed(value)):
+                raise typer.BadParameter("it is empty", ctx, param)
         return super().invoke(ctx)
 
 
 class Group(_NamedValues, TyperGroup):
     """A group of commands whose help names values in the same way as the help of its commands."""
+
+
+def _listed(value: object) -> Sequence[object]:
+    return value if isinstance(value, list | tuple) else [value]
 
 
 def _store(option: Any, store: Any, ctx: Any, value: Any, state: Any) -> None:
@@ -185,12 +193,6 @@ def wrap(command: Command) -> Command:
         given.pop("help_all", None)  # which ended the command where it was typed
         mode = {name: bool(given.pop(name)) for name in SHARED}
         vars(terminal.mode).update(mode, verbose=False)
-        for name, value in given.items():
-            if any(
-                isinstance(one, str) and not one.strip()
-                for one in (value if isinstance(value, list) else [value])
-            ):
-                raise typer.BadParameter("it is empty", param_hint=f"'--{name.replace('_', '-')}'")
         plugins = given.pop("plugin")
         try:
             with terminated_as_interrupted():
