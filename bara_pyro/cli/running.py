@@ -7,6 +7,7 @@ from bara_pyro.atomic import claimed
 from bara_pyro.cli.learning import warn_unlearnt
 from bara_pyro.cli.scores import show_scores
 from bara_pyro.cli.terminal import Advance, progress, result, say, say_next, say_notes
+from bara_pyro.cli.typed import note_of_draws
 from bara_pyro.errors import MissingKLError, Stopped
 from bara_pyro.lm.loading import resolve
 from bara_pyro.runs.config import RunConfig
@@ -61,6 +62,8 @@ def train_and_show(out: Path, config: RunConfig, *, started: RunConfig | None = 
         raise _stopped(stop, out) from stop
     if rank():
         return
+    draws = config.predict
+    note_of_draws(system, samples=max(draws.samples), last=draws.last, predict_seed=draws.seed)
     show_scores(report)
     warn_unlearnt(system, out, report)
     say(f"Written to {out}")

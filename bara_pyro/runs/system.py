@@ -14,7 +14,7 @@ from bara_pyro.core.noise import seeded
 from bara_pyro.core.program import AdaptedLM, AdapterOptions
 from bara_pyro.data import EncodedSplit, Task, answer_token_ids, chat_frame, encode_labels, is_file_name
 from bara_pyro.data.clusters import split_halves
-from bara_pyro.data.registry import has_worlds
+from bara_pyro.data.registry import TASKS, has_worlds
 from bara_pyro.data.reply_tasks import ReplyTask, is_reply_task
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.lm.backbone import Backbone
@@ -158,9 +158,13 @@ def states_note(config: RunConfig, backbone: Backbone, split: EncodedSplit | Rep
     c = config.adapter
     targets = find_targets(backbone.lm, c.target_modules, c.top_layers)
     depth = backbone.states.depth(target.path for target in targets if not target.is_head)
+    folder = config.backbone.states_folder
     if not depth or "frozen_layers" not in config.backbone.shortcuts:
-        return []
-    size, folder = backbone.states.size(split.lengths), config.backbone.states_folder
+        why = "the shortcut frozen_layers is off" if depth else "the lowest layer has an adapter"
+        return (
+            [f"states_folder={str(folder)!r} (--states-folder) is not used, because {why}"] if folder else []
+        )
+    size = backbone.states.size(split.lengths)
     where = "memory" if folder is None else str(folder)
     note = f"the lowest {depth} layers have no adapter; their output takes {size / 2**20:,.0f} MiB in {where}"
     if folder is None and size > backbone.states.budget:
@@ -213,6 +217,7 @@ def build_system(
     named = is_file_name(config.task.name) or is_reply_task(config.task.name)
     if not named and (isinstance(task, ReplyTask) or task.columns is not None):
         config = config.updated("task", name=task.name)  # of rows given in Python
+    _check_task_seed(config)
     if not task.train:
         raise DataError(
             f"The task {task.name!r} has no training rows and is for evaluation only: choose another task."
@@ -261,6 +266,16 @@ def _check_local_rate(system: System) -> None:
         raise ConfigError(
             f"train.local_lr_scale={scale} (--local-lr-scale) needs an amortised guide trained by the ELBO, "
             f"which {c.method.name!r} lacks: leave it out, or train bara, bara-gate, clora or fvae."
+        )
+
+
+def _check_task_seed(config: RunConfig) -> None:
+    """Refuse a seed of the validation rows if none are set aside; generated rows depend on it as well."""
+    c = config.task
+    if c.seed and not c.validation_rows and c.name not in TASKS and not is_reply_task(c.name):
+        raise ConfigError(
+            f"task.seed={c.seed} (--task-seed) chooses validation rows, but none are set aside: give "
+            "validation_rows (--validation-rows), or leave it out."
         )
 
 

@@ -95,6 +95,7 @@ def test_states_in_a_folder_are_the_same_training(place: Place, tmp_path: Path) 
     assert "the lowest 1 layers have no adapter" in plain[2]
     assert str(folder) in runs[0][2]
     assert "no adapter" not in trained(place, tmp_path / "all")[2]
+    assert "is not used" in trained(place, tmp_path / "none", backbone__states_folder=str(folder))[2]
 
 
 def test_so_many_training_rows(place: Place) -> None:

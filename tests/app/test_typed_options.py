@@ -18,7 +18,7 @@ from bara_pyro.cli.generated import option_settings as options
 from bara_pyro.errors import ConfigError
 from bara_pyro.runs import by_rows
 from bara_pyro.runs.assignments import setting_fields
-from bara_pyro.runs.config import RunConfig
+from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.system import build_system
 
 ROWS = 300
@@ -155,6 +155,25 @@ def test_a_rate_that_nothing_is_trained_at_is_refused(method: str, place: Place)
     with pytest.raises(ConfigError, match=r"local_lr_scale=0\.5 .* '" + method):
         build_system(place.config(method__name=method, train__local_lr_scale=0.5, **latent, **recipe))
     build_system(place.config(method="bara", train__local_lr_scale=0.5))
+
+
+def test_a_seed_that_chooses_nothing_is_refused(place: Place) -> None:
+    with pytest.raises(ConfigError, match=r"task\.seed=3 \(--task-seed\)"):
+        build_system(place.config(task__seed=3))
+    build_system(place.config(task__seed=3, task__validation_rows=4))
+    build_system(load_config(overrides={"task.name": "micro-wgs", "task.seed": 3, "task.limit": 8}))
+
+
+def test_options_that_nothing_reads_are_told_after_training(bara: Bara, place: Place, tmp_path: Path) -> None:
+    words = ("train", place.rows, "--model", place.backbone, "--steps", 1, "--limit", 8, "--last", 1)
+    lora, gates = (bara(*words, "--out", tmp_path / m, "--method", m) for m in ("lora", "bara-gate"))
+    assert "--last changes nothing" in lora.out + lora.err
+    assert "changes nothing" not in gates.out + gates.err
+
+
+def test_an_empty_text_is_refused_by_the_name_that_the_help_shows(bara: Bara) -> None:
+    assert_one_sentence(bara("predict", "run", " "), "'TEXT'")
+    assert_one_sentence(bara("train", "rows.csv", "--model", ""), "'--model'")
 
 
 def test_there_is_something_to_train_on(bara: Bara) -> None:
