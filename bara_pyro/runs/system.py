@@ -217,7 +217,8 @@ def build_system(
     named = is_file_name(config.task.name) or is_reply_task(config.task.name)
     if not named and (isinstance(task, ReplyTask) or task.columns is not None):
         config = config.updated("task", name=task.name)  # of rows given in Python
-    _check_task_seed(config)
+    if started is None:
+        _check_task_seed(config)
     if not task.train:
         raise DataError(
             f"The task {task.name!r} has no training rows and is for evaluation only: choose another task."
