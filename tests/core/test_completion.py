@@ -190,7 +190,7 @@ def test_every_method_learns_replies(method: str) -> None:
     options = {"r": 3, "target_modules": TARGETS, "likelihood": CompletionLikelihood()}
     torch.manual_seed(3)
     if method in ("laplace", "vbll", "polar_vbll"):
-        with pytest.raises(ConfigError, match=r"of one token each.*train with task.likelihood=answer"):
+        with pytest.raises(ConfigError, match=r"of one token each.*train with likelihood='answer'"):
             build(config, backbone(), 4, options)  # type: ignore[arg-type]
         return
     model, guide = build(config, backbone(), 4, options)  # type: ignore[arg-type]
