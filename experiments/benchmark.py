@@ -82,7 +82,7 @@ ARMS = (GATE, HELPED, TUNED, ENSEMBLE)
 LATER, LATER_HELPED = "gate form, from 3e-3", "LoRA, from 3e-3"
 LATER_ARMS = (LATER, LATER_HELPED, TUNED, ENSEMBLE)
 ROUNDS = {"Worlds": "4", "Real tasks": "rows [1-3]", "Label noise": "noise",
-          "Confirmation, worlds": "6", "Confirmation, real tasks": "rows [4-6]"}  # fmt: skip
+          "New worlds": "6", "New draws": "rows [4-6]"}  # fmt: skip
 DEFAULTS = {LATER: {"method": "bara-gate", **HELP}, LATER_HELPED: {"method": "lora", **HELP}}
 MEMBERS = (1, 2, 3)
 SHIFTED, SHIFTS = "micro-obqa", ("micro-near", "micro-far")
