@@ -251,7 +251,7 @@ def check_guide(guide: object, model: AdaptedLM) -> None:
     """Raise a `ConfigError` unless this is a `SiteGuide` of this model."""
     if not isinstance(guide, SiteGuide):
         raise ConfigError(
-            f"A {type(guide).__name__} is not a `SiteGuide`: fit it with pyro.infer.SVI and predict with "
+            f"{type(guide).__name__} is not a `SiteGuide`: fit it with pyro.infer.SVI and predict with "
             "pyro.infer.Predictive."
         )
     guide.check(model)

@@ -173,6 +173,14 @@ def states_note(config: RunConfig, backbone: Backbone, split: EncodedSplit | Rep
     return [note]
 
 
+def seed_note(config: RunConfig) -> list[str]:
+    """Return a note on a seed of validation rows if none are set aside; generated rows depend on it too."""
+    c = config.task
+    if not c.seed or c.validation_rows or c.name in TASKS or is_reply_task(c.name):
+        return []
+    return [f"task.seed={c.seed} (--task-seed) is not used, because no validation rows are set aside"]
+
+
 def build_system(
     config: RunConfig,
     backbone: Backbone | None = None,
@@ -217,8 +225,6 @@ def build_system(
     named = is_file_name(config.task.name) or is_reply_task(config.task.name)
     if not named and (isinstance(task, ReplyTask) or task.columns is not None):
         config = config.updated("task", name=task.name)  # of rows given in Python
-    if started is None:
-        _check_task_seed(config)
     if not task.train:
         raise DataError(
             f"The task {task.name!r} has no training rows and is for evaluation only: choose another task."
@@ -245,6 +251,7 @@ def build_system(
     notes = (
         *reading_notes(config, backbone, split, "train"),
         *states_note(config, backbone, split),
+        *seed_note(config),
         *split_half_note(config, len(split), held_out),
     )
     task = replace(task, notes=(*task.notes, *notes))
@@ -267,16 +274,6 @@ def _check_local_rate(system: System) -> None:
         raise ConfigError(
             f"train.local_lr_scale={scale} (--local-lr-scale) needs an amortised guide trained by the ELBO, "
             f"which {c.method.name!r} lacks: leave it out, or train bara, bara-gate, clora or fvae."
-        )
-
-
-def _check_task_seed(config: RunConfig) -> None:
-    """Refuse a seed of the validation rows if none are set aside; generated rows depend on it as well."""
-    c = config.task
-    if c.seed and not c.validation_rows and c.name not in TASKS and not is_reply_task(c.name):
-        raise ConfigError(
-            f"task.seed={c.seed} (--task-seed) chooses validation rows, but none are set aside: give "
-            "validation_rows (--validation-rows), or leave it out."
         )
 
 

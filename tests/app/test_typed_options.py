@@ -18,7 +18,7 @@ from bara_pyro.cli.generated import option_settings as options
 from bara_pyro.errors import ConfigError
 from bara_pyro.runs import by_rows
 from bara_pyro.runs.assignments import setting_fields
-from bara_pyro.runs.config import RunConfig, load_config
+from bara_pyro.runs.config import RunConfig
 from bara_pyro.runs.system import build_system
 
 ROWS = 300
@@ -157,11 +157,14 @@ def test_a_rate_that_nothing_is_trained_at_is_refused(method: str, place: Place)
     build_system(place.config(method="bara", train__local_lr_scale=0.5))
 
 
-def test_a_seed_that_chooses_nothing_is_refused(place: Place) -> None:
-    with pytest.raises(ConfigError, match=r"task\.seed=3 \(--task-seed\)"):
-        build_system(place.config(task__seed=3))
-    build_system(place.config(task__seed=3, task__validation_rows=4))
-    build_system(load_config(overrides={"task.name": "micro-wgs", "task.seed": 3, "task.limit": 8}))
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"task__validation_rows": 4}, {"task__name": "micro-wgs", "backbone__name": "microworld"}],
+)
+def test_a_seed_that_chooses_nothing_is_noted(settings: dict[str, object], place: Place) -> None:
+    """It chooses validation rows, and generates the rows of the microworld."""
+    notes = build_system(place.config(task__seed=3, task__limit=8, **settings)).task.notes
+    assert any("--task-seed" in note for note in notes) is not bool(settings)
 
 
 def test_options_that_nothing_reads_are_told_after_training(bara: Bara, place: Place, tmp_path: Path) -> None:

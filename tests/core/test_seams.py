@@ -164,9 +164,9 @@ def test_the_distribution_of_a_joint_guide_counts(kind: type) -> None:
 def test_a_stock_guide_is_a_sentence() -> None:
     model = bara_pair(latent="phi")[0]
     guide = AutoNormal(model)
-    with pytest.raises(ConfigError, match="A AutoNormal is not a `SiteGuide`"):
+    with pytest.raises(ConfigError, match=r"^AutoNormal is not a `SiteGuide`"):
         predict(model, guide, make_batch())
-    with pytest.raises(ConfigError, match="A AutoNormal is not a `SiteGuide`"), bp.attached((model, guide)):
+    with pytest.raises(ConfigError, match=r"^AutoNormal is not a `SiteGuide`"), bp.attached((model, guide)):
         pass
 
 
