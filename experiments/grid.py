@@ -18,13 +18,14 @@ from typing import Any
 from torch import Tensor, tensor
 
 import bara_pyro as bp
-from bara_pyro.atomic import atomic_write, write_jsonl
+from bara_pyro.atomic import write_jsonl
 from bara_pyro.errors import TrainingError
 from bara_pyro.posthoc.temperature import best_common_log_temperature, nll_at, predictive_at
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.ownership import discard
 from bara_pyro.runs.system import System
 from bara_pyro.runs.train import train
+from experiments.engine.results import write_compressed
 
 Settings = dict[str, Any]
 Row = dict[str, Any]
@@ -148,8 +149,7 @@ def stored(path: Path) -> list[Row]:
 
 def store(path: Path, rows: Iterable[Row]) -> None:
     """Write scores; the same scores are the same bytes."""
-    text = "".join(json.dumps(row) + "\n" for row in rows)
-    atomic_write(path, lambda file: file.write(gzip.compress(text.encode(), mtime=0)))
+    write_compressed(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def keep(path: Path, place: Mapping[str, str], scores: Mapping[str, Any]) -> None:

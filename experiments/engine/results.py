@@ -137,9 +137,12 @@ def changing(path: Path) -> Iterator[Store]:
     with locked(path.parent):
         store = read_store(path)
         yield store
-        text = "".join(map(jsonl_line, store.lines())).encode()
-        # No time of writing: the same results are the same bytes.
-        atomic_write(path, lambda file: file.write(gzip.compress(text, mtime=0)))
+        write_compressed(path, "".join(map(jsonl_line, store.lines())))
+
+
+def write_compressed(path: Path, text: str) -> None:
+    """Write a compressed file without the time of writing: the same text is the same bytes."""
+    atomic_write(path, lambda file: file.write(gzip.compress(text.encode(), mtime=0)))
 
 
 @contextmanager
