@@ -14,9 +14,12 @@ from typing import Any, cast
 from pyro import plate
 from pyro.infer.enum import get_importance_trace
 from pyro.poutine.condition_messenger import ConditionMessenger
+from pyro.poutine.do_messenger import DoMessenger
+from pyro.poutine.lift_messenger import LiftMessenger
 from pyro.poutine.messenger import Messenger, unwrap
 from pyro.poutine.replay_messenger import ReplayMessenger
 from pyro.poutine.runtime import _PYRO_STACK, Message
+from pyro.poutine.substitute_messenger import SubstituteMessenger
 from pyro.poutine.trace_messenger import TraceMessenger
 from torch import nn
 
@@ -83,21 +86,28 @@ def _around(fn: Callable, inner: object) -> list[Any] | None:
 
 
 def check_not_split(msg: Message) -> None:
-    """Raise a `ConfigError` for a site set by `poutine.do`, whose KL weight Pyro would count twice."""
+    """Raise a `ConfigError` for a site set by `poutine.do`, whose weight Pyro would count twice."""
     if msg.get("_intervener_id") is not None:
-        raise ConfigError(
-            f"poutine.do sets {msg['name']!r}, whose KL weight Pyro would count twice: use poutine.condition."
-        )
+        raise _counted_twice(str(msg["name"]))
 
 
-def check_conditions() -> None:
-    """Raise a `ConfigError` if two `poutine.condition` handlers set one site: the outer would win silently.
+def _counted_twice(site: str) -> ConfigError:
+    return ConfigError(
+        f"poutine.do sets {site!r}, whose weight Pyro would count twice: use poutine.condition."
+    )
 
+
+def check_stack(observed: str) -> None:
+    """Raise a `ConfigError` for handlers around a program that would act in another way than they say.
+
+    Of two `poutine.condition` handlers that set one site, the outer would win silently.
     `Predictive(poutine.condition(model, ..), guide=guide)` is such a case: it conditions on the guide's
-    draws.
+    draws. `poutine.do` would weight the observed site twice.
     """
     values: dict[str, object] = {}
     for handler in _PYRO_STACK:
+        if isinstance(handler, DoMessenger) and observed in handler.data:
+            raise _counted_twice(observed)
         data = handler.data if isinstance(handler, ConditionMessenger) else None
         for name, value in data.items() if isinstance(data, dict) else ():
             if name in values and values[name] is not value:
@@ -109,24 +119,38 @@ def check_conditions() -> None:
 
 
 class OwnParameters(Messenger):
-    """Refuses to fit a module's parameter if Pyro's store holds another tensor by its name.
+    """Refuses a parameter for which Pyro's store or a handler has another tensor than its module.
 
-    Pyro would train the tensor in the store, and the module would keep its own value.
+    The module would keep its own: Pyro would train the tensor in the store, and `poutine.lift` and
+    `poutine.substitute` would have no effect.
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.own: dict[str | None, object] = {}
+
+    def _pyro_param(self, msg: Message) -> None:
+        if len(msg["args"]) > 1 and isinstance(msg["args"][1], nn.Parameter):
+            self.own[msg["name"]] = msg["args"][1]
+
     def _pyro_post_param(self, msg: Message) -> None:
-        own = msg["args"][1] if len(msg["args"]) > 1 else None
-        if isinstance(own, nn.Parameter) and msg["value"] is not own:
+        if msg["name"] in self.own and msg["value"] is not self.own[msg["name"]]:
             raise ConfigError(
-                f"Pyro's store holds another tensor as {msg['name']!r}, which would be trained instead: call "
-                "pyro.clear_param_store() before you fit this pair."
+                f"Pyro's store or a handler sets {msg['name']!r}, which its module would ignore: call "
+                "pyro.clear_param_store(), or remove poutine.lift or poutine.substitute."
             )
+
+    _pyro_post_sample = _pyro_post_param  # what `poutine.lift` makes of a parameter
 
 
 def own_parameters() -> AbstractContextManager[object]:
-    """Return a context that checks the parameters which an optimiser of Pyro is about to train."""
-    fitted = any(isinstance(each, TraceMessenger) and each.param_only for each in _PYRO_STACK)
-    return OwnParameters() if fitted else nullcontext()
+    """Return a context that checks the parameters which an optimiser trains or a handler replaces."""
+    replaced = any(
+        isinstance(each, LiftMessenger | SubstituteMessenger)
+        or (isinstance(each, TraceMessenger) and each.param_only)
+        for each in _PYRO_STACK
+    )
+    return OwnParameters() if replaced else nullcontext()
 
 
 class LatentsAlone(Messenger):

@@ -192,6 +192,7 @@ def by_draw(site: str, value: Tensor, prior: TorchDistribution) -> Tensor:
     draws. Another number of draws than the program runs raises a `ConfigError`.
     """
     shape = prior.shape()
+    value = value.expand(torch.broadcast_shapes(value.shape, shape))  # as its density broadcasts it
     left, draws = value.shape[: value.dim() - len(shape)], draw_plate_shape()
     between = (1,) * (2 - len(prior.batch_shape))  # plates of rows and tokens
     if not left or (draws and len(left) == len(draws) + len(between)):

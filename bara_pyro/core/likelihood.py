@@ -6,7 +6,7 @@ from typing import Protocol, cast
 import pyro
 import torch
 from pyro import poutine
-from pyro.distributions import Categorical
+from pyro.distributions import Categorical, TorchDistribution
 from torch import BoolTensor, Tensor
 
 from bara_pyro.core.next_token import NextToken
@@ -25,6 +25,20 @@ def predicting() -> bool:
     Labels are then not observed; otherwise the predictions of `y` would be the labels.
     """
     return poutine.get_mask() is False
+
+
+def sample_observed(distribution: TorchDistribution, observed: Tensor | None) -> None:
+    """Sample the site `LIKELIHOOD`.
+
+    Raises:
+        ConfigError: a handler such as `poutine.condition` sets a value for which Pyro would count rows twice.
+    """
+    value, shape = pyro.sample(LIKELIHOOD, distribution, obs=observed), distribution.batch_shape[-2:]
+    if torch.broadcast_shapes(value.shape[-2:], shape) != shape:
+        raise ConfigError(
+            f"{LIKELIHOOD!r} is set to a value of the shape {tuple(value.shape)}, but has the shape "
+            f"{tuple(shape)}, rows x positions: for labels, give labels.unsqueeze(-1)."
+        )
 
 
 class Head(Protocol):
@@ -108,7 +122,7 @@ class ClosedSet(Likelihood):
         if batch.labels is None:
             check_numbers(log_probs)  # a label cannot be drawn from NaN
         labels = None if batch.labels is None else batch.labels.unsqueeze(-1)
-        pyro.sample(LIKELIHOOD, Categorical(logits=log_probs, validate_args=False), obs=labels)
+        sample_observed(Categorical(logits=log_probs, validate_args=False), labels)
         return log_probs.squeeze(-2)
 
     def observed(self, batch: Batch) -> bool:
@@ -251,7 +265,7 @@ class CompletionLikelihood(Likelihood):
         targets = None if predicting() else batch.targets
         with pyro.plate("positions", width, dim=-1), poutine.mask(mask=cast(BoolTensor, batch.scored)):
             distribution = head.next_token(hidden[..., -width:, :])
-            pyro.sample(LIKELIHOOD, distribution, obs=targets)
+            sample_observed(distribution, targets)
         return distribution.log_prob(batch.targets).masked_fill(~batch.scored, 0.0).sum(-1)
 
     def observed(self, batch: Batch) -> bool:

@@ -21,9 +21,9 @@ from torch import BoolTensor, Tensor
 
 from bara_pyro.core.adapter import Adapter, LayerLatents
 from bara_pyro.core.foreign import beside_foreign
-from bara_pyro.core.handlers import check_conditions, own_parameters
+from bara_pyro.core.handlers import check_stack, own_parameters
 from bara_pyro.core.latents import Gates, Latents, draw_plate_shape
-from bara_pyro.core.likelihood import AnswerLikelihood, Likelihood, predicting
+from bara_pyro.core.likelihood import LIKELIHOOD, AnswerLikelihood, Likelihood, predicting
 from bara_pyro.core.modules import Module, by_name
 from bara_pyro.core.next_token import NextToken
 from bara_pyro.data.types import Batch
@@ -147,7 +147,7 @@ class AdaptedLM(Module):
             BackboneError: the language model is in training mode, or another program is attached to it.
         """
         self.backbone.check()
-        check_conditions()
+        check_stack(LIKELIHOOD)
         if predicting():
             batch = batch.unlabelled()
         rows = len(batch)

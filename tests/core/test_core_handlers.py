@@ -115,7 +115,10 @@ REFUSED: dict[str, Handler] = {
     "lift": lambda m: poutine.lift(m, prior={"adapters.lm_head.lora_B": Normal(0.0, 1.0)}),
     "reparam": lambda m: poutine.reparam(m, config={"phi": LocScaleReparam(0.5)}),
     "replay": replayed,
+    "substitute": lambda m: poutine.substitute(m, data={"adapters.lm_head.lora_B": torch.zeros(())}),
     "do": lambda m: poutine.do(m, data={"phi": FIXED}),
+    "do the answers": lambda m: poutine.do(m, data={"y": make_batch().labels.unsqueeze(-1)}),
+    "labels by row": lambda m: poutine.condition(m, data={"y": make_batch().labels}),
     "function": in_a_function,
     "trace": poutine.trace,
     "other": lambda m: bara_pair(num_data=N, r=R, latent="phi")[0],
@@ -130,6 +133,31 @@ def test_what_cannot_act_around_the_model_is_refused(pair: Any, kind: str, elbo:
     with pytest.raises(ConfigError) as error:
         stock(elbo, handled, guide)
     assert len(str(error.value)) <= 220
+
+
+@pytest.mark.parametrize("part", [0, 1])
+@pytest.mark.parametrize("by", ["lift", "substitute"])
+def test_a_parameter_cannot_be_replaced_in_silence(pair: Any, by: str, part: int) -> None:
+    """Its module would keep its own, in a bare forward and in NUTS as well."""
+    name = ("adapters.lm_head.lora_B", "guide.sites.phi.weight")[part]
+    value = torch.zeros(())
+    handlers = {
+        "lift": lambda f: poutine.lift(f, prior={name: Normal(value, 1.0)}),
+        "substitute": lambda f: poutine.substitute(f, data={name: value}),
+    }
+    with pytest.raises(ConfigError, match="lift"):
+        handlers[by](pair[part])(make_batch())
+
+
+@pytest.mark.parametrize("shape", [(), (R,), (1, R), (5, 1)])
+def test_one_value_may_stand_for_all_modules_or_units(pair: Any, shape: tuple[int, ...]) -> None:
+    model, guide = pair
+    fixed = torch.linspace(0.2, 1.8, max(1, torch.Size(shape).numel())).reshape(shape)
+    found, expected = (
+        stock(Trace_ELBO, poutine.condition(model, data={"phi": value}), guide)
+        for value in (fixed, fixed.expand(5, R).clone())
+    )
+    assert found == pytest.approx(expected, rel=1e-6)
 
 
 AROUND_GUIDES: dict[str, Handler] = {
