@@ -31,6 +31,7 @@ Prior = str | Fields | TorchDistribution | Callable[[], TorchDistribution]
 """A name, a name with hyper-parameters, a distribution, or a function called in every run of the program."""
 
 GATES = (1e-3, 1.0, 1e3)  # gate values at which every prior must have a density
+BELOW = torch.tensor(-1.0)  # no value of a gate
 PRIORS: Registry[Callable[..., TorchDistribution]] = Registry("prior", "bara_pyro.priors")
 """Name -> function of hyperparameters; its signature defines their names and defaults."""
 
@@ -115,11 +116,15 @@ def check_gate_prior(prior: TorchDistribution, name: str, device: torch.device |
         raise ConfigError(
             f"The prior {name} has no density at {outside[0]:g}: give one that covers all t > 0."
         )
-    if _has_density(prior, torch.tensor(-1.0, device=device)):
-        raise ConfigError(
-            f"The prior {name} has a density at -1, but gates are positive: give one that covers t > 0 only, "
-            "such as halfnormal."
-        )
+    if _has_density(prior, BELOW.to(device)):
+        raise _not_positive(name)
+
+
+def _not_positive(prior: str) -> ConfigError:
+    return ConfigError(
+        f"The prior {prior} has a density at -1, but gates are positive: give one that covers t > 0 only, "
+        "such as halfnormal."
+    )
 
 
 def _inside(prior: TorchDistribution, t: Tensor) -> bool:
@@ -176,6 +181,9 @@ def current_prior(prior: TorchDistribution | Callable[[], TorchDistribution]) ->
             f"The prior {distribution!r} has the event shape {event}, but a prior is that of one gate: leave "
             "out `.to_event`."
         )
+    # By its declared support alone: this runs in every step, and must not wait for a device.
+    if distribution is not prior and distribution.support.check(BELOW).any():
+        raise _not_positive(repr(distribution))
     return distribution
 
 

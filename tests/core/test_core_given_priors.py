@@ -143,6 +143,9 @@ def test_a_prior_is_that_of_one_gate(phi_prior: object) -> None:
     loss(phi_prior=dist.Gamma(torch.ones(3), 1.0))
 
 
-def test_a_function_that_returns_no_distribution_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"returned 3\.0"):
-        loss(phi_prior=lambda: 3.0)
+@pytest.mark.parametrize(
+    ("returned", "words"), [(3.0, r"returned 3\.0"), (dist.Normal(0.0, 1.0), "density at -1")]
+)
+def test_a_function_that_returns_no_prior_of_gates_is_refused(returned: object, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        loss(phi_prior=lambda: returned)
