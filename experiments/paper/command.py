@@ -22,9 +22,10 @@ from bara_pyro.report import markdown
 from bara_pyro.report.style import save
 from bara_pyro.runs.assignments import assigned
 from bara_pyro.runs.config import load_config
+from bara_pyro.runs.sections import TaskConfig
 from bara_pyro.runs.system import find_device
 from bara_pyro.untrusted.files import read_json
-from experiments.engine.arguments import positive
+from experiments.engine.arguments import ARGUMENTS, positive
 from experiments.engine.record import Record, read_record
 from experiments.engine.sweep import sweep
 from experiments.paper import alignment
@@ -43,6 +44,9 @@ SETTINGS = {
     "--max-length": ("task.max_length", int, "tokens of a row"),
     "--dtype": ("backbone.dtype", str, "of the frozen weights"),
 }
+READ = {"max_length", "too_long", "labels", "chat", "system", "text_score"}  # of a task's settings
+OPTIONS = {f"task.{name}": "--tasks or --train-rows" for name in {*TaskConfig.model_fields} - READ}
+OPTIONS |= {**ARGUMENTS, "predict.samples": "--samples", **{s[0]: option for option, s in SETTINGS.items()}}
 
 
 def parser() -> ArgumentParser:
@@ -66,12 +70,8 @@ def parser() -> ArgumentParser:
     for option, (key, kind, words) in SETTINGS.items():
         add(option, type=kind, metavar="N", help=f"{words}; default: {PROTOCOL[key]} (published)")
     add("--samples", type=positive, metavar="S", help=f"posterior draws; default: {SAMPLES} (published)")
-    add(
-        "--train-rows",
-        type=positive,
-        metavar="N",
-        help="use the first N training rows; default: all published",
-    )
+    add("--train-rows", type=positive, metavar="N",
+        help="use the first N training rows; default: all published")  # fmt: skip
     add("--test-rows", type=positive, metavar="N",
         help="use the first N test rows, for alignment also prompts, problems and rows of a taxed task; "
         "default: all")  # fmt: skip
@@ -94,12 +94,15 @@ def parser() -> ArgumentParser:
 
 
 def typed_settings(args: Namespace) -> dict[str, Any]:
-    """Return the dotted settings that were typed."""
+    """Return the dotted settings that were typed; a `ConfigError` for one that has an option of its own."""
     options = {key: getattr(args, name[2:].replace("-", "_")) for name, (key, _, _) in SETTINGS.items()}
     found = {key: value for key, value in options.items() if value is not None}
     if args.samples is not None:
         found["predict.samples"] = [0, args.samples]
-    return found | assigned(args.set)
+    own = assigned(args.set)
+    for key in own.keys() & OPTIONS.keys():
+        raise ConfigError(f"--set {key}={own[key]} has no effect here: use {OPTIONS[key]}.")
+    return found | own
 
 
 def planned(args: Namespace, setup: Setup) -> list[PaperRun]:
@@ -209,8 +212,7 @@ def main() -> None:
     kept = sorted((setup.out / "runs" / "records").glob("*.json"))  # of other tables, too
     records = {path.stem: read_record(path) for path in kept}
     write_jsonl(setup.out / "records.jsonl", records.values())
-    arms = args.methods or [*ARMS]
     for name in args.table:
-        write_text(setup.out / f"{name}.md", page(name, setup, records, arms, args.seeds))
+        write_text(setup.out / f"{name}.md", page(name, setup, records, args.methods or [*ARMS], args.seeds))
     pages = ", ".join(str(setup.out / f"{name}.md") for name in args.table)
     say(f"Read {pages}.")

@@ -410,6 +410,9 @@ def test_contradictions_are_refused(run: Command) -> None:
     for options, said in (
         (asked, "--resume"),
         ((*asked, "--resume", "--lr", "0.5"), "train.lr"),
+        ((*asked, "--resume", "--set", "seed=7"), "use --seeds"),
+        ((*asked, "--resume", "--set", "task.train_rows=3"), "use --tasks or --train-rows"),
+        ((*asked, "--resume", "--set", "predict.samples=[3]"), "use --samples"),
         ((*asked, "--calibrate"), "--dry-run"),
         ((*asked, "--resume", "--batch-size", "-4"), "batch_size"),
         ((*asked, "--resume", "--device", "gpu"), "device 'gpu'"),
