@@ -39,7 +39,7 @@ def kl_mean_weibull(q: MeanWeibull, p: Gamma | Exponential) -> Tensor:
     """
     a, b = _numbers(p)
     if a.dim() == b.dim() == 0 and not (a.requires_grad or b.requires_grad):
-        return _OneNode.apply(q.mean, q.kappa, a, b)
+        return _OneNode.apply(q.mean, q.kappa, q.log_norm, a, b)
     return _weibull_gamma(q.kappa, -q.log_norm, q.mean, a, b)
 
 
@@ -71,21 +71,22 @@ def _weibull_gamma(kappa: Tensor, log_gamma: Tensor, mean: Tensor, a: Tensor, b:
 
 
 class _OneNode(torch.autograd.Function):
-    """KL of a MeanWeibull to a prior with two scalar parameters, with a gradient in 7 operations."""
+    """KL of a MeanWeibull to a prior with two scalar parameters, with a gradient in 5 operations.
+
+    The gradient of `log_norm` is left to its owner: draws have one as well, and digamma is slow.
+    """
 
     # With a separate setup_context torch would inspect this signature at every call, which takes 0.3 ms.
     @staticmethod
-    def forward(ctx: Any, mean: Tensor, kappa: Tensor, a: Tensor, b: Tensor) -> Tensor:
-        shifted = kappa + 1
-        ctx.save_for_backward(mean, kappa, shifted, a, b)
-        return _weibull_gamma(kappa, torch.lgamma(shifted), mean, a, b)
+    def forward(ctx: Any, mean: Tensor, kappa: Tensor, log_norm: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        ctx.save_for_backward(mean, kappa, a, b)
+        return _weibull_gamma(kappa, -log_norm, mean, a, b)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        mean, kappa, shifted, a, b = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+        mean, kappa, a, b = ctx.saved_tensors
         of_mean = torch.addcdiv(b, a, mean, value=-1) * grad
-        of_shape = torch.addcmul(a * EULER, a, torch.digamma(shifted)) * grad
-        return of_mean, torch.addcdiv(of_shape, grad, kappa, value=-1), None, None
+        return of_mean, torch.addcdiv(a * EULER * grad, grad, kappa, value=-1), -a * grad, None, None
 
 
 def unexpanded(value: Tensor) -> Tensor:
