@@ -1,5 +1,6 @@
 """Things by name: what is registered, what is imported when asked for, what other packages offer."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -87,6 +88,21 @@ def test_a_module_of_the_package_registers_itself(tmp_path: Path, monkeypatch: p
     assert "late_colours" not in sys.modules
     assert colours["green"] == "0f0"
     assert set(colours) == {"green", "violet"}
+
+
+@pytest.mark.slow
+def test_a_metric_is_one_file(tmp_path: Path) -> None:
+    """In a process of its own, where nothing has been imported."""
+    (tmp_path / "counted.py").write_text(
+        "from bara_pyro.metrics.base import Metric, register_metric\n"
+        "register_metric(Metric('counted', lambda p, y: float(len(y)), '', 'max', 0))\n"
+    )
+    code = (
+        f"import bara_pyro.metrics as m; m.__path__.append({str(tmp_path)!r}); "
+        "print(m.evaluate([[-0.1, -2.352]], [0])['counted'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split()[-1] == "1.0"
 
 
 def test_a_plugin_that_is_not_there() -> None:

@@ -47,7 +47,7 @@ class Metric:
         return "points" if self.unit == "%" else self.unit
 
 
-METRICS: Registry[Metric] = Registry("metric", "bara_pyro.metrics", ("bara_pyro.metrics.scores",), of=Metric)
+METRICS: Registry[Metric] = Registry("metric", "bara_pyro.metrics", ("bara_pyro.metrics.*",), of=Metric)
 """The metrics of this package and those that installed packages register as entry points."""
 
 

@@ -173,15 +173,12 @@ def evaluate(
         >>> import torch
         >>> from bara_pyro.metrics import evaluate
         >>> log_probs = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.7, 0.3]]).log()
-        >>> for name, score in evaluate(log_probs, [0, 1, 0, 1]).items():
-        ...     print(name, round(score, 3))
-        n 4
+        >>> scores = evaluate(log_probs, [0, 1, 0, 1])
+        >>> for name in ("acc", "ece", "nll"):
+        ...     print(name, round(scores[name], 3))
         acc 75.0
         ece 35.0
         nll 0.511
-        brier 0.35
-        aece 35.0
-        aurc 14.583
 
         With the true probabilities:
 
