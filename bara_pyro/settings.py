@@ -1,5 +1,6 @@
 """Helpers for settings classes: settings without effect, and error messages."""
 
+from collections.abc import Container
 from dataclasses import dataclass
 
 from pydantic import BaseModel, ValidationError
@@ -20,7 +21,7 @@ class Unread:
 
     Attributes:
         setting: name of the other setting.
-        values: values of the other setting, or their types.
+        values: values of the other setting.
 
     Examples:
         >>> from typing import Annotated
@@ -34,11 +35,7 @@ class Unread:
     """
 
     setting: str
-    values: tuple[object, ...]
-
-    def applies(self, value: object) -> bool:
-        """Return whether the other setting has such a value."""
-        return any(isinstance(value, one) if isinstance(one, type) else value == one for one in self.values)
+    values: Container[object]
 
 
 def validation_sentence(error: ValidationError, model: type[BaseModel], prefix: tuple[str, ...] = ()) -> str:

@@ -17,7 +17,16 @@ from bara_pyro.settings import Unread
 from bara_pyro.types import Json
 
 OF_PHI, OF_THETA = Unread("latent", ("theta",)), Unread("latent", ("phi",))
-OF_NOISE = Unread("guide", ("delta",))
+
+
+class _Noiseless:
+    """The names of the families without a noise level, also of families registered later."""
+
+    def __contains__(self, guide: object) -> bool:
+        return not FAMILIES.find(guide).noisy
+
+
+OF_NOISE = Unread("guide", _Noiseless())
 
 
 class BaRAMethodConfig(MethodConfig):
@@ -44,11 +53,7 @@ class BaRAMethodConfig(MethodConfig):
     beta_theta: Annotated[NonNegativeFloat, OF_THETA] = setting(
         BaRA, "beta_theta", "weight of KL(theta); 1 is the exact ELBO"
     )
-    guide: str = Field(
-        "weibull",
-        description="posterior family: 'weibull', 'weibull-coupled' (theta depends on the draw of Phi), "
-        "'gamma', 'lognormal' or 'delta'",
-    )
+    guide: str = Field("weibull", description=f"posterior family: {', '.join(FAMILIES)}")
     shape: Annotated[Shape, OF_NOISE] = setting(
         AmortizedGuide,
         "shape",

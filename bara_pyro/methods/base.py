@@ -45,10 +45,10 @@ class MethodConfig(BaseModel):
             for mark in (one for one in declared.metadata if isinstance(one, Unread)):
                 now = getattr(self, mark.setting)
                 # A prior is given by its name or by its settings.
-                if mark.applies(now) and value not in (default, {"name": default}):
+                if now in mark.values and value not in (default, {"name": default}):
                     annotation = fields[mark.setting].annotation
                     known = get_args(annotation) if get_origin(annotation) is Literal else ()
-                    others = " or ".join(one for one in known if not mark.applies(one))
+                    others = " or ".join(one for one in known if one not in mark.values)
                     reads = f"method.{mark.setting}={others}" if others else f"another {mark.setting}"
                     raise ConfigError(
                         f"method.{name}={value} has no effect with method.{mark.setting}={now}: leave it "

@@ -11,6 +11,8 @@ from bara_pyro.core.optimizers import adamw, linear_schedule
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.svi import SVI
+from bara_pyro.errors import ConfigError
+from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.families import FAMILIES
 from bara_pyro.methods import METHODS, build, method_config
 from bara_pyro.methods.base import given
@@ -55,6 +57,14 @@ def test_a_method_is_its_program_and_guide(name: str) -> None:
     twin = type(model)(backbone(), 4, **{**required(model), **form, **shared})
     assert described(twin) == described(model)
     assert described(type(guide)(twin, **by_row)) == described(guide)
+
+
+def test_a_noise_level_of_a_family_without_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FAMILIES, "_items", dict(FAMILIES))
+    FAMILIES.register("still", type("Still", (DeltaGuide,), {}))
+    assert method_config({"name": "bara-gate", "guide": "still", "activation": "relu"}).guide == "still"
+    with pytest.raises(ConfigError, match=r"init_kappa=0\.3 has no effect with method\.guide=still"):
+        method_config({"name": "bara-gate", "guide": "still", "init_kappa": 0.3})
 
 
 @pytest.mark.parametrize("name", [name for name in FAMILIES if FAMILIES[name].noisy])
