@@ -24,8 +24,9 @@ class Metric:
         unit: "%", "points", "nats" or "".
         best: whether larger ("max") or smaller ("min") values are better.
         digits: decimals to print.
-        per_row: `(log_probs, labels) -> n x k`, such that the metric is `sum_k |mean over rows of column k|`.
-            Two runs are compared only by metrics that have this function.
+        per_row: `(log_probs, labels) -> n`, one score per row, or `n x k` if the metric is
+            `sum_k |mean over rows of column k|`. Two runs are compared only by metrics that have this
+            function.
         title: the name in running text; `name` if "".
         heading: the heading of the column in the table of scores; if "", the metric has no column.
         of_truth: whether the metric needs the true probabilities.
@@ -80,14 +81,15 @@ def compared() -> dict[str, Metric]:
 
 
 def rows_of(name: str) -> PerRow:
-    """Return the `per_row` of a metric; a `ConfigError` if there is no such metric, or it has none."""
+    """Return the `per_row` of a metric with a result of `n x k`; a `ConfigError` if the metric has none."""
     known = compared()
     if name not in known:
         raise ConfigError(unknown("metric", name, known))
-    return cast(PerRow, known[name].per_row)
+    per_row = cast(PerRow, known[name].per_row)
+    return lambda log_probs, labels: per_row(log_probs, labels).reshape(len(labels), -1)
 
 
 def scored(log_probs: Tensor, against: Any, *, of_truth: bool) -> dict[str, float]:
     """Return all metrics that need true probabilities, or all that do not, of checked inputs."""
     metrics = [metric for metric in METRICS.values() if metric.of_truth == of_truth]
-    return {metric.name: metric.function(log_probs, against) for metric in metrics}
+    return {metric.name: float(metric.function(log_probs, against)) for metric in metrics}

@@ -25,7 +25,7 @@ from bara_pyro.metrics._inputs import (
     mean_over_ties,
 )
 from bara_pyro.metrics.abstention import aurc
-from bara_pyro.metrics.base import Metric, PerRow, register_metric, scored
+from bara_pyro.metrics.base import Metric, register_metric, scored
 from bara_pyro.metrics.reliability import DEFAULT_BINS, bin_index, on_edges
 from bara_pyro.metrics.truth import calibration_against_truth, kl_from_truth, regret
 
@@ -198,8 +198,8 @@ def evaluate(
 
 
 def accuracy_per_row(log_probs: Tensor, labels: Tensor) -> Tensor:
-    """Return 100 for each row whose most probable class is the label and 0 for others, `n x 1`."""
-    return 100.0 * correctness(log_probs, labels)[1][:, None]
+    """Return 100 for each row whose most probable class is the label and 0 for others, `n`."""
+    return 100.0 * correctness(log_probs, labels)[1]
 
 
 def ece_per_row(log_probs: Tensor, labels: Tensor) -> Tensor:
@@ -211,16 +211,11 @@ def ece_per_row(log_probs: Tensor, labels: Tensor) -> Tensor:
     )
 
 
-def column_of(per_example: PerRow) -> PerRow:
-    """Return a function whose result, one number per row, is a column, `n x 1`."""
-    return lambda log_probs, labels: per_example(log_probs, labels)[:, None]
-
-
 for metric in (
     Metric("acc", accuracy, "%", "max", 1, accuracy_per_row, "accuracy", "acc"),
     Metric("ece", ece, "%", "min", 1, ece_per_row, "ECE", "ECE"),
-    Metric("nll", nll, "nats", "min", 3, column_of(nll_per_example), "NLL", "NLL"),
-    Metric("brier", brier, "", "min", 3, column_of(brier_per_example), "Brier score", "Brier"),
+    Metric("nll", nll, "nats", "min", 3, nll_per_example, "NLL", "NLL"),
+    Metric("brier", brier, "", "min", 3, brier_per_example, "Brier score", "Brier"),
     Metric("aece", adaptive_ece, "%", "min", 1, title="adaptive ECE"),
     Metric("aurc", aurc, "%", "min", 1, title="area under the risk-coverage curve"),
     Metric("kl_truth", kl_from_truth, "nats", "min", 3, None, "KL from the truth", "KL", of_truth=True),

@@ -165,13 +165,13 @@ def files_below(folder: Path) -> dict[str, bytes | str]:
 
 
 def register_surprise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Register the NLL once more, as a metric named `surprise`, until the end of a test."""
+    """Register the NLL once more, as a metric named `surprise` of plain tensors, until the end of a test."""
     monkeypatch.setattr(METRICS, "_items", dict(METRICS))
 
     def surprise(log_probs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        return -log_probs.gather(1, torch.as_tensor(labels)[:, None])
+        return -log_probs.gather(1, torch.as_tensor(labels)[:, None])[:, 0]
 
-    def total(log_probs: torch.Tensor, labels: torch.Tensor) -> float:
-        return float(surprise(log_probs, labels).mean())
+    def total(log_probs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return surprise(log_probs, labels).mean()
 
     register_metric(Metric("surprise", total, "nats", "min", 2, surprise, "surprise", "surprise"))
