@@ -1,4 +1,4 @@
-"""Registries of methods, guides, priors and tasks, which other packages can extend.
+"""Registries of methods, guides, priors, metrics and tasks, which other packages can extend.
 
 A package provides an item through an entry point. It is found once the package is installed, and imported
 when its name is first used::
@@ -146,7 +146,7 @@ PLUGINS: list[str] = []
 
 
 def load_plugin(module: str) -> None:
-    """Import a module that registers methods, guides, priors or tasks, or raise a `ConfigError`.
+    """Import a module that registers methods, guides, priors, metrics or tasks, or raise a `ConfigError`.
 
     For plug-ins that are not installed as packages with entry points.
     """

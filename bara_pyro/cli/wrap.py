@@ -138,7 +138,7 @@ Plugins = Annotated[
     typer.Option(
         "--plugin",
         metavar="MODULE",
-        help="Import your module that registers methods, guides, priors or tasks. Can be repeated.",
+        help="Import your module that registers methods, guides, priors, metrics or tasks. Can be repeated.",
         rich_help_panel="Extensions",
     ),
 ]
