@@ -1,17 +1,15 @@
 """What every test starts from: fixed seeds, an empty Pyro parameter store, one torch thread."""
 
 import os
-import random
 import signal
 from collections.abc import Iterator
 
-import numpy as np
 import pyro
 import pytest
 import torch
 from app_cases import Bara, Place, make_bara, questions, save_backbone, write_rows
 from core_cases import shared_states
-from once import verify_once
+from once import load_lm_once, verify_once
 
 from bara_pyro.cli import terminal
 from bara_pyro.core import program
@@ -20,6 +18,11 @@ from bara_pyro.lm import loading
 # Of what tests start, too, as `make test` has it: several processes of two threads are slower than of one.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 loading.verify_once = program.verify_once = verify_once
+loading._load_lm = load_lm_once
+# torch keeps a seed for a device that it may find later, with the stack: milliseconds for each seed.
+for device in (torch.cuda, torch.mtia, torch.xpu):
+    if not device.is_available():
+        device.manual_seed_all = lambda seed: None
 # No file of a test has to outlast a power failure.
 os.fsync = lambda descriptor: None
 
@@ -28,10 +31,7 @@ os.fsync = lambda descriptor: None
 def clean_state() -> Iterator[None]:
     """Seed every generator and clear what a test before this one may have left behind."""
     torch.set_num_threads(1)
-    random.seed(0)
-    np.random.seed(0)  # noqa: NPY002 - libraries under test may still draw from the global generator
-    torch.manual_seed(0)
-    pyro.set_rng_seed(0)
+    pyro.set_rng_seed(0)  # Python's, NumPy's and torch's generators
     pyro.clear_param_store()
     terminal.mode = terminal.Mode()  # of a command called before with --json or --quiet
     yield
