@@ -116,7 +116,7 @@ def test_more_classes_than_letters(place: Place, tmp_path: Path) -> None:
         for i in range(40)
     ]
     task = task_from_rows(rows * 4, [row | {"text": f"no {row['text']}"} for row in rows])
-    system = build_system(place.config(task__labels="texts", train__steps=2), task=task)
+    system = build_system(place.config(task__labels="texts", train__steps=2, predict__samples=[0]), task=task)
     assert len(system.task.labels) == 40
     run(system.config, tmp_path / "run", system=system)
     assert len(read_jsonl(tmp_path / "run" / "predictions.jsonl")[0]["probs"]["0"]) == 40

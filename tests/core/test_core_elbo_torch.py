@@ -105,17 +105,6 @@ def test_the_expectation_is_that_of_brute_force() -> None:
 
 
 @torch.no_grad()
-def test_minibatches_average_to_the_whole_in_expectation() -> None:
-    model, guide = toy(scale=0.1)
-    elbo = MeanFieldELBO()
-    pyro.set_rng_seed(12)
-    whole = [elbo.terms(model, guide, make_batch()).loss.item() for _ in range(120)]
-    halves = [make_batch(choose=rows) for rows in ([0, 1], [2, 3])]
-    parts = [sum(elbo.terms(model, guide, half).loss.item() for half in halves) / 2 for _ in range(120)]
-    agree(whole, parts)
-
-
-@torch.no_grad()
 def test_the_one_draw_estimate_has_the_same_expectation() -> None:
     # B = 0: the only noise is that of the sampled divergence.
     model, guide = toy(scale=0.0)

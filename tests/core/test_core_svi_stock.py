@@ -55,7 +55,7 @@ def named(pair: tuple[BaRA, WeibullGuide]) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("form", ["additive", "gate"])
 def test_same_draws_same_path(form: str) -> None:
     # Ours divides the loss by N, which Adam cancels but for its epsilon.
-    batch, steps, lr = make_batch(), 40, 0.02
+    batch, steps, lr = make_batch(), 20, 0.02
     ours = fresh(form)
     start = named(ours)
     svi = SVI(*ours, torch.optim.Adam(parameters(*ours), lr=lr, eps=1e-4))
@@ -75,8 +75,7 @@ def test_same_draws_same_path(form: str) -> None:
         assert (rows > 0).all(), name  # all of it was trained
 
 
-@pytest.mark.parametrize("elbo", [TraceMeanField_ELBO, MeanFieldELBO])
-@pytest.mark.parametrize("form", ["additive", "gate"])
+@pytest.mark.parametrize(("form", "elbo"), [("gate", TraceMeanField_ELBO), ("additive", MeanFieldELBO)])
 def test_an_elbo_as_a_loss_module_with_a_torch_optimiser(form: str, elbo: type) -> None:
     """`TraceMeanField_ELBO()(model, guide)` has the loss and the parameters of this package's bound."""
     batch, pair = make_batch(), fresh(form)
@@ -84,7 +83,7 @@ def test_an_elbo_as_a_loss_module_with_a_torch_optimiser(form: str, elbo: type) 
     assert {*module.parameters()} == {*parameters(*pair)}
     optim = torch.optim.Adam(module.parameters(), lr=0.02)
     losses = []
-    for step in range(60):
+    for step in range(30):
         pyro.set_rng_seed(step)
         loss = module(batch)
         pyro.set_rng_seed(step)
@@ -94,7 +93,7 @@ def test_an_elbo_as_a_loss_module_with_a_torch_optimiser(form: str, elbo: type) 
         loss.backward()
         optim.step()
         losses.append(loss.item())
-    assert sum(losses[-10:]) < sum(losses[:10])
+    assert sum(losses[-8:]) < sum(losses[:8])
 
 
 @pytest.mark.parametrize("form", ["additive", "gate"])
@@ -122,14 +121,14 @@ def test_the_one_draw_elbo_of_pyro_in_our_svi_estimates_the_same_bound() -> None
     for elbo in (MeanFieldELBO(), Trace_ELBO()):
         svi = SVI(*pair, optim, elbo)
         pyro.set_rng_seed(2)
-        drawn.append(torch.tensor([svi.evaluate_loss(batch) for _ in range(200)]))
+        drawn.append(torch.tensor([svi.evaluate_loss(batch) for _ in range(120)]))
     errors = [values.std() / len(values) ** 0.5 for values in drawn]
     assert (drawn[0].mean() - drawn[1].mean()).abs() < 4 * (errors[0] ** 2 + errors[1] ** 2) ** 0.5
     assert drawn[1].std() > 2 * drawn[0].std()  # its KL is estimated from the draw
     before = drawn[1].mean()
-    for _ in range(60):
+    for _ in range(40):
         svi.step(batch)
-    assert sum(svi.evaluate_loss(batch) for _ in range(50)) / 50 < before
+    assert sum(svi.evaluate_loss(batch) for _ in range(30)) / 30 < before
 
 
 @pytest.mark.parametrize("elbo", [RenyiELBO, TraceGraph_ELBO])
@@ -203,8 +202,13 @@ def test_a_second_pair_is_not_fitted_in_the_place_of_the_first(shared: str) -> N
     assert any(name.startswith("guide") for name in moved)
 
 
-@pytest.mark.parametrize("elbo", [TraceMeanField_ELBO, Trace_ELBO, MeanFieldELBO])
-@pytest.mark.parametrize("made", [lambda: fresh("gate"), fvae_pair, clora_pair, blob_pair])
+@pytest.mark.parametrize(
+    ("made", "elbo"),
+    [
+        *((lambda: fresh("gate"), elbo) for elbo in (TraceMeanField_ELBO, Trace_ELBO, MeanFieldELBO)),
+        *((fvae_pair, TraceMeanField_ELBO), (clora_pair, Trace_ELBO), (blob_pair, MeanFieldELBO)),
+    ],
+)
 def test_what_is_frozen_stays_as_it_is(made: Callable, elbo: type) -> None:
     """Pyro's store would switch `requires_grad` on again, and train what a person has fixed."""
     for part in range(2):
@@ -213,7 +217,7 @@ def test_what_is_frozen_stays_as_it_is(made: Callable, elbo: type) -> None:
         pair[part].requires_grad_(False)
         start = named(pair)
         svi = STOCK(*pair, pyro.optim.Adam({"lr": 0.05}), elbo())
-        for _ in range(3):
+        for _ in range(2):
             svi.step(make_batch())
         moved = {name for name, value in named(pair).items() if not torch.equal(value, start[name])}
         assert not any(p.requires_grad for p in pair[part].parameters())

@@ -12,6 +12,7 @@ from core_cases import bara_pair, make_batch, trainer
 
 from bara_pyro.core.prediction import predict
 
+pytestmark = pytest.mark.slow  # also what shows that a leak would be seen
 WARM, TIMES = 300, 300
 PER_TIME = 200  # bytes, allocated by whatever code: less than a tensor of one number
 # Bytes of Python's own objects: less than a dictionary of one number (256 with it), and more than what tables
@@ -76,7 +77,6 @@ def what() -> dict[str, Callable[[int], object]]:
     }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a step", "a prediction"])
 def test_nothing_is_left(what, name: str) -> None:
     of_python, of_all = kept(what[name])

@@ -1,8 +1,5 @@
 """The Gaussian with a covariance of its own: its divergence by other formulas, its draws by address."""
 
-import math
-
-import numpy as np
 import pytest
 import torch
 from pyro import distributions as dist
@@ -38,24 +35,6 @@ def test_the_divergence_is_that_of_two_dense_distributions() -> None:
     plain = torch.distributions.MultivariateNormal(q.loc, q.covariance_matrix)
     assert_close(kl_divergence(q, p), kl_divergence(plain, dense))
     assert kl_divergence(q, p).shape == (K,)
-
-
-def test_the_divergence_by_its_formula_in_numpy() -> None:
-    q, p = pair(scale=1.3)
-    for row in range(K):
-        cov, gap = q.covariance_matrix[row].numpy(), q.loc[row].numpy() - 0.2
-        log_det = np.linalg.slogdet(cov)[1]
-        truth = (np.trace(cov) + gap @ gap) / 1.3**2 - D + D * math.log(1.3**2) - log_det
-        assert float(kl_divergence(q, p)[row]) == pytest.approx(truth / 2, rel=1e-12)
-
-
-def test_the_divergence_is_the_mean_of_the_log_ratio() -> None:
-    q, p = pair(dtype=torch.float32)
-    torch.manual_seed(0)
-    draws = q.sample((20_000,))
-    ratio = (q.log_prob(draws) - p.log_prob(draws)).double()
-    error = ratio.std(0) / len(ratio) ** 0.5
-    assert ((ratio.mean(0) - kl_divergence(q, p)).abs() < 4.5 * error).all()
 
 
 def test_the_distribution_that_is_its_prior_has_no_divergence() -> None:

@@ -4,7 +4,8 @@ import json
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -43,8 +44,31 @@ def calibrated(folder: Path, method: str = "bara-gate", **settings: object) -> R
     return load_config(overrides=own, base=tiny_run(folder, {"name": method}))
 
 
-@pytest.mark.parametrize("rows", [81])
-def test_halves_share_no_row_and_leave_none_out(rows: int) -> None:
+@dataclass
+class Whole:
+    """A run that nothing stopped, and what it answers; it is only read."""
+
+    system: System
+    out: Path
+    answers: torch.Tensor
+
+
+@pytest.fixture(scope="module")
+def whole_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Whole]:
+    """The run of a method, trained when it is first asked for."""
+
+    @cache
+    def trained(method: str) -> Whole:
+        folder = tmp_path_factory.mktemp(method)
+        system = build_system(calibrated(folder, method))
+        train(system, folder / "whole")
+        return Whole(system, folder / "whole", answers(system))
+
+    return trained
+
+
+def test_halves_share_no_row_and_leave_none_out() -> None:
+    rows = 81
     learnt, asked = halves([""] * rows, 3)
     assert len(asked) == rows // 2
     assert sorted(learnt + asked) == list(range(rows))
@@ -63,9 +87,9 @@ def test_the_division_is_the_nearest_to_half(seed: int) -> None:
     assert not {clusters[row] for row in learnt} & {clusters[row] for row in asked}
 
 
-@pytest.mark.parametrize("steps", [801])
-def test_a_fit_to_half_has_as_many_passes_as_its_run(tmp_path: Path, steps: int) -> None:
+def test_a_fit_to_half_has_as_many_passes_as_its_run(tmp_path: Path) -> None:
     """Of 32 rows 21 are of one cluster: it learns these, for 21/32 of the steps; halves of rows for half."""
+    steps = 801
     task = build_system(calibrated(tmp_path)).task
     rows = [replace(row, cluster="one" if i < 21 else "") for i, row in enumerate(task.train)]
     uneven = build_system(calibrated(tmp_path), task=replace(task, train=rows))
@@ -149,11 +173,10 @@ def test_a_run_comes_back_whenever_it_is_killed(tmp_path: Path, method: str) -> 
     assert not (tmp_path / "whole" / ".rehearsal").exists()
 
 
-def test_a_run_that_is_killed_in_its_calibration_goes_on(tmp_path: Path) -> None:
-    config = calibrated(tmp_path)
-    whole = build_system(config)
-    train(whole, tmp_path / "whole")
-    steps: list[int] = []
+def test_a_run_that_is_killed_in_its_calibration_goes_on(
+    tmp_path: Path, whole_of: Callable[[str], Whole]
+) -> None:
+    config, steps = calibrated(tmp_path), list[int]()
 
     def killed(step: int, _: dict[str, float]) -> None:
         if step == 3:
@@ -164,18 +187,20 @@ def test_a_run_that_is_killed_in_its_calibration_goes_on(tmp_path: Path) -> None
     again = build_system(config)
     train(again, tmp_path / "cut", resume=True, on_split_half=lambda step, _: steps.append(step))
     assert steps == [3, 4, 5, 1, 2, 3, 4, 5]  # from the checkpoint after step 2; then the halves are turned
-    assert torch.equal(answers(again), answers(whole))
+    assert torch.equal(answers(again), whole_of("bara-gate").answers)
 
 
 @pytest.mark.parametrize("fit", [1, 2])
 @pytest.mark.parametrize("place", ["discard", "half discard", "write_json"])
 def test_a_run_that_is_killed_after_a_fit_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, fit: int
+    tmp_path: Path,
+    whole_of: Callable[[str], Whole],
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+    fit: int,
 ) -> None:
     """Before or while the files of the fit are removed, or before its result is written."""
-    config, calls = calibrated(tmp_path), 0
-    whole = build_system(config)
-    train(whole, tmp_path / "whole")
+    config, calls, whole = calibrated(tmp_path), 0, whole_of("bara-gate")
 
     def killed(*args: Any) -> None:
         nonlocal calls
@@ -193,8 +218,8 @@ def test_a_run_that_is_killed_after_a_fit_goes_on(
             train(build_system(config), tmp_path / "cut")
     again = build_system(config)
     train(again, tmp_path / "cut", resume=True)
-    assert torch.equal(answers(again), answers(whole))
-    stored = [read_json(tmp_path / name / "rehearsal.json") for name in ("whole", "cut")]
+    assert torch.equal(answers(again), whole.answers)
+    stored = [read_json(out / "rehearsal.json") for out in (whole.out, tmp_path / "cut")]
     assert all(stored[0][rows] == stored[1][rows] for rows in ("rows", "turned"))
     assert not (tmp_path / "cut" / ".rehearsal").exists()
 
@@ -258,26 +283,25 @@ def test_a_loss_that_breaks_in_calibration_says_so(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("method", ["bara-gate", "laplace"])
-def test_nothing_but_the_temperature_differs_from_a_run_without(tmp_path: Path, method: str) -> None:
-    for name, config in (
-        ("with", calibrated(tmp_path, method)),
-        ("without", calibrated(tmp_path, method, **{"adapter.calibrated": False})),
-    ):
-        train(build_system(config), tmp_path / name)
+def test_nothing_but_the_temperature_differs_from_a_run_without(
+    tmp_path: Path, whole_of: Callable[[str], Whole], method: str
+) -> None:
+    train(build_system(calibrated(tmp_path, method, **{"adapter.calibrated": False})), tmp_path / "without")
     for file in ("adapter_model.safetensors", "guide.safetensors"):
-        ours, theirs = (load_file(tmp_path / name / file) for name in ("with", "without"))
+        ours, theirs = (load_file(out / file) for out in (whole_of(method).out, tmp_path / "without"))
         assert {key for key in ours if key not in theirs} <= {"log_temperature"}
         for key, value in theirs.items():
             assert torch.equal(ours[key], value), key
 
 
-@pytest.mark.parametrize("method", ["bara-gate", "mc_dropout"])
-@pytest.mark.parametrize("kept_as", ["rows", "turned"])
+@pytest.mark.parametrize(
+    ("method", "kept_as"), [("bara-gate", "rows"), ("bara-gate", "turned"), ("mc_dropout", "turned")]
+)
 def test_what_is_kept_is_what_a_run_on_half_of_the_rows_says(
-    tmp_path: Path, method: str, kept_as: str
+    tmp_path: Path, whole_of: Callable[[str], Whole], method: str, kept_as: str
 ) -> None:
-    system = build_system(calibrated(tmp_path, method))
-    train(system, tmp_path / "run")
+    whole = whole_of(method)
+    system = whole.system
     rows = system.task.train
     learnt, asked = halves([row.question for row in rows], system.config.seed)
     if kept_as == "turned":
@@ -290,7 +314,7 @@ def test_what_is_kept_is_what_a_run_on_half_of_the_rows_says(
         task=half,
     )
     train(alone, tmp_path / "half")
-    kept = read_json(tmp_path / "run" / "rehearsal.json")[kept_as]
+    kept = read_json(whole.out / "rehearsal.json")[kept_as]
     assert [row["id"] for row in kept] == [row.id for row in half.test]
     assert [row["label"] for row in kept] == list(alone.split("test").labels)
     there = torch.tensor([row["log_probs"] for row in kept], dtype=torch.float64).transpose(0, 1)
@@ -355,12 +379,12 @@ def test_split_half_calibration_never_makes_a_run_surer(tmp_path: Path, surer: b
     )
 
 
-def test_the_time_of_calibration_counts(tmp_path: Path) -> None:
-    train(build_system(calibrated(tmp_path)), tmp_path / "run")
-    own = read_jsonl(tmp_path / "run" / "train_log.jsonl")[-1]["seconds"]
-    second = read_json(tmp_path / "run" / "rehearsal.json")["seconds"]
+def test_the_time_of_calibration_counts(whole_of: Callable[[str], Whole]) -> None:
+    out = whole_of("bara-gate").out
+    own = read_jsonl(out / "train_log.jsonl")[-1]["seconds"]
+    second = read_json(out / "rehearsal.json")["seconds"]
     assert second > 0
-    assert train_seconds(tmp_path / "run") == pytest.approx(own + second, abs=1e-3)
+    assert train_seconds(out) == pytest.approx(own + second, abs=1e-3)
 
 
 def too_few(folder: Path) -> System:

@@ -163,42 +163,43 @@ def test_a_run_is_as_long_as_its_calibration_says(
     )
 
 
-@pytest.mark.parametrize("stage", ["fit", "longer fit", "run"])
 @pytest.mark.slow
-def test_a_kill_changes_nothing(tmp_path: Path, says: list[float], stage: str) -> None:
+def test_a_kill_changes_nothing(tmp_path: Path, says: list[float]) -> None:
     says[:] = [UNSURE]
     whole = build_system(config(tmp_path))
     train(whole, tmp_path / "whole")
-    cut = build_system(config(tmp_path))
-    with pytest.raises(Interrupted):
-        train(cut, tmp_path / "cut", **kills(stage, {"fit": 1, "longer fit": 2}, 2 * STEPS - 1))
-    first: list[int] = []
-    again = build_system(config(tmp_path))
-    train(
-        again,
-        tmp_path / "cut",
-        resume=True,
-        on_split_half=lambda step, _: first.append(step),
-        on_step=lambda step, _: first.append(100 + step),
-    )
-    # From the checkpoint after every second step of the stage that was cut off.
-    assert first[0] == {"fit": 3, "longer fit": 3, "run": 111}[stage]
-    assert torch.equal(answers(again), answers(whole))
-    rows = [read_json(tmp_path / name / "rehearsal.json")["rows"] for name in ("whole", "cut")]
-    assert rows[0] == rows[1]
+    # Where each goes on: from the checkpoint after every second step of the stage that was cut off.
+    for stage, start in {"fit": 3, "longer fit": 3, "run": 111}.items():
+        out, steps = tmp_path / stage, list[int]()
+        with pytest.raises(Interrupted):
+            train(
+                build_system(config(tmp_path)),
+                out,
+                **kills(stage, {"fit": 1, "longer fit": 2}, 2 * STEPS - 1),
+            )
+        again = build_system(config(tmp_path))
+        train(
+            again,
+            out,
+            resume=True,
+            on_split_half=lambda step, _, steps=steps: steps.append(step),
+            on_step=lambda step, _, steps=steps: steps.append(100 + step),
+        )
+        assert steps[0] == start, stage
+        assert torch.equal(answers(again), answers(whole)), stage
+        rows = [read_json(folder / "rehearsal.json")["rows"] for folder in (tmp_path / "whole", out)]
+        assert rows[0] == rows[1], stage
 
 
-@pytest.mark.parametrize("changed", ["id", "question"])
-def test_other_rows_are_noticed_when_a_longer_run_is_read_back(
-    tmp_path: Path, says: list[float], changed: str
-) -> None:
+def test_other_rows_are_noticed_when_a_longer_run_is_read_back(tmp_path: Path, says: list[float]) -> None:
     says[:] = [UNSURE]
     train(build_system(config(tmp_path)), tmp_path / "run")
-    others = [row | {changed: f"the {row[changed]}"} for row in questions()]
-    write_rows(tmp_path / "rows.jsonl", others)
-    with pytest.raises(DataError, match="has changed since the run was trained"):
-        train(build_system(config(tmp_path)), tmp_path / "run", resume=True)
-    assert stored_step(tmp_path / "run") == 2 * STEPS
+    for changed in ("id", "question"):
+        others = [row | {changed: f"the {row[changed]}"} for row in questions()]
+        write_rows(tmp_path / "rows.jsonl", others)
+        with pytest.raises(DataError, match="has changed since the run was trained"):
+            train(build_system(config(tmp_path)), tmp_path / "run", resume=True)
+        assert stored_step(tmp_path / "run") == 2 * STEPS
 
 
 def test_the_command_says_so_and_goes_on(

@@ -199,11 +199,6 @@ def test_counts_absolute_values_strictly_below_tau():
     assert sparsity([0.0], tau=0.0) == 0.0
 
 
-def test_matches_the_closed_form_of_an_exponential():
-    z = torch.distributions.Exponential(1.0).icdf((torch.arange(10_000) + 0.5) / 10_000)
-    assert sparsity(z) == pytest.approx(100 * (1 - math.exp(-0.1)), abs=0.02)
-
-
 def test_unusable_gates():
     with pytest.raises(DataError, match="empty"):
         sparsity(torch.zeros(0))
