@@ -9,7 +9,7 @@ import pytest
 import torch
 from app_cases import Bara, Place, make_bara, questions, save_backbone, write_rows
 from core_cases import shared_states
-from once import load_lm_once, verify_once
+from once import draw_worlds_once, load_lm_once, verify_once
 
 from bara_pyro.cli import terminal
 from bara_pyro.core import program
@@ -19,6 +19,7 @@ from bara_pyro.lm import loading
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 loading.verify_once = program.verify_once = verify_once
 loading._load_lm = load_lm_once
+draw_worlds_once()
 # torch keeps a seed for a device that it may find later, with the stack: milliseconds for each seed.
 for device in (torch.cuda, torch.mtia, torch.xpu):
     if not device.is_available():

@@ -1,8 +1,9 @@
-"""What a user's process does once, done once for all: read and verify a language model, build the parser."""
+"""What a user's process does once, done once for all: read a model and rows, verify, build the parser."""
 
 import copy
 import hashlib
-from functools import cache
+from dataclasses import replace
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 from typer.main import get_command
 
 from bara_pyro.cli import app
+from bara_pyro.data.registry import TASKS
 from bara_pyro.lm import loading, verifying
 from bara_pyro.lm.backbone import Backbone
 from bara_pyro.lm.verifying import states_name
+from bara_pyro.microworld import TASKS as WORLDS
 
 ABILITIES = ("verified", "tolerance", "last_apart", "continues", "takes_segments")
 VERIFIED: dict[str, dict[str, Any]] = {}
@@ -64,6 +67,16 @@ def changed(lm: nn.Module) -> bool:
         module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
         for module in lm.modules()
     )
+
+
+def draw_worlds_once() -> None:
+    """Keep the last tasks of the microworld that were loaded: each is thousands of rows, drawn from a seed.
+
+    `micro_task` itself still draws them, for the tests of what it draws.
+    """
+    for name in WORLDS:
+        drawn = lru_cache(4)(TASKS[name].load)
+        TASKS._items[name] = replace(TASKS[name], load=drawn, in_world=drawn)
 
 
 @cache
