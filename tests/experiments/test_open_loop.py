@@ -16,7 +16,8 @@ def run(module, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
     module.main()
 
 
-@pytest.mark.parametrize("loop", ["stock", pytest.param("ours", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("loop", ["stock", "ours"])
 def test_svi_learns_and_writes_draws(
     loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -122,7 +122,7 @@ def test_stock_svi_trains(method: str) -> None:
     values = [p for module in (model, guide) for p in module.parameters()]
     before = [p.detach().clone() for p in values]
     svi = STOCK(model, guide, pyro.optim.Adam({"lr": 0.02}), elbo)
-    losses = [svi.step(make_batch()) for _ in range(12)]
+    losses = [svi.step(make_batch()) for _ in range(16)]
     assert sum(losses[-4:]) < sum(losses[:4])
     for old, new in zip(before, values, strict=True):
         assert torch.equal(old, new) != new.requires_grad
