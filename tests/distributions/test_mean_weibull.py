@@ -49,6 +49,14 @@ def test_mode_is_where_the_density_peaks():
     assert MeanWeibull(f64(0.7), f64([1.0, 3.0])).mode.tolist() == [0.0, 0.0]
 
 
+def test_small_draws_are_as_frequent_as_they_should_be():
+    """Noise that is cut off far from 0 passes a test of the whole distribution."""
+    torch.manual_seed(0)
+    draws, share = MeanWeibull(torch.ones(200_000), torch.tensor(1.0)).rsample(), -math.expm1(-5e-4)
+    error = math.sqrt(share / len(draws))
+    assert (draws < 5e-4).float().mean().item() == pytest.approx(share, abs=5 * error)
+
+
 @pytest.mark.parametrize("kappa", KAPPAS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_goodness_of_fit(kappa, dtype):

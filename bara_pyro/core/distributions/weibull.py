@@ -174,9 +174,7 @@ class _Draw(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         mean, log_energy, value = ctx.saved_tensors
         of_log = grad * value
-        parts = of_log / mean, of_log * log_energy, of_log
-        of_mean, of_kappa, of_log_norm = (part.sum_to_size(mean.shape) for part in parts)
-        return of_mean, of_kappa, of_log_norm, None
+        return of_log / mean, of_log * log_energy, of_log, None  # autograd sums them over further draws
 
 
 KAPPA_MIN = 0.01
