@@ -7,7 +7,6 @@ import types
 import warnings
 from pathlib import Path
 
-import arviz
 import numpy as np
 import pytest
 import xarray
@@ -26,6 +25,7 @@ from bara_pyro.diagnostics.arviz.netcdf import read_netcdf, write_netcdf
 from bara_pyro.diagnostics.page.gate_plots import forest, gate_figures, plots, ridge
 from bara_pyro.errors import CheckpointError, ConfigError, DataError
 
+arviz = arviz_of_ours()
 PNG = b"\x89PNG\r\n\x1a\n"
 RENEWED = renewed_arviz()  # the tests pass with whichever ArviZ is installed
 
@@ -339,3 +339,19 @@ def test_what_arviz_announces_on_import_does_not_reach_the_user(monkeypatch: pyt
     with pytest.warns(UserWarning, match="something else") as seen:
         assert arviz_of_ours() == "arviz"
     assert len(seen) == 1
+
+
+def test_arviz_that_another_process_disturbs_is_imported_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[Exception | str] = [FileNotFoundError("daily_warning.tmp"), "arviz"]
+
+    def imported(name: str) -> str:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr("bara_pyro.diagnostics.arviz.compat.import_module", imported)
+    assert arviz_of_ours() == "arviz"
+    answers[:] = [PermissionError(13, "Permission denied", "/home/.cache/arviz")] * 2
+    with pytest.raises(ConfigError, match=r"/home/.cache/arviz.*XDG_CACHE_HOME"):
+        arviz_of_ours()

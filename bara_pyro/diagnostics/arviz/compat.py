@@ -7,6 +7,7 @@ datasets in both. Differences in plots are handled in `bara_pyro.diagnostics.pag
 import math
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from types import ModuleType
@@ -31,10 +32,21 @@ def arviz() -> ModuleType:
     """Import ArviZ when it is needed, because the import takes a second and loads pyplot.
 
     Its announcement of the next version is suppressed, because users cannot act on it.
+
+    Raises:
+        ConfigError: ArviZ cannot write to its cache folder.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
-        return import_module("arviz")
+        with suppress(OSError):  # once a day it writes a file: two processes that do so disturb each other
+            return import_module("arviz")
+        try:
+            return import_module("arviz")
+        except OSError as error:
+            raise ConfigError(
+                f"ArviZ cannot write to its cache folder ({error}): set the environment variable "
+                "XDG_CACHE_HOME to a folder that it can write to."
+            ) from error
 
 
 def renewed() -> bool:
