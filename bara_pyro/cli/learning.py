@@ -13,7 +13,7 @@ from bara_pyro.metrics import nll
 from bara_pyro.metrics._inputs import correctness
 from bara_pyro.runs.evaluation_files import log_probs_and_labels, read_predictions
 from bara_pyro.runs.folder import stored_lr
-from bara_pyro.runs.split_half import own_nlls
+from bara_pyro.runs.split_half import is_unstable, own_nlls
 from bara_pyro.runs.system import System
 from bara_pyro.types import Json
 
@@ -121,11 +121,12 @@ def warning(
     )
 
 
-def unstable(out: Path, lr: float) -> str:
-    """Return a warning if a calibrated run fits its own rows worse than stable training would."""
-    own, most = own_nlls(out) or (0.0, 0.0)
-    if own <= most:
+def unstable_warning(out: Path, lr: float) -> str:
+    """Return two sentences on a run that `is_unstable`, the figures and what to change; "" if it is not."""
+    nlls = own_nlls(out) if is_unstable(out) else None
+    if nlls is None:
         return ""
+    own, most = nlls
     return (
         f"Warning: training was unstable: the run ends with an NLL of {own:.3f} nats on its own rows, and by "
         f"its fits to half of them it should be below {most:.3f}. Train again with --lr {lr / 3:.2g}."
@@ -146,6 +147,7 @@ def warn_unlearnt(system: System, out: Path, report: Json) -> None:
         given = system.config.adapter.start is not None
         train = system.config.train
         lr, searched = stored_lr(out, system.config), bool(train.find_lr)
-        sentence = warning(scores, train.steps, lr, given=given, searched=searched) or unstable(out, lr)
+        unlearnt = warning(scores, train.steps, lr, given=given, searched=searched)
+        sentence = unlearnt or unstable_warning(out, lr)
         if sentence:
             remark(sentence)
