@@ -50,6 +50,8 @@ UNREADABLE = (
     ValueError,
 )
 """Exceptions that transformers raises for invalid settings and files."""
+VOCABULARIES = ("tokenizer.json", "tekken.json", "*vocab*", "*.model")
+"""Names of the files of which a tokenizer has at least one."""
 WANTED = (
     "give 'microworld', a folder with config.json, model.safetensors and a tokenizer, or a hub name that can "
     "be reached"
@@ -152,6 +154,9 @@ def reason_of(error: Exception) -> str:
 def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a folder or a hub name, in the class that its configuration names.
 
+    Raises:
+        BackboneError: there is no tokenizer, or it needs its own code.
+
     Examples:
         >>> from bara_pyro.lm.loading import load_tokenizer
         >>> from bara_pyro.microworld import backbone_path
@@ -163,9 +168,21 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
     # the folder says, and misreads other kinds of tokenizers. A folder that names the general class gets it.
     settings = get_tokenizer_config(path)
     check_code(settings, path)
-    if settings.get("tokenizer_class") in ("TokenizersBackend", "PreTrainedTokenizerFast"):
-        return PreTrainedTokenizerFast.from_pretrained(path, trust_remote_code=False)
-    return AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+    general = settings.get("tokenizer_class") in ("TokenizersBackend", "PreTrainedTokenizerFast")
+    kind = PreTrainedTokenizerFast if general else AutoTokenizer
+    lacking = BackboneError(
+        f"{path!r} has no tokenizer: copy the model's tokenizer.json and tokenizer_config.json there, or "
+        "write them with tokenizer.save_pretrained."
+    )
+    try:
+        tokenizer = kind.from_pretrained(path, trust_remote_code=False)
+    except UNREADABLE as error:
+        if there(Path(path)) and not any([*Path(path).glob(name)] for name in VOCABULARIES):
+            raise lacking from error
+        raise
+    if len(tokenizer) <= len(tokenizer.added_tokens_decoder):
+        raise lacking  # without its files transformers makes an empty tokenizer for GPT-2, Qwen2 and others
+    return tokenizer
 
 
 def _load_lm(path: str, how: dict[str, Any], random_seed: int | None) -> PreTrainedModel:

@@ -1,8 +1,10 @@
 """What would answer wrongly without a word: a second program, training mode, other weights, threads."""
 
 import pickle
+import shutil
 import threading
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,7 @@ from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.laplace import LaplaceGuide
 from bara_pyro.lm.backbone import Backbone
 from bara_pyro.lm.targets import find_targets
+from bara_pyro.microworld import backbone_path
 from bara_pyro.models.gaussian_lora import GaussianLoRA
 from bara_pyro.models.lora import LoRA
 
@@ -212,6 +215,24 @@ def test_a_folder_that_is_not_there_is_told_from_one_that_is(tmp_path: Any) -> N
     ) as refused:
         bp.load_backbone(tmp_path)
     assert "no such folder" not in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "llama"])  # transformers makes an empty tokenizer, or raises
+def test_a_folder_without_a_tokenizer_is_refused(kind: str, tmp_path: Path) -> None:
+    make_lm(kind).save_pretrained(tmp_path)
+    with pytest.raises(BackboneError) as refused:
+        bp.load_backbone(tmp_path)
+    message = str(refused.value)
+    assert message.startswith(f"{str(tmp_path)!r} has no tokenizer: copy ")
+    assert len(message) - len(str(tmp_path)) < 180
+    assert "\n" not in message
+    source = backbone_path()
+    shutil.copy(source / "tokenizer_config.json", tmp_path)
+    with pytest.raises(BackboneError, match="has no tokenizer"):
+        bp.load_backbone(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(BackboneError, match="Cannot load the backbone"):  # there, but damaged
+        bp.load_backbone(tmp_path)
 
 
 def test_a_run_is_no_language_model(tmp_path: Any) -> None:
