@@ -7,21 +7,16 @@ from bara_pyro.diagnostics.parts import Shown, pairs, shown_section
 from bara_pyro.diagnostics.posterior.predictive_scores import (
     DistributionScores,
     PredictiveScores,
-    added_metrics,
+    shown_metrics,
 )
 from bara_pyro.metrics import ReliabilityBins
 from bara_pyro.report import Column, Picture, Table, reliability_diagram
 
-COLUMNS = (
-    Column("which", "rows"),
-    Column("draws", "S", format="d"),
-    Column("acc", "ACC", "%", ".1f"),
-    Column("confidence", "confidence", "%", ".1f"),
-    Column("ece", "ECE", "%", ".1f"),
-    Column("chance_ece", "ECE by chance", "%", ".1f"),
-    Column("nll", "NLL", "nats", ".3f"),
-    Column("brier", "Brier", "", ".3f"),
-)
+BESIDE = {
+    "acc": Column("confidence", "confidence", "%", ".1f"),
+    "ece": Column("chance_ece", "ECE by chance", "%", ".1f"),
+}
+"""Columns that follow a metric's own."""
 PLAIN = {
     1: "It is overconfident: it is right less often than its probabilities say.",
     0: "The two agree within sampling error, so overall its probabilities can be trusted.",
@@ -49,7 +44,10 @@ def render_scores(run: RunFacts, found: PredictiveScores) -> Shown:
     ]
     rows = [_row(f"all {s.rows:,} (evaluation)", s) for s in found.evaluated]
     rows += [_row(f"first {s.rows:,} (this report)", s) for s in found.looked_at]
-    added = [Column(m.name, m.heading, m.unit, f".{m.digits}f") for m in added_metrics()]
+    columns = [Column("which", "rows"), Column("draws", "S", format="d")]
+    for m in shown_metrics():
+        columns.append(Column(m.name, m.heading, m.unit, f".{m.digits}f"))
+        columns += [BESIDE[m.name]] if m.name in BESIDE else []
     caption = (
         "Scores by number of posterior draws S (0: the posterior mean). ECE by chance: the mean ECE of a "
         "perfectly calibrated model with the same probabilities and number of rows."
@@ -58,7 +56,7 @@ def render_scores(run: RunFacts, found: PredictiveScores) -> Shown:
         "Accuracy and calibration",
         plain,
         technical,
-        [Table([*COLUMNS, *added], rows, caption), *map(_reliability, found.main), facts(run)],
+        [Table(columns, rows, caption), *map(_reliability, found.main), facts(run)],
     )
 
 
@@ -87,7 +85,7 @@ def _interval(s: DistributionScores) -> str:
 
 
 def _row(which: str, s: DistributionScores) -> dict[str, object]:
-    return {"which": which, **s.model_dump(include={column.key for column in COLUMNS}), **s.added}
+    return {"which": which, **s.model_dump(), **s.added}
 
 
 def _why_they_differ(main: DistributionScores, few: DistributionScores) -> list[str]:

@@ -14,7 +14,7 @@ from bara_pyro.metrics.base import METRICS, Metric
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.evaluation_files import is_evaluated, log_probs_and_labels, read_predictions
 
-KEYS = ("acc", "ece", "nll", "brier")
+KEYS = ("acc", "ece", "nll", "brier")  # metrics with a field in `DistributionScores`
 REPLICATES = 200
 HIGH = 0.95
 
@@ -131,13 +131,13 @@ def scores_of(log_probs: Tensor, labels: Tensor, draws: int) -> DistributionScor
         chance_ece=float(by_chance.mean()),
         chance_ece_high=float(by_chance.quantile(HIGH)),
         bins=Bins(**{key: value.tolist() for key, value in vars(bins).items()}),
-        added={metric.name: scores[metric.name] for metric in added_metrics()},
+        added={metric.name: scores[metric.name] for metric in shown_metrics() if metric.name not in KEYS},
     )
 
 
-def added_metrics() -> list[Metric]:
-    """Return the metrics with a heading that `DistributionScores` has no field for."""
-    return [m for m in METRICS.values() if m.heading and not m.of_truth and m.name not in KEYS]
+def shown_metrics() -> list[Metric]:
+    """Return the metrics with a heading that need no true probabilities."""
+    return [metric for metric in METRICS.values() if metric.heading and not metric.of_truth]
 
 
 def chance_eces(log_probs: Tensor) -> Tensor:
