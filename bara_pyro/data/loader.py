@@ -8,8 +8,9 @@ from typing import Unpack
 from bara_pyro.columns import ColumnOptions, column_names
 from bara_pyro.data.labels import as_letters
 from bara_pyro.data.reading import Rows, read_hub, read_split, require_rows
-from bara_pyro.data.registry import SOURCES, SUFFIXES, TASKS, Source, has_worlds, task_key
+from bara_pyro.data.registry import SOURCES, TASKS, Source, has_worlds, task_key
 from bara_pyro.data.rows import carve, check_disjoint, first_validation, repeats, to_examples
+from bara_pyro.data.tables import SUFFIXES
 from bara_pyro.data.types import Example, Task
 from bara_pyro.data.userfile import TEST_FRACTION, task_from_rows
 from bara_pyro.errors import ConfigError, DataError, unknown

@@ -7,14 +7,11 @@ from typing import Any
 
 from bara_pyro.data import schemas
 from bara_pyro.data.schemas import Schema
+from bara_pyro.data.tables import OTHER_SUFFIXES, SUFFIXES, other_kind
 from bara_pyro.data.types import LETTERS, Task
 from bara_pyro.errors import ConfigError, DataError, unknown
 from bara_pyro.registry import Registry
 from bara_pyro.untrusted.files import check_name
-
-SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
-OTHER_SUFFIXES = (".xlsx", ".xls", ".ods", ".txt", ".xml", ".pkl", ".arrow", ".gz", ".zip")
-"""Endings of files that cannot be read; a name with one gets an error about the file type."""
 
 
 @dataclass(frozen=True)
@@ -150,12 +147,6 @@ def register_task(task: Generated) -> Generated:
 def has_worlds(name: str) -> bool:
     """Return whether a task has questions about several worlds."""
     return name in TASKS and TASKS.find(name).in_world is not None
-
-
-def other_kind(name: str | Path) -> DataError:
-    """Return the error for a file of a type that cannot be read."""
-    kinds = f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
-    return DataError(f"{name} is not a {kinds} file: save it as one of these (in Excel: CSV UTF-8).")
 
 
 def not_known(kind: str, name: str, known: Iterable[str]) -> DataError:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, TypeAlias, Union
 from bara_pyro.data.cells import check_names, label_text, plain_cell, plain_row, shown
 from bara_pyro.data.csv_rows import csv_rows
 from bara_pyro.data.reading import MOST_WHOLE, Rows, objects_in, parse_json, require_rows, text_in
-from bara_pyro.data.registry import SUFFIXES, other_kind
 from bara_pyro.errors import DataError
 from bara_pyro.types import Fields, Json
 from bara_pyro.untrusted.parquet import batches_in
@@ -24,6 +23,9 @@ Data: TypeAlias = Union[
     str, Path, "pd.DataFrame", "pd.Series", "datasets.Dataset", Sequence[Fields], Sequence[str], "DataTable"
 ]
 """The forms in which rows can be given."""
+SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
+OTHER_SUFFIXES = (".xlsx", ".xls", ".ods", ".txt", ".xml", ".pkl", ".arrow", ".gz", ".zip")
+"""Endings of files that cannot be read; a name with one gets an error about the file type."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,12 @@ def rows_in(path: Path) -> Iterator[Json]:
         raise other_kind(path)
     readers = {".jsonl": objects_in, ".csv": csv_rows, ".tsv": csv_rows, ".parquet": _parquet_rows}
     return _plain_rows(readers[suffix](path), str(path))
+
+
+def other_kind(name: str | Path) -> DataError:
+    """Return the error for a file of a type that cannot be read."""
+    kinds = f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
+    return DataError(f"{name} is not a {kinds} file: save it as one of these (in Excel: CSV UTF-8).")
 
 
 def _parse_list(path: Path) -> Rows:

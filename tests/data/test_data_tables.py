@@ -11,9 +11,8 @@ from app_cases import write_rows
 
 import bara_pyro as bp
 from bara_pyro.data import Task, load_questions, load_task, task_from_rows
-from bara_pyro.data.registry import SUFFIXES
 from bara_pyro.data.rows import divide
-from bara_pyro.data.tables import read_table
+from bara_pyro.data.tables import SUFFIXES, read_table
 from bara_pyro.data.types import Example
 from bara_pyro.errors import MOST_CHARACTERS, DataError
 
