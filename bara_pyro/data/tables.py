@@ -1,7 +1,7 @@
 """Read a user's rows as plain dictionaries from a file, a DataFrame, a `datasets.Dataset` or a list."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,6 @@ Data: TypeAlias = Union[
     str, Path, "pd.DataFrame", "pd.Series", "datasets.Dataset", Sequence[Fields], Sequence[str], "DataTable"
 ]
 """The forms in which rows can be given."""
-SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 OTHER_SUFFIXES = (".xlsx", ".xls", ".ods", ".txt", ".xml", ".pkl", ".arrow", ".gz", ".zip")
 """Endings of files that cannot be read; a name with one gets an error about the file type."""
 
@@ -76,24 +75,25 @@ def read_table(data: Data, *, text_column: str = "text") -> DataTable:
 
 
 def _read_file(path: Path) -> DataTable:
-    suffix = path.suffix.lower()
-    if suffix == ".parquet":
-        return _parquet(path)
-    rows = _plain_rows(_parse_list(path), str(path)) if suffix == ".json" else rows_in(path)
-    return DataTable(str(path), require_rows(list(rows), path))
+    if path.suffix.lower() == ".parquet":
+        return _parquet(path)  # with the classes that its columns define
+    return DataTable(str(path), require_rows(list(_rows(path)), path))
 
 
 def rows_in(path: Path) -> Iterator[Json]:
     """Yield the rows of a .jsonl, .csv, .tsv or .parquet file one at a time, as `read_table` reads them."""
-    suffix = path.suffix.lower()
-    if suffix == ".json":
+    if path.suffix.lower() == ".json":
         raise DataError(
             f"{path} is one list, which cannot be read row by row: save it as .jsonl, one object per line."
         )
-    if suffix not in SUFFIXES:
+    return _rows(path)
+
+
+def _rows(path: Path) -> Iterator[Json]:
+    reader = READERS.get(path.suffix.lower())
+    if reader is None:
         raise other_kind(path)
-    readers = {".jsonl": objects_in, ".csv": csv_rows, ".tsv": csv_rows, ".parquet": _parquet_rows}
-    return _plain_rows(readers[suffix](path), str(path))
+    return _plain_rows(reader(path), str(path))
 
 
 def other_kind(name: str | Path) -> DataError:
@@ -127,6 +127,17 @@ def _parquet_rows(path: Path) -> Iterator[Json]:
     with _as_parquet(path) as schema:
         for batch in batches_in(path):
             yield from _from_arrow(pa.Table.from_batches([batch], schema), path).rows
+
+
+READERS: dict[str, Callable[[Path], Iterable[Json]]] = {
+    ".csv": csv_rows,
+    ".tsv": csv_rows,
+    ".jsonl": objects_in,
+    ".json": _parse_list,
+    ".parquet": _parquet_rows,
+}
+"""The function that yields the rows of a file, by its suffix."""
+SUFFIXES = tuple(READERS)
 
 
 def _from_arrow(table: "pa.Table", path: Path) -> DataTable:
