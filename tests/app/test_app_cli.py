@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
@@ -20,7 +21,9 @@ from bara_pyro.cli import demo as demonstration
 from bara_pyro.cli import terminal
 from bara_pyro.cli.catalogue import catalogue, registered
 from bara_pyro.cli.generated import option_settings
+from bara_pyro.cli.outputs import SUFFIXES
 from bara_pyro.data import SOURCES
+from bara_pyro.data.tables import READERS
 from bara_pyro.methods import METHODS
 from bara_pyro.microworld import TASKS
 from bara_pyro.microworld.build import build_tokenizer
@@ -62,6 +65,15 @@ def test_a_removed_command_names_what_replaces_it(removed: str, instead: str, ba
     refused = bara(*removed.split(), "RUN", "--out", "x")
     assert_one_sentence(refused, f"`bara {removed}` was removed", instead)
     assert refused.code == 2
+
+
+@pytest.mark.parametrize(("command", "suffixes"), [
+    *((words, READERS) for words in ("train --help", "train --help-all", "tasks")),
+    *((f"{name} --help", SUFFIXES) for name in ("predict", "conformal", "abstain", "detect", "acquire")),
+])  # fmt: skip
+def test_help_names_every_file_format(command: str, suffixes: Iterable[str], bara: Bara) -> None:
+    text = bara(*command.split()).out
+    assert [suffix for suffix in suffixes if suffix not in text] == []
 
 
 def test_the_catalogue_is_what_is_registered() -> None:
