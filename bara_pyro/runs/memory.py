@@ -8,12 +8,13 @@ from pathlib import Path
 import psutil
 import torch
 
-from bara_pyro.data import EncodedRows
+from bara_pyro.data import EncodedRows, EncodedSplit
 from bara_pyro.errors import CheckpointError, ConfigError
 from bara_pyro.lm.backbone import Backbone
 from bara_pyro.lm.targets import find_targets
 from bara_pyro.runs.config import RunConfig
 from bara_pyro.runs.manifest import ADAPTER, GUIDE
+from bara_pyro.runs.rows import Replies
 from bara_pyro.runs.store import check_header
 
 FLOAT = 4  # bytes
@@ -56,6 +57,26 @@ def check_memory(config: RunConfig, backbone: Backbone, split: EncodedRows) -> N
             f"{needed / 2**30:,.1f} GiB, but {backbone.device} has {there / 2**30:,.1f}: lower --r or "
             "--batch-size, or raise --accumulate."
         )
+
+
+def states_note(config: RunConfig, backbone: Backbone, split: EncodedSplit | Replies) -> list[str]:
+    """Return a note on the memory of cached hidden states, if the lowest layers have no adapter."""
+    c = config.adapter
+    targets = find_targets(backbone.lm, c.target_modules, c.top_layers)
+    depth = backbone.states.depth(target.path for target in targets if not target.is_head)
+    folder = config.backbone.states_folder
+    if not depth or "frozen_layers" not in config.backbone.shortcuts:
+        why = "the shortcut frozen_layers is off" if depth else "the lowest layer has an adapter"
+        return (
+            [f"states_folder={str(folder)!r} (--states-folder) is not used, because {why}"] if folder else []
+        )
+    size = backbone.states.size(split.lengths)
+    where = "memory" if folder is None else str(folder)
+    note = f"the lowest {depth} layers have no adapter; their output takes {size / 2**20:,.0f} MiB in {where}"
+    if folder is None and size > backbone.states.budget:
+        limit = f"{backbone.states.budget / 2**20:,.0f}"
+        note += f", of which {limit} are cached: set states_folder (--states-folder) to cache all"
+    return [note]
 
 
 def check_stored_rank(

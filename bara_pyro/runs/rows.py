@@ -278,6 +278,14 @@ def reading_notes(
     return notes
 
 
+def seed_note(config: RunConfig) -> list[str]:
+    """Return a note on a seed of validation rows if none are set aside; generated rows depend on it too."""
+    c = config.task
+    if not c.seed or c.validation_rows or c.name in TASKS or is_reply_task(c.name):
+        return []
+    return [f"task.seed={c.seed} (--task-seed) is not used, because no validation rows are set aside"]
+
+
 def _counted(count: int, name: str, one: str, more: str) -> str:
     """Return a clause about one row, or about several."""
     return f"{count} {name} row {one}" if count == 1 else f"{count} {name} rows {more}"

@@ -14,19 +14,18 @@ from bara_pyro.core.noise import seeded
 from bara_pyro.core.program import AdaptedLM, AdapterOptions
 from bara_pyro.data import EncodedSplit, Task, answer_token_ids, chat_frame, encode_labels, is_file_name
 from bara_pyro.data.clusters import split_halves
-from bara_pyro.data.registry import TASKS, has_worlds
+from bara_pyro.data.registry import has_worlds
 from bara_pyro.data.reply_tasks import ReplyTask, is_reply_task
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.lm.backbone import Backbone
 from bara_pyro.lm.loading import AUTO, load_backbone
-from bara_pyro.lm.targets import find_targets
 from bara_pyro.lm.verifying import states_name
 from bara_pyro.methods import METHODS, build
 from bara_pyro.posthoc.corrections import CORRECTIONS, Corrections
 from bara_pyro.runs.by_rows import for_rows, may_calibrate, split_half_note
 from bara_pyro.runs.config import RunConfig
 from bara_pyro.runs.launched import local_rank
-from bara_pyro.runs.memory import check_memory
+from bara_pyro.runs.memory import check_memory, states_note
 from bara_pyro.runs.read_peft import put, read_peft, with_adapter, with_base
 from bara_pyro.runs.rows import (
     OnRows,
@@ -37,6 +36,7 @@ from bara_pyro.runs.rows import (
     load_data,
     load_reply_data,
     reading_notes,
+    seed_note,
 )
 
 # Settings of the section `adapter` for corrections that are fitted after training (`bara_pyro.posthoc`).
@@ -151,34 +151,6 @@ def adapter_options(config: RunConfig, rank_pattern: Mapping[str, int] | None = 
     elif config.task.labels == "texts":
         options["likelihood"] = TextLikelihood(mean=config.task.text_score == "mean")
     return options
-
-
-def states_note(config: RunConfig, backbone: Backbone, split: EncodedSplit | Replies) -> list[str]:
-    """Return a note on the memory of cached hidden states, if the lowest layers have no adapter."""
-    c = config.adapter
-    targets = find_targets(backbone.lm, c.target_modules, c.top_layers)
-    depth = backbone.states.depth(target.path for target in targets if not target.is_head)
-    folder = config.backbone.states_folder
-    if not depth or "frozen_layers" not in config.backbone.shortcuts:
-        why = "the shortcut frozen_layers is off" if depth else "the lowest layer has an adapter"
-        return (
-            [f"states_folder={str(folder)!r} (--states-folder) is not used, because {why}"] if folder else []
-        )
-    size = backbone.states.size(split.lengths)
-    where = "memory" if folder is None else str(folder)
-    note = f"the lowest {depth} layers have no adapter; their output takes {size / 2**20:,.0f} MiB in {where}"
-    if folder is None and size > backbone.states.budget:
-        limit = f"{backbone.states.budget / 2**20:,.0f}"
-        note += f", of which {limit} are cached: set states_folder (--states-folder) to cache all"
-    return [note]
-
-
-def seed_note(config: RunConfig) -> list[str]:
-    """Return a note on a seed of validation rows if none are set aside; generated rows depend on it too."""
-    c = config.task
-    if not c.seed or c.validation_rows or c.name in TASKS or is_reply_task(c.name):
-        return []
-    return [f"task.seed={c.seed} (--task-seed) is not used, because no validation rows are set aside"]
 
 
 def build_system(
