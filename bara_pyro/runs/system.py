@@ -24,9 +24,10 @@ from bara_pyro.methods import METHODS, build
 from bara_pyro.posthoc.corrections import CORRECTIONS, Corrections
 from bara_pyro.runs.by_rows import for_rows, may_calibrate, split_half_note
 from bara_pyro.runs.config import RunConfig
+from bara_pyro.runs.from_adapter import put, with_adapter, with_base
 from bara_pyro.runs.launched import local_rank
 from bara_pyro.runs.memory import check_memory, states_note
-from bara_pyro.runs.read_peft import put, read_peft, with_adapter, with_base
+from bara_pyro.runs.read_peft import read_peft
 from bara_pyro.runs.rows import (
     OnRows,
     Replies,
