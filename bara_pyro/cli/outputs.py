@@ -9,12 +9,11 @@ from pathlib import Path
 
 from bara_pyro.cli.typed import check_overwrite
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.runs.answers_file import KEYS, answers_in
+from bara_pyro.runs.answers_file import KEYS, SUFFIXES, answers_in
 from bara_pyro.runs.manifest import check_run, is_run, run_below
 from bara_pyro.runs.ownership import foreign
 
 LONGEST = 80  # characters of a name that the user did not choose
-SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet")
 
 
 def free_folder(name: str) -> Path:

@@ -1,13 +1,12 @@
 """Predictions together with the columns of the rows they belong to, in Python and as a file."""
 
-import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bara_pyro.atomic import atomic_write, write_jsonl
+from bara_pyro.atomic import write_jsonl
+from bara_pyro.runs.answers_file import write_table
 from bara_pyro.types import Fields, Json
 
 if TYPE_CHECKING:
@@ -112,35 +111,3 @@ def write_answers(path: str | Path, answers: Answers) -> None:
         write_jsonl(path, answers.lines())
     else:
         write_table(path, answers.to_pandas())
-
-
-def write_table(path: Path, frame: "pd.DataFrame", separator: str = ",") -> None:
-    """Write a table atomically as .parquet, .tsv, or otherwise .csv with the given separator."""
-    suffix, frame = path.suffix.lower(), frame.apply(_written)
-    if suffix == ".parquet":
-        atomic_write(path, lambda file: frame.to_parquet(file, index=False))
-    else:
-        separator = "\t" if suffix == ".tsv" else separator
-        atomic_write(path, lambda file: frame.to_csv(file, index=False, sep=separator))
-
-
-def _written(column: "pd.Series") -> "pd.Series":
-    """Return a column that a table can hold: lists and mixed cells as JSON, texts as valid Unicode."""
-    if column.dtype != object:
-        return column
-    there = [cell for cell in column if not _empty(cell)]
-    texts = all(isinstance(cell, str) for cell in there)
-    if there and not texts and len({*map(type, there)}) == 1 and not isinstance(there[0], dict | list):
-        return column
-    return column.map(_cell)
-
-
-def _cell(cell: object) -> object:
-    if _empty(cell):
-        return None
-    text = cell if isinstance(cell, str) else json.dumps(cell, ensure_ascii=False)
-    return text.encode(errors="backslashreplace").decode()
-
-
-def _empty(cell: object) -> bool:
-    return cell is None or (isinstance(cell, float) and math.isnan(cell))

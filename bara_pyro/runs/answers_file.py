@@ -1,14 +1,21 @@
-"""Recognise files that bara wrote, so that it never replaces any other file."""
+"""Write tables of predictions, and recognise files that bara wrote, so that it never replaces any other."""
 
 import csv
 import json
+import math
 from collections.abc import Collection
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from bara_pyro.atomic import atomic_write
 from bara_pyro.untrusted.files import check_regular, first_object, read_text
 from bara_pyro.untrusted.schemas import MOST_JSON
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet")
 KEYS = ("id", "label", "total", "aleatoric", "epistemic")
 """Keys of every row of a file of predictions, beside the probabilities of its classes."""
 
@@ -91,3 +98,35 @@ def answers_in(path: Path, keys: Collection[str] = KEYS) -> bool:
         return any(set(keys) <= set(header) for header in headers)
     except (OSError, ValueError, csv.Error):  # unreadable, not text, not Parquet
         return False
+
+
+def write_table(path: Path, frame: "pd.DataFrame", separator: str = ",") -> None:
+    """Write a table atomically as .parquet, .tsv, or otherwise .csv with the given separator."""
+    suffix, frame = path.suffix.lower(), frame.apply(_written)
+    if suffix == ".parquet":
+        atomic_write(path, lambda file: frame.to_parquet(file, index=False))
+    else:
+        separator = "\t" if suffix == ".tsv" else separator
+        atomic_write(path, lambda file: frame.to_csv(file, index=False, sep=separator))
+
+
+def _written(column: "pd.Series") -> "pd.Series":
+    """Return a column that a table can hold: lists and mixed cells as JSON, texts as valid Unicode."""
+    if column.dtype != object:
+        return column
+    there = [cell for cell in column if not _empty(cell)]
+    texts = all(isinstance(cell, str) for cell in there)
+    if there and not texts and len({*map(type, there)}) == 1 and not isinstance(there[0], dict | list):
+        return column
+    return column.map(_cell)
+
+
+def _cell(cell: object) -> object:
+    if _empty(cell):
+        return None
+    text = cell if isinstance(cell, str) else json.dumps(cell, ensure_ascii=False)
+    return text.encode(errors="backslashreplace").decode()
+
+
+def _empty(cell: object) -> bool:
+    return cell is None or (isinstance(cell, float) and math.isnan(cell))

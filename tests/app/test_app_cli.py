@@ -21,13 +21,13 @@ from bara_pyro.cli import demo as demonstration
 from bara_pyro.cli import terminal
 from bara_pyro.cli.catalogue import catalogue, registered
 from bara_pyro.cli.generated import option_settings
-from bara_pyro.cli.outputs import SUFFIXES
 from bara_pyro.data import SOURCES
 from bara_pyro.data.tables import READERS
 from bara_pyro.methods import METHODS
 from bara_pyro.microworld import TASKS
 from bara_pyro.microworld.build import build_tokenizer
 from bara_pyro.report.table import Column, Table
+from bara_pyro.runs.answers_file import SUFFIXES
 from bara_pyro.runs.sections import RunSettings
 from bara_pyro.untrusted.files import read_json
 
