@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bara_pyro.cli.typed import check_overwrite
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.runs.answers_file import KEYS, SUFFIXES, answers_in
+from bara_pyro.runs.answers_file import FORMATS, KEYS, answers_in
 from bara_pyro.runs.manifest import check_run, is_run, run_below
 from bara_pyro.runs.ownership import foreign
 
@@ -126,7 +126,7 @@ def check_rows(
         ours = partial(answers_in, keys=keys)
         inputs = [*read, *([run] if run else [])]
         check_file(output, overwrite=overwrite, inputs=inputs, option="--output", ours=ours)
-        if output.suffix.lower() not in SUFFIXES:
-            raise ConfigError(f"--output {output}: end the name in one of {', '.join(SUFFIXES)}.")
+        if output.suffix.lower() not in FORMATS:
+            raise ConfigError(f"--output {output}: end the name in one of {', '.join(FORMATS)}.")
     if run is not None:
         check_run(run)

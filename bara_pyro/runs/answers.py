@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bara_pyro.atomic import write_jsonl
-from bara_pyro.runs.answers_file import write_table
+from bara_pyro.runs.answers_file import write_rows
 from bara_pyro.types import Fields, Json
 
 if TYPE_CHECKING:
@@ -106,8 +105,4 @@ def write_answers(path: str | Path, answers: Answers) -> None:
 
     If each row lists its own options, these columns are named by the letters of the options.
     """
-    path = Path(path)
-    if path.suffix.lower() == ".jsonl":
-        write_jsonl(path, answers.lines())
-    else:
-        write_table(path, answers.to_pandas())
+    write_rows(path, answers.lines(), answers.to_pandas)

@@ -1,21 +1,22 @@
-"""Write tables of predictions, and recognise files that bara wrote, so that it never replaces any other."""
+"""Write files of predictions, and recognise files that bara wrote, so that it never replaces any other."""
 
 import csv
 import json
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
-from bara_pyro.atomic import atomic_write
+from bara_pyro.atomic import atomic_write, write_jsonl
+from bara_pyro.types import Json
 from bara_pyro.untrusted.files import check_regular, first_object, read_text
 from bara_pyro.untrusted.schemas import MOST_JSON
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet")
 KEYS = ("id", "label", "total", "aleatoric", "epistemic")
 """Keys of every row of a file of predictions, beside the probabilities of its classes."""
 
@@ -79,35 +80,77 @@ holds_replies, judged_in = partial(_lines_with, REPLY_KEYS), partial(_lines_with
 reply_page_in, comparison_page_in = partial(_holds, REPLY_PAGE), partial(_holds, COMPARISON_PAGE)
 
 
-def answers_in(path: Path, keys: Collection[str] = KEYS) -> bool:
-    """Return whether `write_answers` wrote a file, or `write_decisions` with a decision's keys.
+@dataclass(frozen=True)
+class Format:
+    """A format of files of predictions and decisions.
 
-    An empty file is not theirs.
+    Attributes:
+        headers: returns the names of a file's columns, in each way in which it can be read.
+        write: writes a table, `(file, frame, separator)`; None if each row is a line of JSON instead.
     """
+
+    headers: Callable[[Path], Iterable[Collection[str]]]
+    write: Callable[[BinaryIO, "pd.DataFrame", str], object] | None = None
+
+
+def _keys(path: Path) -> list[Collection[str]]:
+    return [first_object(path) or {}]
+
+
+def _separated(path: Path) -> Iterator[Collection[str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        first = file.readline(MOST_JSON)
+    return (next(csv.reader([first], delimiter=separator), []) for separator in ",;\t")
+
+
+def _schema(path: Path) -> list[Collection[str]]:
+    import pyarrow.parquet as pq
+
+    return [pq.read_schema(path).names]
+
+
+FORMATS = {
+    ".jsonl": Format(_keys),
+    ".csv": Format(_separated, lambda file, frame, sep: frame.to_csv(file, index=False, sep=sep)),
+    ".tsv": Format(_separated, lambda file, frame, _: frame.to_csv(file, index=False, sep="\t")),
+    ".parquet": Format(_schema, lambda file, frame, _: frame.to_parquet(file, index=False)),
+}
+"""The formats by suffix; the command line refuses others, and Python writes CSV."""
+
+
+def format_of(path: Path) -> Format:
+    """Return the format of a file with this name."""
+    return FORMATS.get(path.suffix.lower(), FORMATS[".csv"])
+
+
+def answers_in(path: Path, keys: Collection[str] = KEYS) -> bool:
+    """Return whether `write_rows` wrote a file with these keys; an empty file is not such a file."""
     try:
         check_regular(path)
-        if path.suffix.lower() == ".parquet":
-            import pyarrow.parquet as pq
-
-            return set(keys) <= set(pq.read_schema(path).names)
-        if path.suffix.lower() == ".jsonl":
-            return set(keys) <= (first_object(path) or {}).keys()
-        with path.open(encoding="utf-8", newline="") as file:
-            first = file.readline(MOST_JSON)
-        headers = (next(csv.reader([first], delimiter=separator), []) for separator in ",;\t")
-        return any(set(keys) <= set(header) for header in headers)
+        return any(set(keys) <= set(header) for header in format_of(path).headers(path))
     except (OSError, ValueError, csv.Error):  # unreadable, not text, not Parquet
         return False
 
 
-def write_table(path: Path, frame: "pd.DataFrame", separator: str = ",") -> None:
-    """Write a table atomically as .parquet, .tsv, or otherwise .csv with the given separator."""
-    suffix, frame = path.suffix.lower(), frame.apply(_written)
-    if suffix == ".parquet":
-        atomic_write(path, lambda file: frame.to_parquet(file, index=False))
-    else:
-        separator = "\t" if suffix == ".tsv" else separator
-        atomic_write(path, lambda file: frame.to_csv(file, index=False, sep=separator))
+def write_rows(
+    path: str | Path,
+    rows: Iterable[Json],
+    table: Callable[[], "pd.DataFrame | list[Json]"],
+    separator: str = ",",
+) -> None:
+    """Write rows atomically, in the format of the file's suffix: as JSON Lines, or what `table` returns.
+
+    A CSV file has the given separator.
+    """
+    path = Path(path)
+    write = format_of(path).write
+    if write is None:
+        write_jsonl(path, rows)
+        return
+    import pandas as pd
+
+    frame = pd.DataFrame(table()).apply(_written)
+    atomic_write(path, lambda file: write(file, frame, separator))
 
 
 def _written(column: "pd.Series") -> "pd.Series":

@@ -15,7 +15,6 @@ from typing import Generic, TypeVar
 
 from torch import Tensor
 
-from bara_pyro.atomic import write_jsonl
 from bara_pyro.data import Task
 from bara_pyro.errors import ConfigError
 from bara_pyro.metrics import (
@@ -29,7 +28,7 @@ from bara_pyro.metrics import (
     prediction_sets,
 )
 from bara_pyro.runs.answers import beside
-from bara_pyro.runs.answers_file import write_table
+from bara_pyro.runs.answers_file import write_rows
 from bara_pyro.runs.asked import ScoredRows, measured
 from bara_pyro.runs.predict import names_of
 from bara_pyro.runs.system import System
@@ -169,15 +168,9 @@ def _under_truth(score: Callable[[], float], truth: Tensor) -> float | None:
 
 
 def write_decisions(path: str | Path, rows: Sequence[Json], separator: str = ",") -> None:
-    """Write decisions as .jsonl, or as a .parquet, .tsv or .csv table that holds each set in one cell."""
-    path = Path(path)
-    if path.suffix.lower() == ".jsonl":
-        write_jsonl(path, rows)
-        return
-    import pandas as pd
-
+    """Write decisions as JSON Lines, or as a table that holds each set in one cell."""
     cells = [{k: " | ".join(v) if _are_texts(v) else v for k, v in row.items()} for row in rows]
-    write_table(path, pd.DataFrame(cells), separator)
+    write_rows(path, rows, lambda: cells, separator)
 
 
 def _are_texts(cell: object) -> bool:

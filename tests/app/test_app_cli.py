@@ -27,7 +27,7 @@ from bara_pyro.methods import METHODS
 from bara_pyro.microworld import TASKS
 from bara_pyro.microworld.build import build_tokenizer
 from bara_pyro.report.table import Column, Table
-from bara_pyro.runs.answers_file import SUFFIXES
+from bara_pyro.runs.answers_file import FORMATS
 from bara_pyro.runs.sections import RunSettings
 from bara_pyro.untrusted.files import read_json
 
@@ -69,7 +69,7 @@ def test_a_removed_command_names_what_replaces_it(removed: str, instead: str, ba
 
 @pytest.mark.parametrize(("command", "suffixes"), [
     *((words, READERS) for words in ("train --help", "train --help-all", "tasks")),
-    *((f"{name} --help", SUFFIXES) for name in ("predict", "conformal", "abstain", "detect", "acquire")),
+    *((f"{name} --help", FORMATS) for name in ("predict", "conformal", "abstain", "detect", "acquire")),
 ])  # fmt: skip
 def test_help_names_every_file_format(command: str, suffixes: Iterable[str], bara: Bara) -> None:
     text = bara(*command.split()).out
