@@ -170,6 +170,8 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
     check_code(settings, path)
     general = settings.get("tokenizer_class") in ("TokenizersBackend", "PreTrainedTokenizerFast")
     kind = PreTrainedTokenizerFast if general else AutoTokenizer
+    folder = Path(path)
+    without = there(folder) and folder.is_dir() and not any([*folder.glob(name)] for name in VOCABULARIES)
     lacking = BackboneError(
         f"{path!r} has no tokenizer: copy the model's tokenizer.json and tokenizer_config.json there, or "
         "write them with tokenizer.save_pretrained."
@@ -177,11 +179,12 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
     try:
         tokenizer = kind.from_pretrained(path, trust_remote_code=False)
     except UNREADABLE as error:
-        if there(Path(path)) and not any([*Path(path).glob(name)] for name in VOCABULARIES):
+        if without:
             raise lacking from error
         raise
-    if len(tokenizer) <= len(tokenizer.added_tokens_decoder):
-        raise lacking  # without its files transformers makes an empty tokenizer for GPT-2, Qwen2 and others
+    # For GPT-2, Qwen2 and others transformers then makes an empty tokenizer; one of bytes needs no files.
+    if without and len(tokenizer) <= len(tokenizer.added_tokens_decoder):
+        raise lacking
     return tokenizer
 
 

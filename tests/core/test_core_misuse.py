@@ -13,6 +13,7 @@ import torch
 import transformers as hf
 from core_cases import ANSWERS, backbone, bara_pair, lora_pair, make_batch, make_lm, randomise, unlabelled
 from pyro.distributions import FoldedDistribution, Normal, TorchDistribution
+from tokenizers import Tokenizer, models
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -28,6 +29,7 @@ from bara_pyro.guides.amortized import AmortizedGuide
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.laplace import LaplaceGuide
 from bara_pyro.lm.backbone import Backbone
+from bara_pyro.lm.loading import load_tokenizer
 from bara_pyro.lm.targets import find_targets
 from bara_pyro.microworld import backbone_path
 from bara_pyro.models.gaussian_lora import GaussianLoRA
@@ -233,6 +235,16 @@ def test_a_folder_without_a_tokenizer_is_refused(kind: str, tmp_path: Path) -> N
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(BackboneError, match="Cannot load the backbone"):  # there, but damaged
         bp.load_backbone(tmp_path)
+
+
+def test_a_tokenizer_without_a_vocabulary_of_its_own_is_one(tmp_path: Path) -> None:
+    """Bytes need no file, and all words may have been added later."""
+    hf.ByT5Tokenizer().save_pretrained(tmp_path / "bytes")
+    assert load_tokenizer(str(tmp_path / "bytes"))("hi")["input_ids"] == [107, 108, 1]  # 3 + byte, end
+    added = hf.PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({}, "<unk>")))
+    added.add_tokens(["yes", "no"])
+    added.save_pretrained(tmp_path / "added")
+    assert load_tokenizer(str(tmp_path / "added"))("no")["input_ids"] == [1]
 
 
 def test_a_run_is_no_language_model(tmp_path: Any) -> None:
