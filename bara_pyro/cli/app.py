@@ -128,6 +128,9 @@ def _fail(sentence: str, code: int) -> int:
 def _usage(error: Exception) -> str:
     """Return one sentence on wrong arguments that names the help to read."""
     message = str(getattr(error, "format_message", error.__str__)())
+    invalid = getattr(error.__cause__, "errors", None)  # pydantic's message calls the value "Input"
+    if invalid is not None:
+        message = message.replace("Input", repr(invalid()[0]["input"])[:60], 1)
     message = ONE_VALUE.sub(r"\1 is not \2, the only value", message.replace("Value error, ", ""))
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "bara"

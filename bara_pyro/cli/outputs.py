@@ -8,10 +8,11 @@ from itertools import chain, count
 from pathlib import Path
 
 from bara_pyro.cli.typed import check_overwrite
-from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.errors import ConfigError
 from bara_pyro.runs.answers_file import FORMATS, KEYS, answers_in
 from bara_pyro.runs.manifest import check_run, is_run, run_below
 from bara_pyro.runs.ownership import foreign
+from bara_pyro.untrusted.files import require_file
 
 LONGEST = 80  # characters of a name that the user did not choose
 
@@ -120,8 +121,7 @@ def check_rows(
     """
     check_overwrite(output)
     for file in read:
-        if not file.is_file():
-            raise DataError(f"There is no file {file}: check the path.")
+        require_file(file)
     if output is not None:
         ours = partial(answers_in, keys=keys)
         inputs = [*read, *([run] if run else [])]

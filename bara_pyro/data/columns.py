@@ -265,7 +265,7 @@ def _label(answer: object, names: Sequence[str], indices: bool) -> int:
         return list(names).index(text)
     if indices and isinstance(answer, int) and not isinstance(answer, bool) and 0 <= answer < len(names):
         return answer
-    same = [place for place, name in enumerate(names) if _meant(name) == _meant(text)]
+    same = [place for place, name in enumerate(names) if as_compared(name) == as_compared(text)]
     if len(same) == 1:
         return same[0]
     raise DataError(
@@ -273,7 +273,7 @@ def _label(answer: object, names: Sequence[str], indices: bool) -> int:
     )
 
 
-def _meant(text: str) -> float | str:
+def as_compared(text: str) -> float | str:
     """Return a label for comparison: numbers by value (pandas writes 1 as "1.0"), texts as they look."""
     text = as_read(text)
     return float(text) if re.fullmatch(r"[+-]?\d+(\.\d+)?", text) else text

@@ -19,7 +19,7 @@ from bara_pyro.atomic import part_folder, remove_parts
 from bara_pyro.data.cells import unique_keys
 from bara_pyro.errors import DataError
 from bara_pyro.types import Json
-from bara_pyro.untrusted.files import check_name
+from bara_pyro.untrusted.files import check_name, require_file
 from bara_pyro.untrusted.schemas import MOST_JSON
 
 if TYPE_CHECKING:
@@ -119,6 +119,8 @@ def parse_json(text: str, path: Path, place: str = "") -> Any:
     except json.JSONDecodeError as error:
         line = place or f"line {error.lineno}"
         each = "; each line must be one JSON object" if path.suffix.lower() == ".jsonl" else ""
+        if error.msg == "Extra data" and not place:
+            each = "; if it has one object per line, name it .jsonl"
         raise DataError(
             f"{path}, {line} is not valid JSON: {error.msg} at column {error.colno}{each}."
         ) from error
@@ -168,8 +170,7 @@ def lines_in(path: Path) -> Iterator[str]:
 def opened(path: Path) -> Iterator[io.BufferedReader]:
     """Open a regular file of rows; errors now or later become a `DataError` that names the file."""
     check_name(path, DataError)
-    if not path.is_file():
-        raise DataError(f"There is no file {path}: check the path.")
+    require_file(path)
     try:
         with path.open("rb") as file:
             yield file

@@ -47,6 +47,7 @@ def to_examples(
             the same id; the error names the place and the row.
     """
     examples: list[Example] = []
+    unanswered: list[int] = []
     for number, row in enumerate(rows, start=1):
         try:
             row_id = own_id(row) if ids is None else label_text(row[ids], "its id")
@@ -55,9 +56,13 @@ def to_examples(
         except DataError as error:
             raise DataError(f"{place}, row {number}: {error}") from None
         if answer is not None and examples[-1].label < 0:
-            raise DataError(
-                f"{place}, row {number}: it has no answer in {answer!r}: fill it in, or leave the row out."
-            )
+            unanswered.append(number)
+    if unanswered:
+        many = f", one of {len(unanswered):,} such rows" if unanswered[1:] else ""
+        raise DataError(
+            f"{place}, row {unanswered[0]}: it has no answer in {answer!r}{many}: fill it in, or leave the "
+            "row out."
+        )
     check_ids([example.id for example in examples], place)
     return examples
 

@@ -12,6 +12,7 @@ from bara_pyro.data.csv_rows import csv_rows
 from bara_pyro.data.reading import MOST_WHOLE, Rows, objects_in, parse_json, require_rows, text_in
 from bara_pyro.errors import DataError
 from bara_pyro.types import Fields, Json
+from bara_pyro.untrusted.files import require_file
 from bara_pyro.untrusted.parquet import batches_in
 
 if TYPE_CHECKING:
@@ -177,8 +178,7 @@ def _as_parquet(path: Path) -> Iterator["pa.Schema"]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    if not path.is_file():
-        raise DataError(f"There is no file {path}: check the path.")
+    require_file(path)
     try:
         schema = pq.read_schema(path)
         check_names(schema.names, str(path))

@@ -10,7 +10,14 @@ from typing import Unpack
 from bara_pyro.columns import ColumnNames, ColumnOptions, column_names, option_of
 from bara_pyro.data.cells import as_read, label_text, missing
 from bara_pyro.data.clusters import set_aside, together
-from bara_pyro.data.columns import columns_note, find_columns, id_column, listed_options, own_example
+from bara_pyro.data.columns import (
+    as_compared,
+    columns_note,
+    find_columns,
+    id_column,
+    listed_options,
+    own_example,
+)
 from bara_pyro.data.rows import carve, check_disjoint, check_new, divide, repeats, to_examples, too_few
 from bara_pyro.data.tables import Data, DataTable, read_table
 from bara_pyro.data.types import LETTERS, Columns, Example, Task
@@ -249,12 +256,12 @@ def _class_notes(
 
 
 def _alike(names: Sequence[str]) -> list[str]:
-    """Return notes on classes that differ only in case."""
-    read: dict[str, list[str]] = {}
+    """Return notes on classes that differ only in case, or are the same number."""
+    read: dict[float | str, list[str]] = {}
     for name in names:
-        read.setdefault(as_read(name).casefold(), []).append(name)
+        read.setdefault(as_compared(name.casefold()), []).append(name)
     return [
-        f"{' and '.join(map(repr, same))} differ only in case but are {len(same)} classes: a typing error?"
+        f"{' and '.join(map(repr, same))} are almost the same but are {len(same)} classes: a typing error?"
         for same in read.values()
         if len(same) > 1
     ]

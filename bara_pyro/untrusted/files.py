@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeGuard
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from bara_pyro.errors import BaraError, CheckpointError
+from bara_pyro.errors import BaraError, CheckpointError, DataError
 from bara_pyro.untrusted.schemas import MOST_JSON, Stored, Text, checked
 
 MOST_LINES = 2**32
@@ -48,6 +48,15 @@ def check_name(path: Path, error: type[BaraError]) -> None:
     except (OSError, ValueError) as no:
         if isinstance(no, ValueError) or no.errno == errno.ENAMETOOLONG:
             raise error(f"{path.name[:60]!r} is not a valid file name ({why(no)}): give another.") from no
+
+
+def require_file(path: Path) -> None:
+    """Raise a `DataError` unless rows can be read there, more than once: in a regular file."""
+    if path.is_file():
+        return
+    if path.exists():
+        raise DataError(f"{path} is a folder, a pipe or a device: give a file instead.")
+    raise DataError(f"There is no file {path}: check the path.")
 
 
 def there(path: Path) -> bool:

@@ -94,6 +94,10 @@ BAD = {
         [PLAIN, PLAIN | {"answer": " "}, PLAIN | {"answer": "b"}],
         r"r\.jsonl, row 2: it has no answer in 'answer'",
     ),
+    "no answers": (
+        [PLAIN, *[PLAIN | {"answer": ""}] * 1200, PLAIN | {"answer": "b"}],
+        "row 2: it has no answer in 'answer', one of 1,200 such rows: fill it in",
+    ),
     "nan": ([PLAIN, PLAIN | {"answer": float("nan")}, PLAIN | {"answer": "b"}], "row 2: it has no answer"),
     "one answer": ([PLAIN], r"only one answer, 'a', in 'answer': give at least two"),
     "some choices": ([TWO, PLAIN], "row 2 has no 'choices', unlike row 1: give them in all rows or in none"),
@@ -145,6 +149,7 @@ BROKEN = {
     ),
     "t.csv: short": ("question,answer,,\nq\n", r"row 1 has 1 cells and the header has 2"),
     "t.json: object": ("{}", "must hold a list of objects"),
+    "t.json: lines": ("{}\n{}\n", r"t\.json, line 2 .* one object per line, name it \.jsonl"),
     "t.json: numbers": ("[1]", "row 1 is not a JSON object: 1"),
     "t.jsonl: long number": ("1" * 5000, "number is too long"),
     "t.csv: two alike": ("text, text,label\na,b,c\n", "two columns called 'text'"),

@@ -124,6 +124,7 @@ def _say_next(run: Path, system: "System", file: Path | None) -> None:
 def _asked(texts: list[str] | None, file: Path | None) -> list[str] | Path:
     """Return the texts, or the file, to answer; a `ConfigError` if neither is given, or both are."""
     from bara_pyro.errors import ConfigError
+    from bara_pyro.untrusted.files import there
 
     if texts and file is not None:
         raise ConfigError(f"Both texts and --input {file} are given: give one of them.")
@@ -131,4 +132,6 @@ def _asked(texts: list[str] | None, file: Path | None) -> list[str] | Path:
         return file
     if not texts:
         raise ConfigError("There is nothing to predict: give a text in quotation marks, or --input FILE.")
+    if files := [text for text in texts if Path(text).suffix and there(Path(text))]:
+        raise ConfigError(f"{files[0]} is a file, not a text: give it with --input.")
     return texts

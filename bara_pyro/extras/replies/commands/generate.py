@@ -198,14 +198,15 @@ def generate(
 
 def _check_prompts(file: Path | None, prompts: list[str] | None) -> None:
     """Raise an error if prompts are missing, given in both ways, or in a file that does not exist."""
-    from bara_pyro.errors import ConfigError, DataError
+    from bara_pyro.errors import ConfigError
+    from bara_pyro.untrusted.files import require_file
 
     if file is None and not prompts:
         raise ConfigError("There are no prompts: give a file with --input, or a prompt with --prompt.")
     if file is not None and prompts:
         raise ConfigError(f"--input {file} and --prompt both give prompts: leave one of them out.")
-    if file is not None and not file.is_file():
-        raise DataError(f"There is no file {file}: check the path.")
+    if file is not None:
+        require_file(file)
 
 
 def _write_page(rows: list[Json], page: Path, run: Path, draws: int) -> None:

@@ -7,7 +7,7 @@ import typer
 
 from bara_pyro.cli.options import Overwrite, of_data, of_model, path
 from bara_pyro.cli.wrap import TEXT, add_command, group
-from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.errors import ConfigError
 from bara_pyro.types import FloatType
 
 app = group("Score replies with a reward model.", TEXT)
@@ -49,9 +49,9 @@ def score(
     """
     from bara_pyro.cli.outputs import check_file
     from bara_pyro.extras.replies.reward.files import COLUMN, JUDGE, replies_in, scores_in
+    from bara_pyro.untrusted.files import require_file
 
-    if not input_file.is_file():
-        raise DataError(f"There is no file {input_file}: check the path.")
+    require_file(input_file)
     inputs = [input_file, *([Path(reward)] if Path(reward).exists() else [])]
     check_file(output, overwrite=overwrite, inputs=inputs, option="--output", ours=scores_in)
     if output.suffix.lower() != ".jsonl":
