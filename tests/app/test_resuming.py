@@ -120,6 +120,7 @@ def test_a_half_way_run_goes_on_with_its_own_checkpoint_model_and_rows_alone(
     assert stored["config"]["predict"]["memory_budget"] == 1_000_000
     assert stored["config_hash"] == load_system(out).config.hash
     assert same_weights(out, whole)
+    assert bara(*resume, "--set", "train.checkpointing=false").code == 0  # scores the finished run again
 
 
 def test_rows_from_python_are_gone_on_with_from_a_file(place: Place, tmp_path: Path, bara: Bara) -> None:
