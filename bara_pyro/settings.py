@@ -10,7 +10,12 @@ from bara_pyro.errors import BaraError, unknown
 DEFAULT_METHOD = "bara-gate"  # see docs/decisions.md, record 4
 
 # Replacements for pydantic's messages.
-FIXES = {"bool": "give true or false", "int": "give a whole number", "float": "give a number"}
+FIXES = {
+    "bool": "give true or false",
+    "int": "give a whole number",
+    "float": "give a number",
+    "string": "give a text, in quotation marks, as YAML reads yes, no, on, off and 1 otherwise",
+}
 
 
 @dataclass(frozen=True)

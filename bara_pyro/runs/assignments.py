@@ -59,7 +59,18 @@ def assigned(assignments: Sequence[str]) -> Json:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.1, except that 1e-3 is a number, as in YAML 1.2."""
+    """YAML 1.1, except that 1e-3 is a number, as in YAML 1.2, and that a key may not occur twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Return a mapping; of two equal keys PyYAML would take the last."""
+        seen: list[object] = []
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.MarkedYAMLError(
+                    problem=f"{key.value!r} is given twice", problem_mark=key.start_mark
+                )
+            seen.append(key.value)
+        return super().construct_mapping(node, deep)
 
 
 _Loader.add_implicit_resolver(
@@ -71,7 +82,7 @@ def _read_yaml(path: Path) -> Json:
     try:
         data = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506 - a SafeLoader
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
-        reason = " ".join(str(error).split())
+        reason = " ".join(str(error).split()).replace(' in "<unicode string>"', "")
         raise ConfigError(f"Cannot read the configuration {path}: {reason}.") from error
     if not isinstance(data, dict):
         raise ConfigError(f"The configuration {path} must consist of `key: value` pairs.")

@@ -147,6 +147,7 @@ def test_a_whole_section_leaves_what_was_given_beside_it() -> None:
         ("train.steps=[1", ["YAML"]),
         ("seed.a=1", ["seed"]),
         ("adapter.calibrated=yess", ["adapter.calibrated", "'yess'", "true or false"]),
+        ("task.classes=[yes, no]", ["task.classes", "True", "quotation marks"]),
         ("adapter.r=abc", ["adapter.r", "'abc'", "a whole number"]),
     ],
 )
@@ -160,7 +161,7 @@ def test_a_wrong_setting_is_one_sentence_with_the_known_ones(assignment: str, pa
         assert part in message, message
 
 
-@pytest.mark.parametrize("text", ["- 1\n", "a: [\n", "just words\n"])
+@pytest.mark.parametrize("text", ["- 1\n", "a: [\n", "just words\n", "seed: 1\nseed: 2\n"])
 def test_a_file_that_is_no_configuration(text: str, tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text(text)
