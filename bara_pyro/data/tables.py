@@ -210,7 +210,9 @@ def _from_memory(data: object, text_column: str) -> DataTable:
         return _from_dataset(data, "Dataset")
     if isinstance(data, Mapping):
         splits = ", ".join(map(repr, data))
-        raise DataError(f"The rows are a dictionary with the keys {splits}: give one of its splits.")
+        raise DataError(
+            f"The rows are a dictionary with the keys {splits}: give a list of rows, or one of its splits."
+        )
     if isinstance(data, Iterable) and not isinstance(data, bytes):
         return _from_list(list(data), text_column)
     raise DataError(

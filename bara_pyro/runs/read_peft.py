@@ -139,7 +139,11 @@ def _settings(file: Path, name: str) -> PeftFile:
         raise ConfigError(f"Cannot read {file} ({why(error)}): {AGAIN}.") from error
     kind = settings.get("peft_type") if isinstance(settings, dict) else None
     if kind != "LORA":
-        raise ConfigError(f"The adapter {name!r} is of the type {str(kind)[:40]!r}: give a LoRA of PEFT.")
+        kind = str(kind).partition(":")[0]  # that of a run goes on with how to read it
+        raise ConfigError(
+            f"The adapter {name!r} is of the type {kind[:40]!r}: give a LoRA of PEFT, or make one of a run "
+            "with `bara export`."
+        )
     try:
         peft = PeftFile.model_validate(settings)
     except ValidationError as error:

@@ -217,6 +217,7 @@ def cut(folder: Path) -> None:
         (settings(task_type="SEQ_CLS"), "SEQ_CLS"),
         (settings(something_new=[1]), "something_new"),
         (settings(peft_type="IA3"), "IA3"),
+        (settings(peft_type="BARA: pip install"), "type 'BARA': .*bara export"),  # of a run
         (settings(r="three"), "r:"),
         (settings(r=4), "rank 3"),
         (settings(rank_pattern={"(": 2}), "regular expression"),

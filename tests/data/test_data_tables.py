@@ -44,7 +44,9 @@ def test_every_format_holds_the_same_rows(tmp_path, suffix):
 
 def test_frames_datasets_and_lists():
     assert task_from_rows(pd.DataFrame(ROWS)) == task_from_rows(datasets.Dataset.from_list(ROWS))
-    with pytest.raises(DataError, match="dictionary with the keys 'train': give one of its splits"):
+    with pytest.raises(
+        DataError, match="dictionary with the keys 'train': give a list of rows, or one of its splits"
+    ):
         task_from_rows(datasets.DatasetDict(train=datasets.Dataset.from_list(ROWS)))
     with pytest.raises(DataError, match="cannot be read from a int"):
         task_from_rows(3)
