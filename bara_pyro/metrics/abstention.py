@@ -156,7 +156,7 @@ def abstention(
     best = min(points, key=lambda one: one.bound)
     raise DataError(
         f"No threshold guarantees a risk of {risk:g} (delta {delta:g}): {best.wrong} of the {best.answered} "
-        f"most confident of {rows} rows are wrong. Give a risk above {best.bound:.3g}, or more rows."
+        f"most confident of {rows} rows are wrong. Give a risk of at least {best.bound:.3g}, or more rows."
     )
 
 
