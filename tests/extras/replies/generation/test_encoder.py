@@ -123,6 +123,9 @@ def test_what_is_refused(bert: Path, tmp_path: Path) -> None:
     with pytest.raises(BackboneError, match="has no config"):
         embed(TEXTS, tmp_path)
     (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(BackboneError, match="has no tokenizer"):
+        embed(TEXTS, tmp_path)
+    word_tokenizer().save_pretrained(tmp_path)
     with pytest.raises(BackboneError, match="Cannot load the encoder"):
         embed(TEXTS, tmp_path)
     (tmp_path / "config.json").write_text(
