@@ -153,7 +153,6 @@ register_method(
         "BaRA, additive form: y = W0 x + s B (Phi * theta) (arXiv 2606.29184)",
         BaRAMethodConfig,
         _build,
-        calibrated=True,
     )
 )
 register_method(
@@ -162,7 +161,6 @@ register_method(
         "BaRA, gate form: y = W0 x + s B ((Phi * theta) * (A x)) (arXiv 2606.29184)",
         BaRAGateConfig,
         _build,
-        calibrated=True,
         start=AROUND_GIVEN,
     )
 )

@@ -175,7 +175,6 @@ class Method(Generic[M, G, C]):
             returns numbers to record.
         check: function called before training; raises if `finish` could not work.
         uses_validation: whether `finish` uses validation rows, which are then no longer held out.
-        calibrated: whether split-half calibration is on by default, with 20 to 5,000 rows.
         tempered: whether `finish` sets a temperature, so that `adapter.calibrated` must be off.
         peft: whether the program's `lora_A` and `lora_B` alone are a usable LoRA (the posterior mean), so
             that PEFT may read a run's folder.
@@ -192,7 +191,6 @@ class Method(Generic[M, G, C]):
     finish: Callable[[Fit[M, G, C]], dict[str, float]] | None = None
     check: Callable[[Fit[M, G, C]], None] | None = None
     uses_validation: Callable[[C], bool] = lambda config: False
-    calibrated: bool = False
     tempered: bool = False
     peft: bool = False
     start: Start[M, G] | None = None

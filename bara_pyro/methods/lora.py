@@ -18,7 +18,6 @@ register_method(
         pair(LoRA, DeltaGuide),
         peft=True,
         start=AS_IT_IS,
-        calibrated=True,
     )
 )
 

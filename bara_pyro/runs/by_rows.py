@@ -67,7 +67,7 @@ def _calibrated_by_default(config: RunConfig, rows: int) -> bool:
     if config.train.steps == 0 or config.task.likelihood != "answer":  # 0: a given adapter stays as it is
         return False
     most = SEARCHED_ROWS if _is_open(config.train) else MANY_ROWS - 1
-    return METHODS[config.method.name].calibrated and SPLIT_HALF_ROWS <= rows <= most
+    return not METHODS[config.method.name].tempered and SPLIT_HALF_ROWS <= rows <= most
 
 
 def _is_open(section: TrainConfig) -> bool:

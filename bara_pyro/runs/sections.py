@@ -233,8 +233,8 @@ class AdapterConfig(SettingsSection):
         None,
         description="split-half calibration: predict each half of the training rows after training on the "
         "other, and fit a temperature to these predictions; twice as much training (with find_lr see there); "
-        "null: on for bara, bara-gate and lora with 20 to 5,000 training rows, or 639 if lr, steps or epochs "
-        "is given or find_lr is off",
+        "null: on with 20 to 5,000 training rows, or 639 if lr, steps or epochs is given or find_lr is off, "
+        "except for the methods temperature and ensemble_temperature",
     )
     start: str | None = Field(
         None,

@@ -46,7 +46,8 @@ def test_rows_say_how_long(given: dict[str, float], steps: int) -> None:
         ({"adapter.calibrated": False}, 400, None, None),
         ({"method": "lora"}, 800, True, None),
         ({"method": "lora", "adapter.calibrated": False}, 400, None, None),
-        ({"method": "blob"}, 400, None, None),
+        ({"method": "blob"}, 800, True, None),
+        ({"method": "temperature"}, 400, None, None),
         ({"train.steps": 800}, 800, None, None),
         ({"train.epochs": 3}, 120, None, None),
         ({"train.steps": 800, "train.find_lr": True}, 800, True, None),
@@ -74,7 +75,7 @@ def test_a_system_has_the_settings_of_its_rows() -> None:
 
 
 def test_without_split_half_calibration_training_never_gets_longer() -> None:
-    given = {"method": "blob", "task.name": "micro-wgs", "train.may_double": True}
+    given = {"method": "temperature", "task.name": "micro-wgs", "train.may_double": True}
     with pytest.raises(ConfigError, match=r"train\.may_double=true"):
         for_rows(load_config(overrides=given), 160)
 

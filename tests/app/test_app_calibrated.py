@@ -64,8 +64,8 @@ def test_too_few_rows_are_refused_before_calibration_is_announced(
         (80, {"adapter.calibrated": False}, False),
         (80, {"method": "lora"}, True),
         (80, {"method": "lora", "adapter.start": "an adapter"}, False),  # it trains nothing
-        (80, {"method": "blob"}, False),
-        (80, {"method": "bara"}, True),
+        (80, {"method": "blob"}, True),
+        (80, {"method": "ensemble_temperature"}, False),  # it has a temperature of its own
         (80, {"train.steps": 7}, True),
     ],
 )
@@ -93,9 +93,12 @@ def test_the_note_names_what_the_fits_learn(held_out: int, learnt: str) -> None:
     assert learnt in note
 
 
-@pytest.mark.parametrize(("method", "on"), [("bara-gate", True), ("lora", True), ("blob", False)])
-def test_split_half_calibration_gives_a_temperature_and_a_note(method: str, on: bool) -> None:
-    given = {"method": method, "task.name": "micro-wgm", "task.train_rows": 80}
+@pytest.mark.parametrize(("method", "calibrated", "on"), [("blob", None, True), ("lora", False, False)])
+def test_split_half_calibration_gives_a_temperature_and_a_note(
+    method: str, calibrated: bool | None, on: bool
+) -> None:
+    rows = {"task.name": "micro-wgm", "task.train_rows": 80}
+    given = {**rows, "method": method, "adapter.calibrated": calibrated}
     system = build_system(load_config(overrides=given))
     assert bool(system.config.adapter.calibrated) is (system.corrections.temperature is not None) is on
     assert any("split-half" in note for note in system.task.notes) is on

@@ -19,7 +19,7 @@ from bara_pyro.untrusted.files import read_jsonl
 
 
 def told(place: Place, method: str = "laplace", steps: int = 6) -> list[object]:
-    short = ["--steps", steps, "--samples", 0]
+    short = ["--steps", steps, "--samples", 0, "--no-calibrated"]
     return ["train", "--method", method, "--model", place.backbone, "--task", place.rows, *short]
 
 

@@ -349,9 +349,8 @@ def test_rates_of_another_version_and_rows_that_changed_are_tried_anew(
 @pytest.mark.parametrize(
     ("settings", "rows", "calibrated"),
     [
-        ({"method": "blob"}, 80, None),
-        ({"method": "blob", "train.find_lr": True}, 80, True),
-        ({"method": "lora", "train.find_lr": True}, 5000, True),
+        ({"method": "blob"}, 5001, None),
+        ({"method": "blob", "train.find_lr": True}, 5001, True),
         ({"method": "bara-gate", "train.find_lr": True}, 80, True),
     ],
 )
