@@ -79,9 +79,10 @@ def _is_open(section: TrainConfig) -> bool:
 def turned(rows: int, held_out: int) -> bool:
     """Return whether the halves of split-half calibration are turned around.
 
-    They are not if related rows leave one below half of the other.
+    They are not if one of them has enough rows for a temperature, or related rows leave one below half of
+    the other.
     """
-    return 3 * held_out >= rows
+    return rows < MANY_ROWS and 3 * held_out >= rows
 
 
 def split_half_note(config: RunConfig, rows: int, held_out: int) -> list[str]:
@@ -93,8 +94,9 @@ def split_half_note(config: RunConfig, rows: int, held_out: int) -> list[str]:
         ]
     if not config.adapter.calibrated:
         return []
-    sizes = f"{rows - held_out} and {held_out}" if turned(rows, held_out) else str(rows - held_out)
-    learnt = "halves" if rows - 2 * held_out in (0, 1) else sizes
+    learnt = str(rows - held_out)
+    if turned(rows, held_out):
+        learnt = "halves" if rows - 2 * held_out in (0, 1) else f"{learnt} and {held_out}"
     longer = "; if it is underconfident, training takes twice as many steps"
     what = f"{'choose the learning rate and ' if config.train.find_lr else ''}set the temperature"
     off = "--no-calibrated turns it off"

@@ -231,8 +231,9 @@ class AdapterConfig(SettingsSection):
     )
     calibrated: bool | None = Field(
         None,
-        description="split-half calibration: predict each half of the training rows after training on the "
-        "other, and fit a temperature to these predictions; twice as much training (with find_lr see there); "
+        description="split-half calibration: predict half of the training rows after training on the others "
+        "(with fewer than 640 rows, then the other way round), and fit a temperature to these predictions; "
+        "up to twice as much training (with find_lr see there); "
         "null: on with 20 to 5,000 training rows, or 639 if lr, steps or epochs is given or find_lr is off, "
         "except for the methods temperature and ensemble_temperature",
     )
@@ -262,7 +263,7 @@ class TrainConfig(SettingsSection):
         None,
         description="find the learning rate with split-half calibration: train on half of the rows at 3 "
         "times lr and at lr, take lr if it predicts the other half significantly better, then try 0.3 times "
-        "lr in the same way; 2.5 to 3 times as much training; null: on with split-half calibration unless "
+        "lr in the same way; 2 to 3 times as much training; null: on with split-half calibration unless "
         "lr, steps, epochs or may_double is given or the method sets lr",
     )
     epochs: PositiveFloat | None = Field(None, description="passes over the training rows, instead of steps")

@@ -1,8 +1,8 @@
 """Split-half calibration: a temperature without validation rows.
 
 A fit is trained on half of the training rows, with as many passes over them as the run makes over all rows,
-and predicts the other half. With the halves turned around, another one predicts the first. These predictions
-of all training rows set the temperature. The run itself is then trained on all rows.
+and predicts the other half. If there are few rows, another one predicts the first with the halves turned
+around. These predictions set the temperature. The run itself is then trained on all rows.
 
 With `train.find_lr` the first half is fitted at each of `RATES`, from the highest down, until a lower rate
 does not predict the other half significantly better than the one before. The last one that did is the run's
