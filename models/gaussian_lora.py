@@ -14,11 +14,12 @@ from functools import cached_property, partial
 from typing import NamedTuple, Unpack
 
 import pyro
-from pyro.distributions import Bernoulli, Normal
+from pyro.distributions import Normal
 from torch import Tensor
 from torch.nn import functional as F
 
 from bara_pyro.core.adapter import chosen_rows
+from bara_pyro.core.distributions import Signs
 from bara_pyro.core.latents import Latents, Site, by_draw, tempered
 from bara_pyro.core.program import AdaptedLM, AdapterOptions
 from bara_pyro.data.types import Batch
@@ -64,10 +65,9 @@ class GaussianAdapter(LowRankAdapter):
         return out
 
     def _flipped(self, x: Tensor, deviation: Tensor) -> Tensor:
-        distribution = Bernoulli(x.new_full((), 0.5), validate_args=False)
-        distribution = distribution.expand([*x.shape[:-1], x.shape[-1] + self.r]).to_event(1)
-        heads = pyro.sample(self.target.site(SIGNS), distribution)
-        before, after = (2 * heads - 1).split((x.shape[-1], self.r), dim=-1)
+        distribution = Signs([*x.shape[:-1], x.shape[-1] + self.r], x.device).to_event(1)
+        signs = pyro.sample(self.target.site(SIGNS), distribution)
+        before, after = signs.split((x.shape[-1], self.r), dim=-1)
         return after * apply(before * x, deviation)
 
 

@@ -23,6 +23,7 @@ from torch.distributions import (
 
 from bara_pyro.core.distributions import MeanWeibull
 from bara_pyro.core.distributions.normal import KroneckerNormal
+from bara_pyro.core.distributions.signs import Signs, from_numbers
 from bara_pyro.errors import ConfigError
 
 Uniform = Callable[[int], Tensor]
@@ -120,6 +121,11 @@ def _(fn: Delta, numbers: Uniform) -> Tensor:
 @from_uniform.register
 def _(fn: Bernoulli, numbers: Uniform) -> Tensor:
     return (numbers(0) < fn.probs).to(fn.probs.dtype)
+
+
+@from_uniform.register
+def _(fn: Signs, numbers: Uniform) -> Tensor:
+    return from_numbers(numbers(0))
 
 
 @from_uniform.register

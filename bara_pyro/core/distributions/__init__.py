@@ -8,6 +8,7 @@ from bara_pyro.core.distributions import kl as kl
 from bara_pyro.core.distributions import moments as moments
 from bara_pyro.core.distributions import normal as normal  # imported because they register divergences
 from bara_pyro.core.distributions.kl import has_analytic_kl
+from bara_pyro.core.distributions.signs import Signs
 from bara_pyro.core.distributions.weibull import (
     KAPPA_MAX,
     KAPPA_MIN,
@@ -23,6 +24,7 @@ __all__ = [
     "KAPPA_MIN",
     "MEAN_MIN",
     "MeanWeibull",
+    "Signs",
     "bound_kappa",
     "bound_mean",
     "bound_shape",

