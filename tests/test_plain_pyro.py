@@ -10,6 +10,7 @@ from pyro.infer import TraceMeanField_ELBO
 from torch import Tensor
 
 import bara_pyro as bp
+from bara_pyro.core.distributions import weibull
 
 STEPS = 20
 
@@ -28,6 +29,7 @@ def noise(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
         level = table[step]
 
     monkeypatch.setattr(Tensor, "exponential_", lambda self, *_: self.copy_(level.expand_as(self)))
+    monkeypatch.setattr(weibull, "exponential", lambda _, shape: level.expand(shape).clone())
     return begin
 
 

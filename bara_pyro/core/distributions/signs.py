@@ -50,7 +50,8 @@ class Signs(TorchDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log-probability of signs in nats, of batch shape."""
-        return torch.full_like(value, -math.log(2)).expand(self.batch_shape)
+        shape = torch.broadcast_shapes(value.shape, self.batch_shape)
+        return value.new_full((), -math.log(2)).expand(shape)
 
 
 def from_numbers(numbers: Tensor) -> Tensor:
