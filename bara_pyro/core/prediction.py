@@ -22,11 +22,12 @@ from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.resuming import drawn_last, narrowed, shared
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
+from bara_pyro.fast.kept_memory import keep_freed
 
-# Bytes of activations per forward pass. Accelerators are fastest with large matrices. A CPU is fastest while
-# activations fit its caches, but each forward has a fixed cost and small products are slow, so up to
-# CPU_TOKENS tokens may exceed the budget. Measured at hidden sizes 128, 576 and 896: docs/performance.md.
-ACCELERATOR_BUDGET, CPU_BUDGET, CPU_TOKENS, CPU_MOST = 2**31, 2**24, 1536, 2**28
+# Bytes of activations per forward pass. Accelerators are fastest with large matrices. On a CPU each forward has
+# a fixed cost, and small products are slow, so up to CPU_TOKENS tokens may exceed the budget. Measured at hidden
+# sizes 128, 576 and 896: benchmarks/README.md.
+ACCELERATOR_BUDGET, CPU_BUDGET, CPU_TOKENS, CPU_MOST = 2**31, 2**26, 1536, 2**28
 
 
 def predict(
@@ -51,7 +52,7 @@ def predict(
             repeats draws. Use these nested draws with `bara_pyro.metrics.decompose_nested`.
         seed: seed of the draws. All rows and all batches share the draws of the global latents.
         memory_budget: approximate bytes for the activations of one forward pass; larger batches are split.
-            Default: 2 GiB on an accelerator; on a CPU 16 MiB or the size of 1,536 tokens, up to 256 MiB.
+            Default: 2 GiB on an accelerator; on a CPU 64 MiB or the size of 1,536 tokens, up to 256 MiB.
         last: an approximation: use draws for the last `last` tokens of each row only, and read the other
             tokens once at the posterior means. None uses draws for all tokens.
 
@@ -185,6 +186,8 @@ def _room(
     each = _bytes_per_row(model, batch, width)
     if memory_budget is None:
         on_cpu = batch.input_ids.device.type == "cpu"
+        if on_cpu and "batched_draws" in model.backbone.shortcuts:
+            keep_freed()
         few = min(each * (CPU_TOKENS // width), CPU_MOST)
         memory_budget = max(CPU_BUDGET, few) if on_cpu else ACCELERATOR_BUDGET
     if last is not None:  # the tokens that are read once for all draws must fit as well
