@@ -24,9 +24,9 @@ from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 from bara_pyro.fast.kept_memory import keep_freed
 
-# Bytes of activations per forward pass. Accelerators are fastest with large matrices. On a CPU each forward has
-# a fixed cost, and small products are slow, so up to CPU_TOKENS tokens may exceed the budget. Measured at hidden
-# sizes 128, 576 and 896: benchmarks/README.md.
+# Bytes of activations per forward pass. Accelerators are fastest with large matrices. On a CPU each forward
+# has a fixed cost, and small products are slow, so up to CPU_TOKENS tokens may exceed the budget. Measured at
+# hidden sizes 128, 576 and 896: benchmarks/README.md.
 ACCELERATOR_BUDGET, CPU_BUDGET, CPU_TOKENS, CPU_MOST = 2**31, 2**26, 1536, 2**28
 
 
