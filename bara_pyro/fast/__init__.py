@@ -8,6 +8,8 @@
 | `answer_rows` | the output embedding computes only the answers' logits | `lm.backbone` |
 | `batched_draws` | in prediction, draws run together in one forward pass | `core.prediction` |
 
+`batched_draws` also makes a CPU keep freed memory (`fast.kept_memory`).
+
 All are on by default: the setting `backbone.shortcuts`, in Python `Backbone.shortcuts`. Checkpointing
 (`train.checkpointing`) and recorded steps (`train.capture`) have their own settings. Checkpointing and CUDA
 graphs are off by default.
