@@ -61,8 +61,9 @@ def assigned(assignments: Sequence[str]) -> Json:
 class _Loader(yaml.SafeLoader):
     """YAML 1.1, except that 1e-3 is a number, as in YAML 1.2, and that a key may not occur twice."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Return a mapping; of two equal keys PyYAML would take the last."""
+    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
+        """Return a mapping as it is written; of two equal keys PyYAML would take the last."""
+        node = super().compose_mapping_node(anchor)
         seen: list[object] = []
         for key, _ in node.value:
             if key.value in seen:
@@ -70,7 +71,7 @@ class _Loader(yaml.SafeLoader):
                     problem=f"{key.value!r} is given twice", problem_mark=key.start_mark
                 )
             seen.append(key.value)
-        return super().construct_mapping(node, deep)
+        return node
 
 
 _Loader.add_implicit_resolver(

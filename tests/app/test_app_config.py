@@ -10,6 +10,7 @@ from setting_cases import at, other_settings
 
 from bara_pyro.errors import ConfigError
 from bara_pyro.runs import config as module
+from bara_pyro.runs.assignments import parse_assignment
 from bara_pyro.runs.config import RunConfig, differences, load_config
 from bara_pyro.runs.resumed import NEUTRAL
 from bara_pyro.runs.sections import TrainConfig
@@ -161,7 +162,13 @@ def test_a_wrong_setting_is_one_sentence_with_the_known_ones(assignment: str, pa
         assert part in message, message
 
 
-@pytest.mark.parametrize("text", ["- 1\n", "a: [\n", "just words\n", "seed: 1\nseed: 2\n"])
+def test_a_key_that_replaces_a_merged_one_is_not_given_twice() -> None:
+    """PyYAML reads the outer mapping that merges the inner one first, and writes the keys into the inner."""
+    text = "x={a: {b: &b {<<: {lr: 1}, lr: 2}}, c: {<<: *b, lr: 3}}"
+    assert parse_assignment(text) == ("x", {"a": {"b": {"lr": 2}}, "c": {"lr": 3}})
+
+
+@pytest.mark.parametrize("text", ["- 1\n", "a: [\n", "just words\n", "seed: 1\nseed: 2\n", "seed: !!map 1\n"])
 def test_a_file_that_is_no_configuration(text: str, tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text(text)
