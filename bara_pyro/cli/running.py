@@ -109,7 +109,7 @@ class Stages:
         """Show a step of split-half calibration; after an underconfident fit there are more than planned."""
         if step <= self._last:
             self._before += self._last
-            self._fits = max(1, self._fits - 1)
+            self._fits -= 1
         if step > self._here:
             self._here, self.steps, self._fits = 2 * self._here, 2 * self.steps, self._fits + 1
         self._last = step

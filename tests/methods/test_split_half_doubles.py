@@ -213,17 +213,20 @@ def test_the_command_says_so_and_goes_on(
     assert running.run(now, tmp_path / "run", resume=True)["metrics"] == report["metrics"]
 
 
-def test_the_bar_knows_what_is_ahead() -> None:
+@pytest.mark.parametrize("fits", [1, 2])  # of one half, or of both
+def test_the_bar_knows_what_is_ahead(fits: int) -> None:
     """Of the longer fit from its first step that was not planned."""
     shown: list[tuple[int, int]] = []
-    stages = running.Stages(HALF, STEPS, lambda **how: shown.append((how["completed"], how["total"])), fits=2)
-    for length in (HALF, STEPS, STEPS):
+    stages = running.Stages(
+        HALF, STEPS, lambda **how: shown.append((how["completed"], how["total"])), fits=fits
+    )
+    for length in (HALF, *[STEPS] * fits):
         for step in range(1, length + 1):
             stages.split_half(step, {"nll": 0.5})
     for step in range(1, 2 * STEPS + 1):
         stages.run(step, {"nll": 0.5})
-    whole = HALF + 4 * STEPS
+    whole = HALF + (fits + 2) * STEPS
     assert [done for done, _ in shown] == list(range(1, whole + 1))
-    planned = 2 * HALF + STEPS
+    planned = fits * HALF + STEPS
     assert [total for _, total in shown] == [planned] * 2 * HALF + [whole] * (whole - 2 * HALF)
     assert stages.steps == 2 * STEPS
