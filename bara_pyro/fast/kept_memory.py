@@ -15,4 +15,4 @@ def keep_freed() -> None:
     quarter of the time of ten draws on a CPU. Glibc raises its threshold to twice the largest block that was
     freed; the block here is never written to. If MALLOC_TRIM_THRESHOLD_ is set, glibc keeps to that.
     """
-    torch.empty(LARGEST, dtype=torch.uint8)
+    torch.empty(LARGEST, dtype=torch.uint8, device="cpu")

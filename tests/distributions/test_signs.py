@@ -54,3 +54,9 @@ def test_shapes_mean_and_density_of_signs():
     assert signs.mean.tolist() == [[0, 0, 0]] * 2
     assert signs.log_prob(value[0]).tolist() == pytest.approx([-3 * math.log(2)] * 2)
     assert signs.log_prob(value).shape == (4, 2)
+
+
+def test_draws_are_on_the_device_asked_for_whatever_the_default():
+    with torch.device("meta"):
+        drawn = [Signs([2], "cpu").sample(), exponential(torch.ones(1, device="cpu"), [2])]
+    assert [draw.device.type for draw in drawn] == ["cpu", "cpu"]

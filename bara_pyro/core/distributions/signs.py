@@ -45,7 +45,7 @@ class Signs(TorchDistribution):
         """Draw signs of shape ``sample_shape + batch_shape``."""
         shape = self._extended_shape(torch.Size(sample_shape))
         if self.device.type == "cpu":  # the draws of `torch.bernoulli`, in a quarter of its time
-            return from_numbers(torch.rand(shape, dtype=torch.float32))
+            return from_numbers(torch.rand(shape, dtype=torch.float32, device=self.device))
         return torch.bernoulli(torch.full((), 0.5, device=self.device).expand(shape)).mul_(2).sub_(1)
 
     def log_prob(self, value: Tensor) -> Tensor:

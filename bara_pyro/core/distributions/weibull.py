@@ -164,7 +164,7 @@ def exponential(like: Tensor, shape: Sequence[int]) -> Tensor:
     if like.device.type != "cpu":
         return like.new_empty(shape).exponential_()
     # On a CPU the numbers of torch's generator and their rounding are the same, in a third of the time.
-    return torch.rand(shape, dtype=torch.float64).neg_().log1p_().neg_().to(like.dtype)
+    return torch.rand(shape, dtype=torch.float64, device=like.device).neg_().log1p_().neg_().to(like.dtype)
 
 
 class _Draw(torch.autograd.Function):
