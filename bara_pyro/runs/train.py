@@ -299,6 +299,6 @@ def _fit_corrections(system: System, out: Path) -> dict[str, float]:
         return numbers
     split, device = system.split("train"), system.backbone.device
     rows = (b.to(device) for b in batches(split, system.answer_ids, system.config.predict.batch_size))
-    offered = offered_of(split.offered, len(system.answer_ids)) if split.offered else None
+    offered = offered_of(split.offered, len(system.task.labels)) if split.offered else None
     groups = groups_of(system.task, split)
     return numbers | system.corrections.fit(system.model, system.guide, rows, groups=groups, offered=offered)

@@ -81,6 +81,21 @@ def test_options_of_each_row_are_learnt(place: Place, tmp_path: Path, score: str
     assert answers[0]["probs"]["(C)"] == 0
 
 
+def test_the_noise_of_distance_has_the_scale_of_the_options_that_rows_list(
+    place: Place, tmp_path: Path
+) -> None:
+    config = place.config(task__labels="texts", train__steps=2, adapter__distance_aware=True)
+    system = build_system(config, task=task_from_rows(own_options()))
+    run(system.config, tmp_path / "run", system=system)
+    split = system.split("train")
+    squares = [
+        np.var(scores[:offered])
+        for scores, offered in zip(draw(system, split, 0)[0].numpy(), split.offered, strict=True)
+    ]
+    scale = read_json(tmp_path / "run" / "fitted.json")["distance_scale"]
+    assert scale == pytest.approx(math.sqrt(np.mean(squares)), rel=1e-4)
+
+
 def test_a_temperature_of_texts_is_the_best_on_validation_rows(place: Place, tmp_path: Path) -> None:
     """A grid is searched with the scores that LoRA, trained alike, gives the same rows."""
     rows = Place(place.backbone, write_rows(tmp_path / "own.jsonl", own_options()))
