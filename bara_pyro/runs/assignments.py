@@ -61,7 +61,7 @@ def assigned(assignments: Sequence[str]) -> Json:
 class _Loader(yaml.SafeLoader):
     """YAML 1.1, except that 1e-3 is a number, as in YAML 1.2, and that a key may not occur twice."""
 
-    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         """Return a mapping as it is written; of two equal keys PyYAML would take the last."""
         node = super().compose_mapping_node(anchor)
         seen: list[object] = []
