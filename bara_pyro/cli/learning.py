@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bara_pyro.cli.terminal import remark
+from bara_pyro.methods import METHODS
 from bara_pyro.metrics import nll
 from bara_pyro.metrics._inputs import correctness
 from bara_pyro.runs.evaluation_files import log_probs_and_labels, read_predictions
@@ -83,12 +84,14 @@ def warning(
     *,
     given: bool = False,
     searched: bool = False,
+    tempered: bool = False,
 ) -> str:
     """Return two sentences on a run that has not learnt, the figures and what to change; "" if it has.
 
     The message proposes twice as many steps, and three times the learning rate if that is too low, which
     helped on SmolLM2 (docs/calibrated.md). If the rate was `searched` by `--find-lr`, it is kept. `given` is
-    whether the run started from a given adapter, which longer training would not change.
+    whether the run started from a given adapter, which longer training would not change. A method that is
+    `tempered` has no search.
     """
     problem = finding(scores)
     higher = f"--lr {3 * lr:g}" if lr else "a higher --lr"
@@ -98,7 +101,7 @@ def warning(
         options += f" --lr {lr:g}"  # found: with a length alone it would be the default
     longer = f"Train longer ({options})"
     if not searched:
-        longer += f" or with {rate}, or with --find-lr"
+        longer += f" or with {rate}" + ("" if tempered else ", or with --find-lr")
     near = f"within {100 * NEAR:.0f} % of" if scores.nll <= (1 + NEAR) * scores.guess else "worse than"
     guess = f"guessing by class frequency ({scores.guess:.3f})"
     if given and problem in ("guessing", "wrong"):
@@ -147,7 +150,8 @@ def warn_unlearnt(system: System, out: Path, report: Json) -> None:
         given = system.config.adapter.start is not None
         train = system.config.train
         lr, searched = stored_lr(out, system.config), bool(train.find_lr)
-        unlearnt = warning(scores, train.steps, lr, given=given, searched=searched)
+        tempered = METHODS[system.config.method.name].tempered
+        unlearnt = warning(scores, train.steps, lr, given=given, searched=searched, tempered=tempered)
         sentence = unlearnt or unstable_warning(out, lr)
         if sentence:
             remark(sentence)

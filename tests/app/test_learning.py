@@ -108,7 +108,7 @@ def test_figures_and_a_remedy_are_named(scores: HeldOut, figures: tuple[str, ...
     assert all(part in told for part in (*figures, fix, "--steps 200", "--find-lr"))
     searched = warning(scores, 100, 3e-3, searched=True)
     assert all(part in searched for part in (*figures, "(--steps 200 --lr 0.003)"))
-    assert "find-lr" not in searched
+    assert "find-lr" not in searched + warning(scores, 100, 1e-3, tempered=True)
     assert "--steps" not in warning(scores)
     assert "0.003" not in warning(scores)
     if finding(scores) != "underconfident":  # longer training would not change a given adapter
