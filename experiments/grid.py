@@ -33,7 +33,7 @@ Row = dict[str, Any]
 RATES = (0.0003, 0.0006, 0.001, 0.0018, 0.003, 0.005, 0.009, 0.016)
 LENGTHS = (0.5, 1, 2)  # of the default number of steps
 TEST, DRAWS = 300, 10
-HELP: Settings = {"adapter.calibrated": True}  # the default, which the plans name
+HELP: Settings = {"adapter.calibrated": True}  # the default
 UPPER: Settings = {
     "backbone.name": "runs/smollm2",
     "adapter.top_layers": 2,

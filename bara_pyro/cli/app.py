@@ -11,6 +11,7 @@ import warnings
 from typing import Annotated, Final, cast
 
 import typer
+from pydantic import ValidationError
 
 from bara_pyro import __version__
 from bara_pyro.cli import terminal
@@ -128,9 +129,8 @@ def _fail(sentence: str, code: int) -> int:
 def _usage(error: Exception) -> str:
     """Return one sentence on wrong arguments that names the help to read."""
     message = str(getattr(error, "format_message", error.__str__)())
-    invalid = getattr(error.__cause__, "errors", None)  # pydantic's message calls the value "Input"
-    if invalid is not None:
-        message = message.replace("Input", repr(invalid()[0]["input"])[:60], 1)
+    if isinstance(error.__cause__, ValidationError):  # its message calls the value "Input"
+        message = message.replace("Input", repr(error.__cause__.errors()[0]["input"])[:60], 1)
     message = ONE_VALUE.sub(r"\1 is not \2, the only value", message.replace("Value error, ", ""))
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "bara"

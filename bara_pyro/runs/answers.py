@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bara_pyro.runs.answers_file import write_rows
+from bara_pyro.runs.answers_file import write_predictions
 from bara_pyro.types import Fields, Json
 
 if TYPE_CHECKING:
@@ -105,4 +105,4 @@ def write_answers(path: str | Path, answers: Answers) -> None:
 
     If each row lists its own options, these columns are named by the letters of the options.
     """
-    write_rows(path, answers.lines(), answers.to_pandas)
+    write_predictions(path, answers.lines, answers.to_pandas)

@@ -124,7 +124,7 @@ def format_of(path: Path) -> Format:
 
 
 def answers_in(path: Path, keys: Collection[str] = KEYS) -> bool:
-    """Return whether `write_rows` wrote a file with these keys; an empty file is not such a file."""
+    """Return whether `write_predictions` wrote a file with these keys; an empty file is not such a file."""
     try:
         check_regular(path)
         return any(set(keys) <= set(header) for header in format_of(path).headers(path))
@@ -132,20 +132,20 @@ def answers_in(path: Path, keys: Collection[str] = KEYS) -> bool:
         return False
 
 
-def write_rows(
+def write_predictions(
     path: str | Path,
-    rows: Iterable[Json],
+    lines: Callable[[], Iterable[Json]],
     table: Callable[[], "pd.DataFrame | list[Json]"],
     separator: str = ",",
 ) -> None:
-    """Write rows atomically, in the format of the file's suffix: as JSON Lines, or what `table` returns.
+    """Write rows atomically, in the format of the file's suffix: what `lines` or `table` returns.
 
     A CSV file has the given separator.
     """
     path = Path(path)
     write = format_of(path).write
     if write is None:
-        write_jsonl(path, rows)
+        write_jsonl(path, lines())
         return
     import pandas as pd
 

@@ -13,7 +13,7 @@ PASSES, MANY_ROWS, REPLY_PASSES = (10, 20), 640, 2
 FEWEST_STEPS, MOST_STEPS = 100, 6000
 # Split-half calibration needs at least so many rows, and so many held out: fewer say less about the
 # temperature than its prior does (docs/calibrated.md). By default it is used below MANY_ROWS, and up to
-# SEARCHED_ROWS if nobody says how to train.
+# SEARCHED_ROWS if nobody says how to train. From MANY_ROWS on it holds out one half only.
 SPLIT_HALF_ROWS, ASKED_ROWS, SEARCHED_ROWS = 20, 10, 5000
 
 

@@ -28,7 +28,7 @@ from bara_pyro.metrics import (
     prediction_sets,
 )
 from bara_pyro.runs.answers import beside
-from bara_pyro.runs.answers_file import write_rows
+from bara_pyro.runs.answers_file import write_predictions
 from bara_pyro.runs.asked import ScoredRows, measured
 from bara_pyro.runs.predict import names_of
 from bara_pyro.runs.system import System
@@ -169,8 +169,11 @@ def _under_truth(score: Callable[[], float], truth: Tensor) -> float | None:
 
 def write_decisions(path: str | Path, rows: Sequence[Json], separator: str = ",") -> None:
     """Write decisions as JSON Lines, or as a table that holds each set in one cell."""
-    cells = [{k: " | ".join(v) if _are_texts(v) else v for k, v in row.items()} for row in rows]
-    write_rows(path, rows, lambda: cells, separator)
+
+    def table() -> list[Json]:
+        return [{k: " | ".join(v) if _are_texts(v) else v for k, v in row.items()} for row in rows]
+
+    write_predictions(path, lambda: rows, table, separator)
 
 
 def _are_texts(cell: object) -> bool:

@@ -162,8 +162,7 @@ def check_whose(system: System, out: Path) -> None:
     """Raise a `ConfigError` if a folder is another run's, whose scores would be replaced."""
     if not is_run(out):
         return
-    stored = parse_config(read_json(out / CONFIG, RunFile)["config"], stored=True)
-    theirs = stored.with_memory(system.config)
+    theirs = parse_config(read_json(out / CONFIG, RunFile)["config"], stored=True).with_memory(system.config)
     # Settings of training that change results must agree; settings of prediction may differ.
     for what in map(attrgetter, ("method", "adapter", "train", "seed", "task.name")):
         if what(system.config) != what(theirs):
