@@ -43,7 +43,6 @@ from experiments.engine.record import on_task
 from experiments.grid import (
     DIVERGED,
     DRAWS,
-    HELP,
     TEST,
     TEXTS,
     UPPER,
@@ -83,7 +82,7 @@ LATER, LATER_HELPED = "gate form, from 3e-3", "LoRA, from 3e-3"
 LATER_ARMS = (LATER, LATER_HELPED, TUNED, ENSEMBLE)
 ROUNDS = {"Worlds": "4", "Real tasks": "rows [1-3]", "Label noise": "noise",
           "New worlds": "6", "New draws": "rows [4-6]"}  # fmt: skip
-DEFAULTS = {LATER: {"method": "bara-gate", **HELP}, LATER_HELPED: {"method": "lora", **HELP}}
+DEFAULTS = {LATER: {"method": "bara-gate"}, LATER_HELPED: {"method": "lora"}}
 MEMBERS = (1, 2, 3)
 SHIFTED, SHIFTS = "micro-obqa", ("micro-near", "micro-far")
 Scores = Mapping[str, Mapping[str, Mapping[str, Any]]]  # pair -> arm -> its scores

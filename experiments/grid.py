@@ -33,7 +33,6 @@ Row = dict[str, Any]
 RATES = (0.0003, 0.0006, 0.001, 0.0018, 0.003, 0.005, 0.009, 0.016)
 LENGTHS = (0.5, 1, 2)  # of the default number of steps
 TEST, DRAWS = 300, 10
-HELP: Settings = {"adapter.calibrated": True}  # the default
 UPPER: Settings = {
     "backbone.name": "runs/smollm2",
     "adapter.top_layers": 2,
@@ -44,11 +43,15 @@ TEXTS: Settings = {"task.labels": "texts"}
 
 
 def tagged_packages(packages: Path, facet: str, tags: Sequence[str]) -> list[Row]:
-    """Return the descriptions in Debian's index with exactly one of these tags of a facet, as many each."""
+    """Return the descriptions in Debian's index with exactly one of these tags of a facet, as many each.
+
+    The facet can also be a field, such as `Section`, whose values are the tags.
+    """
     tags_of: defaultdict[str, set[str]] = defaultdict(set)
+    pattern = rf"(?:\b{facet}::|^{facet}: )([\w-]+)"
     for entry in packages.read_text().split("\n\n"):
         text = re.search(r"^Description: (.*)", entry, re.MULTILINE)
-        tags_of[text[1] if text else ""] |= {*re.findall(rf"\b{facet}::([\w-]+)", entry)}
+        tags_of[text[1] if text else ""] |= {*re.findall(pattern, entry, re.MULTILINE)}
     own = {text: [tag for tag in tags if tag in known] for text, known in tags_of.items()}
     rows = [{"text": text, "label": one[0]} for text, one in sorted(own.items()) if text and len(one) == 1]
     random.Random(0).shuffle(rows)
