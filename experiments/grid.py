@@ -43,10 +43,7 @@ TEXTS: Settings = {"task.labels": "texts"}
 
 
 def tagged_packages(packages: Path, facet: str, tags: Sequence[str]) -> list[Row]:
-    """Return the descriptions in Debian's index with exactly one of these tags of a facet, as many each.
-
-    The facet can also be a field, such as `Section`, whose values are the tags.
-    """
+    """Return the descriptions in Debian's index with one of these tags of a facet or field, as many each."""
     tags_of: defaultdict[str, set[str]] = defaultdict(set)
     pattern = rf"(?:\b{facet}::|^{facet}: )([\w-]+)"
     for entry in packages.read_text().split("\n\n"):

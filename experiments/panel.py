@@ -1,14 +1,13 @@
 """How much does it cost not to tune? Defaults against a tuned grid, on pairs of a language model and a task.
 
-    bara microworld build --world 501 --seed 501 --out runs/worlds/501
-    bara backbone get smollm2 --out runs/smollm2
+    bara microworld build --world 701 --seed 701 --out runs/worlds/701
     python -m experiments.panel rows --packages Packages
     python -m experiments.panel run --llama FOLDER     # hours; goes on where it was stopped
     python -m experiments.panel table
 
-`--panel many_rows` is a panel with more rows, on world 701. `Packages` is Debian's index of packages
-(bookworm, main, amd64): the task is to name a package's tag or section from its description. The plans in
-experiments/studies/panel were fixed before the first runs.
+`Packages` is Debian's index of packages (bookworm, main, amd64): the task is to name a package's tag or
+section from its description. The plan, experiments/studies/panel/many_rows.md, was fixed before the first
+run. docs/results/panel.md names the code of earlier panels; `table --scores FILE` prints their tables.
 """
 
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
@@ -16,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -29,10 +28,7 @@ from bara_pyro.runs.system import build_system
 from experiments.engine.figures import PAGE, name_rows, save
 from experiments.engine.methods import display
 from experiments.grid import (
-    LENGTHS,
     RATES,
-    TEXTS,
-    UPPER,
     Settings,
     chosen_of,
     drawn_rows,
@@ -45,41 +41,11 @@ from experiments.grid import (
     write_parts,
 )
 
-RESULTS = Path(__file__).parent / "results" / "scores"
+SCORES = Path(__file__).parent / "results" / "scores" / "many_rows_panel.jsonl.gz"
 ROWS, RUN = Path("runs/panel/rows"), Path("runs/panel/run")
 METHODS = ("bara-gate", "lora")
-
-
-class Panel(NamedTuple):
-    """Pairs of a language model and a task.
-
-    Attributes:
-        scores: file of the scores.
-        pairs: name of a pair -> its number of training rows and its settings.
-        arms: compared with the grid.
-        lengths: of the grid, as parts of the default number of steps.
-        validation: number of rows on which the grid is tuned.
-        tags: facet of Debian's index, or a field -> the tags to name.
-        drawn: at most so many rows to draw from, and this share of all; others are for the test.
-    """
-
-    scores: Path
-    pairs: dict[str, tuple[int, Settings]]
-    arms: dict[str, Settings]
-    lengths: tuple[float, ...]
-    validation: int
-    tags: dict[str, tuple[str, ...]]
-    drawn: tuple[int, float]
-
-
+VALIDATION, LENGTHS = 200, (0.25, 0.5, 1)  # the grid's rows to tune on; its parts of the default steps
 TAGS = {
-    "field": ("mathematics", "finance"),
-    "role": ("program", "documentation", "app-data", "plugin"),
-    "works-with": ("text", "audio", "mail", "db", "file"),
-    "implemented-in": ("c", "perl", "python", "java", "lisp"),
-    "suite": ("gnu", "debian", "kde", "emacs", "openstack", "gnome"),
-}
-MANY_TAGS = {
     "use": (
         *("gameplaying", "converting", "editing", "checking", "viewing", "monitor", "configuring"),
         *("analysing", "playing", "learning", "organizing", "searching"),
@@ -89,44 +55,20 @@ MANY_TAGS = {
         *("golang", "javascript", "java", "science", "ruby", "admin", "gnu-r", "games", "x11", "text"),
     ),
 }
-MICRO = {"backbone.name": "runs/worlds/501", "task.world": 501, "task.seed": 501}
-NEW_MICRO = {"backbone.name": "runs/worlds/701", "task.world": 701, "task.seed": 701}
+MICRO = {"backbone.name": "runs/worlds/701", "task.world": 701, "task.seed": 701}
 LLAMA = {"backbone.name": "llama"}
+# Name of a pair -> its number of training rows and its settings.
 PAIRS: dict[str, tuple[int, Settings]] = {
-    "microworld, arce, 80": (80, {**MICRO, "task.name": "micro-arce"}),
-    "microworld, obqa, 160": (160, {**MICRO, "task.name": "micro-obqa"}),
-    "microworld, wgs, 160": (160, {**MICRO, "task.name": "micro-wgs"}),
-    "Llama, field, 60": (60, {**LLAMA, "task.name": "field"}),
-    "Llama, works-with, 160": (160, {**LLAMA, "task.name": "works-with"}),
-    "Llama, implemented-in, 320": (320, {**LLAMA, "task.name": "implemented-in"}),
-    "SmolLM2, role, 40, texts": (40, {**UPPER, **TEXTS, "task.name": "role"}),
-    "SmolLM2, works-with, 80": (80, {**UPPER, "task.name": "works-with"}),
-    "SmolLM2, suite, 120": (120, {**UPPER, "task.name": "suite"}),
-}
-MANY_PAIRS: dict[str, tuple[int, Settings]] = {
-    "microworld, obqa, 640": (640, {**NEW_MICRO, "task.name": "micro-obqa"}),
-    "microworld, obqa, 4700": (4700, {**NEW_MICRO, "task.name": "micro-obqa"}),
+    "microworld, obqa, 640": (640, {**MICRO, "task.name": "micro-obqa"}),
+    "microworld, obqa, 4700": (4700, {**MICRO, "task.name": "micro-obqa"}),
     "Llama, use, 640": (640, {**LLAMA, "task.name": "use"}),
     "Llama, sections, 4700": (4700, {**LLAMA, "task.name": "Section"}),
 }
-# Compared with the grid: the default, also on as many rows more as the grid has for validation, and PEFT's;
-# with many rows the default search at a third of its rates.
-MORE, LOWER = "default, 80 more", "search from 1e-3"
-PEFT: Settings = {"adapter.calibrated": False, "train.lr": 2e-4, "train.epochs": 3}
-ARMS: dict[str, Settings] = {"default": {}, MORE: {}, "PEFT's": PEFT}
-MANY_ARMS = {"default": {}, LOWER: {"train.find_lr": True, "train.lr": 1e-3 / 3}, "PEFT's": PEFT}
-TOO_FEW = ("Llama, field, 60", MORE)  # an arm that the pair's rows do not suffice for
-PANELS = {
-    "second": Panel(RESULTS / "second_panel.jsonl.gz", PAIRS, ARMS, LENGTHS, 80, TAGS, (500, 0.6)),
-    "many_rows": Panel(
-        RESULTS / "many_rows_panel.jsonl.gz",
-        MANY_PAIRS,
-        MANY_ARMS,
-        (0.25, 0.5, 1),
-        200,
-        MANY_TAGS,
-        (5000, 0.8),
-    ),
+# Compared with the grid: the default, its search at a third of the rates, and PEFT's settings.
+ARMS: dict[str, Settings] = {
+    "default": {},
+    "search from 1e-3": {"train.find_lr": True, "train.lr": 1e-3 / 3},
+    "PEFT's": {"adapter.calibrated": False, "train.lr": 2e-4, "train.epochs": 3},
 }
 MARKS = {"microworld": ("o", PALETTE[0]), "Llama": ("s", PALETTE[1]), "SmolLM2": ("^", PALETTE[2])}
 
@@ -135,67 +77,66 @@ def main() -> None:
     """Write rows, run or print the table."""
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["rows", "run", "table"])
-    parser.add_argument("--panel", choices=PANELS, default="second")
     parser.add_argument("--packages", type=Path, help="Debian's index of packages, unpacked")
     parser.add_argument("--llama", type=Path, help="folder of tinystories-llama-260k")
+    parser.add_argument("--scores", type=Path, default=SCORES, help="of the table; default: of this panel")
     parser.add_argument("--figure", type=Path, help="file for a figure of the table, .svg")
-    parser.add_argument("--pairs", nargs="+", choices=[*PAIRS, *MANY_PAIRS], help="default: all of the panel")
+    parser.add_argument("--pairs", nargs="+", choices=PAIRS, default=list(PAIRS))
     args = parser.parse_args()
-    {"rows": write_rows, "run": run, "table": table}[args.what](PANELS[args.panel], args)
+    {"rows": write_rows, "run": run, "table": table}[args.what](args)
 
 
-def write_rows(panel: Panel, args: Namespace) -> None:
-    """Write the rows of the real tasks: those to draw from, and others for the test."""
-    most, share = panel.drawn
-    for facet, tags in panel.tags.items():
+def write_rows(args: Namespace) -> None:
+    """Write the rows of the real tasks: at most 5,000 to draw from, and others for the test."""
+    for facet, tags in TAGS.items():
         rows = tagged_packages(args.packages, facet, tags)
-        write_parts(ROWS, facet, rows, min(most, int(len(rows) * share)))
+        write_parts(ROWS, facet, rows, min(5000, len(rows) * 4 // 5))
 
 
-def settings(panel: Panel, pair: str, args: Namespace) -> Settings:
+def settings(pair: str, args: Namespace) -> Settings:
     """Return the settings of a pair, without those of an arm."""
-    rows, own = panel.pairs[pair]
+    rows, own = PAIRS[pair]
     if not own["task.name"].startswith("micro"):
         own = {**own, **file_settings(ROWS, own["task.name"])}
     if own["backbone.name"] == "llama":
         own = {**own, "backbone.name": str(args.llama)}
-    return {**own, **drawn_rows(rows, panel.validation, 1), "seed": 1}
+    return {**own, **drawn_rows(rows, VALIDATION, 1), "seed": 1}
 
 
-def run(panel: Panel, args: Namespace) -> None:
+def run(args: Namespace) -> None:
     """Train every arm and every setting of the grid that has no stored score."""
-    done = {(row["pair"], row["method"], row["arm"]) for row in stored(panel.scores)}
-    for pair in args.pairs or panel.pairs:
-        base, count = settings(panel, pair, args), panel.pairs[pair][0]
+    done = {(row["pair"], row["method"], row["arm"]) for row in stored(SCORES)}
+    for pair in args.pairs:
+        base = settings(pair, args)
         first = build_system(load_config(overrides=base))
-        tried = grid(default_steps(count, first.config.train.batch_size), panel.lengths)
+        tried = grid(default_steps(PAIRS[pair][0], first.config.train.batch_size), LENGTHS)
         for method in METHODS:
-            for arm, own in {**panel.arms, **tried}.items():
-                if (pair, method, arm) in done or (pair, arm) == TOO_FEW:
+            for arm, own in {**ARMS, **tried}.items():
+                if (pair, method, arm) in done:
                     continue
-                more = panel.validation
-                rows = drawn_rows(count + more, more, 1) if arm == MORE else {}
-                config = load_config(overrides={**base, **own, **rows, "method": method})
-                system = build_system(config, first.backbone, None if rows else first.task)
+                config = load_config(overrides={**base, **own, "method": method})
+                system = build_system(config, first.backbone, first.task)
                 scores = score(system, RUN, tuned=arm in tried)
-                keep(panel.scores, {"pair": pair, "method": method, "arm": arm}, scores)
+                keep(SCORES, {"pair": pair, "method": method, "arm": arm}, scores)
 
 
-def table(panel: Panel, args: Namespace) -> None:
+def table(args: Namespace) -> None:
     """Print the NLL of the tuned and of the best setting, and each arm's minus the tuned one's, in nats."""
     scores: defaultdict[tuple[str, str], dict[str, dict[str, Any]]] = defaultdict(dict)
-    for row in stored(panel.scores):
+    for row in stored(args.scores):
         scores[row["pair"], row["method"]][row["arm"]] = row
     regrets: defaultdict[str, dict[str, float]] = defaultdict(dict)
-    names = " | ".join(panel.arms)
-    print(f"| pair | method | tuned | best | {names} |\n|---|---|---:|---:|{'---:|' * len(panel.arms)}")
+    shown = [*dict.fromkeys(arm for arms in scores.values() for arm in arms if not arm[0].isdigit())]
+    print(
+        f"| pair | method | tuned | best | {' | '.join(shown)} |\n|---|---|---:|---:|{'---:|' * len(shown)}"
+    )
     for (pair, method), arms in scores.items():
-        tried = [row for arm, row in arms.items() if arm not in panel.arms]
-        if "default" not in arms or len(tried) < len(RATES) * len(panel.lengths):
+        tried = [row for arm, row in arms.items() if arm not in shown]
+        if "default" not in arms or len(tried) < len(RATES) * len(LENGTHS):
             continue
         tuned = chosen_of(tried)["nll"]
         cells = [f"{tuned:.3f}", f"{min(row['nll'] for row in tried):.3f}"]
-        for arm in panel.arms:
+        for arm in shown:
             regret = arms[arm]["nll"] - tuned if arm in arms else None
             cells.append("–" if regret is None else f"{regret:+.3f}")
             if regret is not None:

@@ -9,18 +9,15 @@ import pytest
 from bara_pyro.untrusted.files import read_jsonl
 from experiments import grid, panel
 
+MORE = "more"
+
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Rows and runs in a folder of the test."""
-    for name in ("ROWS", "RUN"):
+    """Rows, runs and scores in a folder of the test."""
+    for name in ("ROWS", "RUN", "SCORES"):
         monkeypatch.setattr(panel, name, tmp_path / name.lower())
     return tmp_path
-
-
-def of_test(place: Path, **changes: Any) -> panel.Panel:
-    """Return the second panel with its scores in a folder of the test, and other changes."""
-    return panel.PANELS["second"]._replace(scores=place / "scores.jsonl.gz", **changes)
 
 
 def test_tags_have_equally_many_rows_and_none_is_trained_and_tested(place: Path) -> None:
@@ -28,16 +25,16 @@ def test_tags_have_equally_many_rows_and_none_is_trained_and_tested(place: Path)
         f"Package: p{i}\nDescription: {tag} program {i}\nTag: x::y, {facet}::{tag}{second if i == 5 else ''}"
         for facet, tags in panel.TAGS.items()
         for tag, second in zip(tags, (f", {facet}::{tags[1]}", *[""] * len(tags)), strict=False)
-        for i in range(30 if tag == "mail" else 40)
+        for i in range(30 if tag == "playing" else 40)
     ]
     (place / "packages").write_text("\n\n".join(entries))
-    panel.write_rows(of_test(place), Namespace(packages=place / "packages"))
+    panel.write_rows(Namespace(packages=place / "packages"))
     for facet, tags in panel.TAGS.items():
         parts = [read_jsonl(place / "rows" / f"{facet}{part}.jsonl") for part in ("", "-test")]
         rows = [row for part in parts for row in part]
         assert len({row["text"] for row in rows}) == len(rows)
         # One description of the first tag has a second one, and is left out.
-        least = 30 if "mail" in tags else 39
+        least = 30 if "playing" in tags else 39
         assert {sum(row["label"] == tag for row in rows) for tag in tags} == {least}
         assert all(row["text"].startswith(row["label"]) for row in rows)
 
@@ -60,20 +57,20 @@ def test_the_setting_of_the_lowest_validation_loss_is_the_tuned_one(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(panel, "RATES", (0.1, 0.2))
-    second = of_test(place, lengths=(1,))
+    monkeypatch.setattr(panel, "LENGTHS", (1,))
     arms: dict[str, dict[str, Any]] = {
         "default": {"nll": 0.55, "validation_nll": 0.1},
-        panel.MORE: {"nll": 0.5, "validation_nll": 0.1},
+        MORE: {"nll": 0.5, "validation_nll": 0.1},
         "PEFT's": {"nll": 0.4, "validation_nll": 0.1},
         "0.1, 1": {"nll": 0.5, "validation_nll": 0.3},
         "0.2, 1": {"nll": 0.45, "validation_nll": 0.4},
     }
     rows = [{"pair": "p", "method": "lora", "arm": arm, **scores} for arm, scores in arms.items()]
-    rows += [{**row, "pair": "q"} for row in rows if row["arm"] != panel.MORE]
+    rows += [{**row, "pair": "q"} for row in rows if row["arm"] != MORE]
     rows.append({"pair": "begun", "method": "lora", "arm": "default", "nll": 9.0, "validation_nll": 9.0})
-    grid.store(second.scores, rows)
+    grid.store(panel.SCORES, rows)
     monkeypatch.setattr(panel, "MARKS", dict.fromkeys("pq", ("o", "black")))
-    panel.table(second, Namespace(figure=place / "regrets.svg"))
+    panel.table(Namespace(scores=panel.SCORES, figure=place / "regrets.svg"))
     printed = capsys.readouterr().out
     assert "| p | lora | 0.500 | 0.450 | +0.050 | +0.000 | -0.100 |" in printed
     assert "| q | lora | 0.500 | 0.450 | +0.050 | – | -0.100 |" in printed
@@ -86,15 +83,17 @@ def test_the_setting_of_the_lowest_validation_loss_is_the_tuned_one(
 @pytest.mark.slow
 def test_every_arm_is_run_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = (20, {"backbone.name": "microworld", "task.name": "micro-wgs"})
-    small = of_test(place, pairs={"tiny": tiny}, lengths=(0.1,), validation=20)
+    monkeypatch.setattr(panel, "PAIRS", {"tiny": tiny})
     monkeypatch.setattr(panel, "METHODS", ("lora",))
+    monkeypatch.setattr(panel, "LENGTHS", (0.1,))
+    monkeypatch.setattr(panel, "VALIDATION", 20)
     for name, value in {"RATES": (0.001,), "TEST": 20}.items():
         monkeypatch.setattr(grid, name, value)
-    args = Namespace(pairs=None, llama=None)
-    panel.run(small, args)
-    stored = grid.stored(small.scores)
+    args = Namespace(pairs=["tiny"], llama=None)
+    panel.run(args)
+    stored = grid.stored(panel.SCORES)
     assert [row["arm"] for row in stored] == [*panel.ARMS, "0.001, 0.1"]
     assert all(0 < row["nll"] < 5 and row["seconds"] > 0 for row in stored)
     assert [row["temperature"] == 1 for row in stored] == [True, True, True, False]
-    panel.run(small, args)
-    assert grid.stored(small.scores) == stored
+    panel.run(args)
+    assert grid.stored(panel.SCORES) == stored
