@@ -46,10 +46,6 @@ ROWS, RUN = Path("runs/panel/rows"), Path("runs/panel/run")
 METHODS = ("bara-gate", "lora")
 VALIDATION, LENGTHS = 200, (0.25, 0.5, 1)  # the grid's rows to tune on; its parts of the default steps
 TAGS = {
-    "use": (
-        *("gameplaying", "converting", "editing", "checking", "viewing", "monitor", "configuring"),
-        *("analysing", "playing", "learning", "organizing", "searching"),
-    ),
     "Section": (
         *("libs", "libdevel", "python", "doc", "perl", "utils", "devel", "haskell", "net", "rust"),
         *("golang", "javascript", "java", "science", "ruby", "admin", "gnu-r", "games", "x11", "text"),
@@ -60,9 +56,9 @@ LLAMA = {"backbone.name": "llama"}
 # Name of a pair -> its number of training rows and its settings.
 PAIRS: dict[str, tuple[int, Settings]] = {
     "microworld, obqa, 640": (640, {**MICRO, "task.name": "micro-obqa"}),
+    "microworld, arce, 2000": (2000, {**MICRO, "task.name": "micro-arce"}),
     "microworld, obqa, 4700": (4700, {**MICRO, "task.name": "micro-obqa"}),
-    "Llama, use, 640": (640, {**LLAMA, "task.name": "use"}),
-    "Llama, sections, 4700": (4700, {**LLAMA, "task.name": "Section"}),
+    "Llama, sections, 640": (640, {**LLAMA, "task.name": "Section"}),
 }
 # Compared with the grid: the default, its search at a third of the rates, and PEFT's settings.
 ARMS: dict[str, Settings] = {
