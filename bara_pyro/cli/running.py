@@ -40,12 +40,11 @@ def train_and_show(out: Path, config: RunConfig, *, started: RunConfig | None = 
     """
     check_shares(config.train, processes())
     resume = started is not None
-    streaming, name = config.task.streaming, config.backbone.name
+    name = config.backbone.name
     # Without a network this takes a minute.
     away = None if Path(resolve(name)).is_dir() else f"look for {name} on the hub"
-    doing = "read rows" if streaming else away
-    with progress(doing, None) if doing else nullcontext() as advance:
-        system = build_system(config, started=started, on_rows=advance if streaming else None)
+    with progress(away, None) if away else nullcontext():
+        system = build_system(config, started=started)
     if system.config.adapter.calibrated and not resume:
         check_split_half(system)  # before the progress bar announces it
     say_notes(system.task.notes)

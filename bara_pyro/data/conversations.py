@@ -1,6 +1,6 @@
 """Read prompts with replies in TRL's formats, and turn them into tokens by a chat template."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from bara_pyro.data.chat import answered, in_chat, prompt_tokens
@@ -86,22 +86,14 @@ def load_conversations(data: Data, split: str = "row") -> list[Conversation]:
 
 def conversations_in(table: DataTable, split: str) -> list[Conversation]:
     """Return the conversations of a table; see `load_conversations`."""
-    conversations = list(each_conversation(table.rows, table.place, split))
+    conversations = []
+    for number, row in enumerate(table.rows, 1):
+        where = f"row {number} of {table.place}"
+        one = _conversation(row, where, own_id(row) or f"{split}-{number}")
+        check_unicode(texts_of([one.prompt, one.reply, one.options, one.id]), row, where)
+        conversations.append(one)
     check_ids([row.id for row in conversations], table.place)
     return conversations
-
-
-def each_conversation(rows: Iterable[Fields], place: str, split: str) -> Iterator[Conversation]:
-    """Yield the conversations of rows one at a time, without checking that their ids differ."""
-    for number, row in enumerate(rows, 1):
-        where = f"row {number} of {place}"
-        conversation = _conversation(row, where, own_id(row) or f"{split}-{number}")
-        check_unicode(
-            texts_of([conversation.prompt, conversation.reply, conversation.options, conversation.id]),
-            row,
-            where,
-        )
-        yield conversation
 
 
 def _conversation(row: Fields, where: str, row_id: str) -> Conversation:
@@ -183,53 +175,33 @@ def encode_replies(
         >>> tokenizer.decode(reply.prompt), tokenizer.decode(reply.reply)
         ('the guest lives in', 'the marsh . <end>')
     """
-    encoder = ReplyEncoder(tokenizer, max_length, chat, too_long)
+    if max_length < 2:
+        raise ConfigError(f"max_length is {max_length}: choose 2 or more, for a prompt and a reply.")
     rows: list[EncodedReply] = []
     shortened, dropped = [], []
     for conversation in conversations:
-        row, cut = encoder(conversation)
-        if row is None:
+        prompt, reply = tokens_of(conversation, tokenizer, chat=chat)
+        room = max_length - len(prompt)
+        if room < 1 and too_long == "error":
+            raise DataError(
+                f"The prompt of row {conversation.id!r} is {len(prompt)} tokens long, but max_length is "
+                f"{max_length}: raise max_length, or drop such rows with too_long='drop' (--too-long drop)."
+            )
+        if room < 1:
             dropped.append(conversation.id)
             continue
-        if cut:
+        if len(reply) > room:
             shortened.append(conversation.id)
-        rows.append(row)
+        rows.append(EncodedReply(tuple(prompt), tuple(reply[:room]), conversation.id))
     return EncodedReplies(tuple((row,) for row in rows), pad_id(tokenizer), tuple(shortened), tuple(dropped))
 
 
-@dataclass(frozen=True)
-class ReplyEncoder:
-    """Encodes one conversation at a time; the attributes are the arguments of `encode_replies`."""
-
-    tokenizer: Tokenizer
-    max_length: int = 2048
-    chat: bool = False
-    too_long: str = "drop"
-
-    def __post_init__(self) -> None:
-        if self.max_length < 2:
-            raise ConfigError(f"max_length is {self.max_length}: choose 2 or more, for a prompt and a reply.")
-
-    def __call__(self, conversation: Conversation) -> tuple[EncodedReply | None, bool]:
-        """Return the row, or None if its prompt is too long, and whether its reply was cut."""
-        if self.chat:
-            conversation = replace(conversation, prompt=in_chat(conversation.prompt, self.tokenizer))
-        prompt, reply = tokens_of(conversation, self.tokenizer)
-        room = self.max_length - len(prompt)
-        if room < 1 and self.too_long == "error":
-            raise DataError(
-                f"The prompt of row {conversation.id!r} is {len(prompt)} tokens long, but max_length is "
-                f"{self.max_length}: raise max_length, or drop such rows with too_long='drop' "
-                "(--too-long drop)."
-            )
-        if room < 1:
-            return None, False
-        return EncodedReply(tuple(prompt), tuple(reply[:room]), conversation.id), len(reply) > room
-
-
-def tokens_of(conversation: Conversation, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+def tokens_of(
+    conversation: Conversation, tokenizer: Tokenizer, *, chat: bool = False
+) -> tuple[list[int], list[int]]:
     """Return the tokens of a prompt and of its reply; see `encode_replies`."""
-    prompt, reply_value = conversation.prompt, conversation.reply
+    reply_value = conversation.reply
+    prompt = in_chat(conversation.prompt, tokenizer) if chat else conversation.prompt
     what = f"row {conversation.id!r}"
     if isinstance(prompt, str):
         if conversation.options or not isinstance(reply_value, str):

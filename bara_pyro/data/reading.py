@@ -1,4 +1,4 @@
-"""Read rows from JSONL files in a hub schema and from the Hugging Face hub, and keep rows on disk."""
+"""Read rows from JSONL files in a hub schema and from the Hugging Face hub."""
 
 import io
 import json
@@ -6,40 +6,25 @@ import logging
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
+from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
-from bara_pyro.atomic import part_folder, remove_parts
 from bara_pyro.data.cells import unique_keys
 from bara_pyro.errors import DataError
 from bara_pyro.types import Json
 from bara_pyro.untrusted.files import check_name, require_file
 from bara_pyro.untrusted.schemas import MOST_JSON
 
-if TYPE_CHECKING:
-    import datasets
-
-
 Rows = list[Json]
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
 MOST_WHOLE = 2**31
 """Most bytes of a file that is read as a whole; a line may have `MOST_JSON` bytes."""
-PIECE = 1000  # rows converted or written at a time
 
 
 def read_split(path: Path) -> Rows:
-    """Read a JSONL file in a hub schema through `datasets`; see `split_rows`."""
-    return list(split_rows(path))
-
-
-def split_rows(path: Path) -> Iterator[Json]:
-    """Yield the rows of a JSONL file in a hub schema as `datasets` reads them.
+    """Read a JSONL file in a hub schema through `datasets`.
 
     The cache is temporary, so that a changed file is always read anew.
 
@@ -53,18 +38,13 @@ def split_rows(path: Path) -> Iterator[Json]:
     with quiet(), tempfile.TemporaryDirectory() as cache:
         try:
             table = datasets.load_dataset("json", data_files=str(path), split="train", cache_dir=cache)
-            yield from dataset_rows(table)
+            return list(table.to_list())
         except (datasets.exceptions.DatasetsError, ValueError, TypeError) as error:
             raise DataError(f"{path} has columns whose type changes between rows: {error}.") from error
 
 
 def read_hub(hub: str, config: str | None, split: str, revision: str | None = None) -> Rows:
-    """Read one split from the Hugging Face hub (or from its local cache); see `hub_dataset`."""
-    return list(dataset_rows(hub_dataset(hub, config, split, revision)))
-
-
-def hub_dataset(hub: str, config: str | None, split: str, revision: str | None = None) -> "datasets.Dataset":
-    """Return one split from the Hugging Face hub (or from its local cache), with its rows left on disk.
+    """Read one split from the Hugging Face hub (or from its local cache).
 
     If the hub has no such dataset, config, split or revision, or cannot be reached, this raises a
     `DataError`.
@@ -73,7 +53,7 @@ def hub_dataset(hub: str, config: str | None, split: str, revision: str | None =
 
     try:
         with quiet():
-            return datasets.load_dataset(hub, config, split=split, revision=revision)
+            rows: Rows = datasets.load_dataset(hub, config, split=split, revision=revision).to_list()
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         name = f"{hub} ({config})" if config else hub
         reason = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
@@ -81,12 +61,7 @@ def hub_dataset(hub: str, config: str | None, split: str, revision: str | None =
             f"Cannot read the split {split!r} of {name} from the Hugging Face hub ({reason}): check the "
             "network, or set data_dir (--data-dir) to a folder with the files."
         ) from error
-
-
-def dataset_rows(dataset: "datasets.Dataset") -> Iterator[Json]:
-    """Yield the rows of a `datasets.Dataset`, holding only some of them in memory at a time."""
-    for start in range(0, len(dataset), PIECE):
-        yield from dataset.select(range(start, min(start + PIECE, len(dataset)))).to_list()
+    return rows
 
 
 def parse_lines(path: Path) -> Rows:
@@ -215,67 +190,3 @@ def quiet() -> Iterator[None]:
                 logger.setLevel(level)
             if bars:
                 datasets.enable_progress_bars()
-
-
-R = TypeVar("R")
-SCHEMA = pa.schema([("row", pa.binary())])
-
-
-class RowsOnDisk(Sequence[R], Generic[R]):
-    """A sequence of rows in a file that `write_rows` wrote, in any order; `read` makes a row of its bytes.
-
-    If the file is replaced later, the old content is still read.
-    """
-
-    def __init__(self, path: Path, read: Callable[[bytes], R]) -> None:
-        self._column = pa.ipc.open_file(pa.memory_map(str(path))).read_all().column("row")
-        self._read = read
-        self._places = np.arange(len(self._column))
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    @overload
-    def __getitem__(self, at: int) -> R: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> "RowsOnDisk[R]": ...
-
-    def __getitem__(self, at: int | slice) -> "R | RowsOnDisk[R]":
-        if isinstance(at, slice):
-            return self.take(np.arange(len(self))[at])
-        return self._read(self._column[int(self._places[at])].as_py())
-
-    def take(self, places: np.ndarray) -> Self:
-        """Return the rows at these indices, in this order, without reading them."""
-        part = type(self).__new__(type(self))
-        part._column, part._read, part._places = self._column, self._read, self._places[places]
-        return part
-
-
-def take(rows: Sequence[R], places: np.ndarray) -> Sequence[R]:
-    """Return the rows at these indices, in this order; rows on disk are not read."""
-    return rows.take(places) if isinstance(rows, RowsOnDisk) else tuple(rows[place] for place in places)
-
-
-def write_rows(path: Path, rows: Iterable[bytes], check: Callable[[Path], None]) -> None:
-    """Write rows to a file atomically, without holding all of them in memory.
-
-    `check` is called with the temporary file before it replaces `path`; an exception keeps the old file. A
-    file that cannot be written raises a `DataError`.
-    """
-    left = iter(rows)
-    try:
-        remove_parts(path.parent, path.name)
-        with part_folder(path) as place:
-            part = place / path.name
-            with pa.OSFile(str(part), "wb") as file, pa.ipc.new_file(file, SCHEMA) as writer:
-                while piece := list(islice(left, PIECE)):
-                    writer.write_batch(pa.record_batch([pa.array(piece, pa.binary())], schema=SCHEMA))
-            check(part)
-            part.replace(path)
-    except OSError as error:
-        raise DataError(
-            f"Cannot write {path} ({error.strerror or error}): free space, or set the environment variable "
-            "HF_DATASETS_CACHE to another folder."
-        ) from error

@@ -112,23 +112,6 @@ def reply_batch(rows: Sequence[Sequence[EncodedReply]], pad_id: int = 0) -> Repl
     )
 
 
-class RowsDigest:
-    """Computes the fingerprint of rows of replies that are added one at a time."""
-
-    def __init__(self) -> None:
-        self._hash = hashlib.sha256()
-
-    def add(self, row: Sequence[EncodedReply]) -> None:
-        """Add the next row."""
-        tokens = json.dumps([(reply.prompt, reply.reply, reply.id) for reply in row])
-        self._hash.update(f"{tokens}\n".encode())
-
-    @property
-    def digits(self) -> str:
-        """Sixteen hexadecimal digits over the tokens and identifiers of the rows added so far, in order."""
-        return self._hash.hexdigest()[:16]
-
-
 @dataclass(frozen=True, repr=False)
 class EncodedReplies:
     """Rows of replies as tokens.
@@ -164,10 +147,11 @@ class EncodedReplies:
     @property
     def fingerprint(self) -> str:
         """Sixteen hexadecimal digits over the tokens and identifiers of the rows."""
-        digest = RowsDigest()
+        digest = hashlib.sha256()
         for row in self.rows:
-            digest.add(row)
-        return digest.digits
+            tokens = json.dumps([(reply.prompt, reply.reply, reply.id) for reply in row])
+            digest.update(f"{tokens}\n".encode())
+        return digest.hexdigest()[:16]
 
     @property
     def counts(self) -> list[int]:

@@ -9,10 +9,9 @@ from pathlib import Path
 from bara_pyro.data.clusters import as_compared, digest
 from bara_pyro.data.conversations import Conversation, conversations_in, load_conversations
 from bara_pyro.data.loader import check_effect, is_file_name
-from bara_pyro.data.reading import hub_dataset, read_hub, read_split
+from bara_pyro.data.reading import read_hub, read_split
 from bara_pyro.data.registry import not_known
 from bara_pyro.data.rows import carve, check_disjoint, check_other_file, first_validation, too_few
-from bara_pyro.data.stored import stored_dataset, stored_file, stored_split
 from bara_pyro.data.tables import Data, DataTable
 from bara_pyro.data.types import split_counts
 from bara_pyro.data.userfile import TEST_FRACTION
@@ -112,7 +111,6 @@ def load_replies(
     revision: str | None = None,
     test_file: str | Path | None = None,
     test_fraction: float = TEST_FRACTION,
-    streaming: bool = False,
 ) -> ReplyTask:
     """Load prompts with replies by name; for rows in memory see `replies_from_rows`.
 
@@ -125,7 +123,6 @@ def load_replies(
         revision: commit or tag of the dataset on the hub.
         test_file: your own file of test rows.
         test_fraction: without a `test_file`: share of your file's rows to hold out for testing.
-        streaming: leave the rows on disk (`data.stored`); rows and their order do not change.
 
     Raises:
         ConfigError: an option is out of range.
@@ -149,16 +146,16 @@ def load_replies(
     if is_file_name(name):
         if test_file is not None:
             check_other_file(name, test_file)
-        load = stored_file if streaming else load_conversations
-        parts = load(Path(name)), None if test_file is None else load(Path(test_file), "test")
-        return _divided(Path(name).stem, *parts, test_fraction, validation_rows, seed)
+        return replies_from_rows(
+            name, test_file, test_fraction=test_fraction, validation_rows=validation_rows, seed=seed
+        )
     if name in REPLY_TASKS:
         generated = REPLY_TASKS.find(name).load(seed)
         return replace(generated, validation=first_validation(generated.validation, validation_rows, name))
     if name not in REPLY_SOURCES:
         raise not_known("task of replies", name, [*REPLY_SOURCES, *REPLY_TASKS])
     source = REPLY_SOURCES[name]
-    split = partial(_split, source, data_dir, revision, streaming)
+    split = partial(_split, source, data_dir, revision)
     where = f"{source.hub} at revision {revision or 'main'}" if data_dir is None else f"read from {data_dir}"
     notes = (where, f"tested on the {source.test} rows", *([source.note] if source.note else []))
     train, validation = carve(split("train"), validation_rows, seed)
@@ -177,16 +174,11 @@ def source_table(
 
 
 def _split(
-    source: ReplySource, data_dir: str | Path | None, revision: str | None, streaming: bool, kind: str
-) -> Sequence[Conversation]:
+    source: ReplySource, data_dir: str | Path | None, revision: str | None, kind: str
+) -> tuple[Conversation, ...]:
     """Return a split of a known dataset from a folder or from the hub."""
-    if not streaming:
-        rows = conversations_in(source_table(source, data_dir, revision, kind), kind)
-        return tuple(row.spoken() for row in rows) if source.spoken else tuple(rows)
-    if data_dir is not None:
-        return stored_split(source.file(data_dir, kind), kind, spoken=source.spoken)
-    dataset = hub_dataset(source.hub, source.config, kind, revision)
-    return stored_dataset(dataset, f"{source.hub}, {kind}", kind, spoken=source.spoken)
+    rows = conversations_in(source_table(source, data_dir, revision, kind), kind)
+    return tuple(row.spoken() if source.spoken else row for row in rows)
 
 
 def replies_from_rows(
@@ -224,22 +216,10 @@ def replies_from_rows(
         (16, 4)
     """
     name = name or (Path(data).stem if isinstance(data, str | Path) else "replies")
-    parts = load_conversations(data), None if test is None else load_conversations(test, "test")
-    return _divided(name, *parts, test_fraction, validation_rows, seed)
-
-
-def _divided(
-    name: str,
-    train: Sequence[Conversation],
-    tested: Sequence[Conversation] | None,
-    test_fraction: float,
-    validation_rows: int,
-    seed: int,
-) -> ReplyTask:
-    """Return a task of a user's rows; without test rows, some of the rows are held out."""
     if not 0 < test_fraction < 1:
         raise ConfigError(f"test_fraction is {test_fraction}: choose a number between 0 and 1.")
-    if tested is None:
+    train: Sequence[Conversation] = load_conversations(data)
+    if test is None:
         count = min(round(test_fraction * len(train)), len(train) - 1)
         if count < 1:
             raise too_few(name, "rows", len(train), test_fraction)
@@ -247,6 +227,7 @@ def _divided(
         train, tested = carve(train, count, 0)
     else:
         notes = ["tested on rows of a separate file"]
+        tested = tuple(load_conversations(test, "test"))
         check_disjoint(train, tested, name)
     trained = set(map(_prompt_key, train))
     if shared := sum(_prompt_key(row) in trained for row in tested):

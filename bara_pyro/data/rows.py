@@ -6,11 +6,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-import numpy as np
-
 from bara_pyro.data.cells import label_text
 from bara_pyro.data.clusters import compared_text, digest, places_by_group, set_shares_aside
-from bara_pyro.data.reading import Rows, take
+from bara_pyro.data.reading import Rows
 from bara_pyro.data.schemas import Schema
 from bara_pyro.data.tokens import check_unicode
 from bara_pyro.data.types import ANSWER, Example
@@ -72,10 +70,10 @@ def _texts(example: Example) -> tuple[str, ...]:
     return (*texts, *example.options, *example.texts)
 
 
-def check_ids(ids: Sequence[str], place: str, numbers: Sequence[int] | None = None) -> None:
-    """Raise a `DataError` if two rows share an id; `place` and `numbers` of the rows are for the error."""
+def check_ids(ids: Sequence[str], place: str) -> None:
+    """Raise a `DataError` if two rows share an id; `place` is for the error."""
     first: dict[str, int] = {}
-    for number, row_id in zip(numbers or range(1, len(ids) + 1), ids, strict=True):
+    for number, row_id in enumerate(ids, start=1):
         if first.setdefault(row_id, number) != number:
             raise DataError(
                 f"{place}, rows {first[row_id]} and {number} share the id {row_id!r}: "
@@ -141,14 +139,13 @@ def _asked(example: Example) -> tuple[str, str, int]:
 
 def carve(
     train: Sequence[R], rows: int, seed: int, names: Sequence[str] | None = None
-) -> tuple[Sequence[R], Sequence[R]]:
+) -> tuple[tuple[R, ...], tuple[R, ...]]:
     """Split `rows` examples off the end of a seeded permutation of `train`; return both parts.
 
     The permutation sorts by a hash of seed and id, so it does not depend on a generator's version, and a row
-    stays in its part if the rows are reordered. Both parts keep the order of `train`. Rows on disk stay
-    there; others are returned as tuples. With `names`, the group of each row
-    (`bara_pyro.data.clusters.together`), whole groups are split off as long as they fit, so there may be
-    fewer than `rows`.
+    stays in its part if the rows are reordered. Both parts keep the order of `train`. With `names`, the group
+    of each row (`bara_pyro.data.clusters.together`), whole groups are split off as long as they fit, so there
+    may be fewer than `rows`.
 
     Raises:
         ConfigError: `rows` is negative, or no row would remain.
@@ -160,18 +157,15 @@ def carve(
         raise ConfigError(
             f"validation_rows is {rows}: choose 0 or more, and fewer than the {len(train)} training rows."
         )
-    held_out = np.zeros(len(train), dtype=bool)
-    if rows:
-        keys = (bytes.fromhex(digest(f"{seed}/{example.id}")) for example in train)
-        order = np.argsort(np.fromiter(keys, "S32", len(train)), kind="stable")
-        if names is None:
-            held_out[order[len(train) - rows :]] = True
-        else:
-            held_out[_whole(order[::-1].tolist(), places_by_group(names), rows)] = True
-    return take(train, np.flatnonzero(~held_out)), take(train, np.flatnonzero(held_out))
+    order = sorted(range(len(train)), key=lambda place: digest(f"{seed}/{train[place].id}"))
+    held_out = set(order[len(train) - rows :])
+    if rows and names is not None:
+        held_out = _whole(order[::-1], places_by_group(names), rows)
+    kept = tuple(row for place, row in enumerate(train) if place not in held_out)
+    return kept, tuple(row for place, row in enumerate(train) if place in held_out)
 
 
-def _whole(order: Sequence[int], groups: Sequence[Sequence[int]], most: int) -> list[int]:
+def _whole(order: Sequence[int], groups: Sequence[Sequence[int]], most: int) -> set[int]:
     """Return at most `most` rows, in this order, adding each row's whole group if it fits."""
     group_of = {row: group for group in groups for row in group}
     taken: set[int] = set()
@@ -184,7 +178,7 @@ def _whole(order: Sequence[int], groups: Sequence[Sequence[int]], most: int) -> 
             f"{min(map(len, groups))}): set more aside "
             "(--test-fraction, --validation-rows), or give --test-file."
         )
-    return sorted(taken)
+    return taken
 
 
 def first_validation(rows: Sequence[R], wanted: int, name: str) -> Sequence[R]:

@@ -78,23 +78,10 @@ def read_table(data: Data, *, text_column: str = "text") -> DataTable:
 def _read_file(path: Path) -> DataTable:
     if path.suffix.lower() == ".parquet":
         return _parquet(path)  # with the classes that its columns define
-    return DataTable(str(path), require_rows(list(_rows(path)), path))
-
-
-def rows_in(path: Path) -> Iterator[Json]:
-    """Yield the rows of a .jsonl, .csv, .tsv or .parquet file one at a time, as `read_table` reads them."""
-    if path.suffix.lower() == ".json":
-        raise DataError(
-            f"{path} is one list, which cannot be read row by row: save it as .jsonl, one object per line."
-        )
-    return _rows(path)
-
-
-def _rows(path: Path) -> Iterator[Json]:
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         raise other_kind(path)
-    return _plain_rows(reader(path), str(path))
+    return DataTable(str(path), require_rows(list(_plain_rows(reader(path), str(path))), path))
 
 
 def other_kind(name: str | Path) -> DataError:
@@ -122,23 +109,14 @@ def _parquet(path: Path) -> DataTable:
     return table
 
 
-def _parquet_rows(path: Path) -> Iterator[Json]:
-    import pyarrow as pa
-
-    with _as_parquet(path) as schema:
-        for batch in batches_in(path):
-            yield from _from_arrow(pa.Table.from_batches([batch], schema), path).rows
-
-
 READERS: dict[str, Callable[[Path], Iterable[Json]]] = {
     ".csv": csv_rows,
     ".tsv": csv_rows,
     ".jsonl": objects_in,
     ".json": _parse_list,
-    ".parquet": _parquet_rows,
 }
 """The function that yields the rows of a file, by its suffix."""
-SUFFIXES = tuple(READERS)
+SUFFIXES = (*READERS, ".parquet")
 
 
 def _from_arrow(table: "pa.Table", path: Path) -> DataTable:

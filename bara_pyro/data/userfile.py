@@ -110,7 +110,8 @@ def task_from_rows(
     if not chosen.cluster or not 0 < validation_rows < len(train):
         training, validation = carve(train, validation_rows, seed, together(train))
     else:
-        training, validation = set_aside(train, validation_rows, f"{seed}/", column=chosen.cluster)
+        aside = set_aside(train, validation_rows, f"{seed}/", column=chosen.cluster)
+        training, validation = (tuple(part) for part in aside)
     if names and (lost := sorted({row.label for row in train} - {row.label for row in training})):
         raise DataError(
             f"With {validation_rows} rows set aside for validation, no training row has the answer "

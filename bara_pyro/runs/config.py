@@ -21,7 +21,8 @@ LENGTH = ("steps", "epochs")  # settings of `train`, one of which gives the leng
 DEFAULTS = 1
 # Settings of the machine, without effect on results: they are reset if a run comes from another machine.
 OF_THE_MACHINE = (("backbone", "states_folder"),)
-WITHOUT_EFFECT = (*OF_THE_MACHINE, ("task", "streaming"))  # on results
+# Settings of earlier versions without effect on results, which stored runs may have.
+REMOVED = {"task": ("streaming",)}
 
 # Settings that only cost memory and time: they may change when a run is resumed (results agree to rounding).
 MEMORY = (
@@ -72,7 +73,7 @@ class RunConfig(RunSettings):
 
     def effective(self) -> Json:
         """Return `dump` without settings that have no effect on results."""
-        return self.model_dump(mode="json", exclude=_by_section(WITHOUT_EFFECT))
+        return self.model_dump(mode="json", exclude=_by_section(OF_THE_MACHINE))
 
     def updated(self, section: str, **settings: object) -> "RunConfig":
         """Return a copy with other settings of a section, which are not checked."""
@@ -102,7 +103,7 @@ class RunConfig(RunSettings):
         "words" count as "auto": if the words are single tokens, both give the same run, and otherwise "words"
         is impossible. The default learning rate counts as none, and capture "off" as "auto".
         """
-        uncounted = _by_section((*WITHOUT_EFFECT, *MEMORY))
+        uncounted = _by_section((*OF_THE_MACHINE, *MEMORY))
         data = self.model_dump(mode="json", exclude_defaults=True, exclude=uncounted)
         if self.task.labels == "words":
             del data["task"]["labels"]
@@ -201,6 +202,9 @@ def load_config(
 
 def parse_config(data: Json, *, stored: bool = False) -> RunConfig:
     """Validate a plain dictionary, which may come from a stored run; see `load_config`, `method_config`."""
+    for name, keys in REMOVED.items() if stored else ():
+        if isinstance(section := data.get(name), dict):
+            data = {**data, name: {key: value for key, value in section.items() if key not in keys}}
     try:
         return RunConfig.model_validate(data, context=STORED if stored else None)
     except ValidationError as error:

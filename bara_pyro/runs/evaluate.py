@@ -19,6 +19,7 @@ from bara_pyro.core.gate_draws import GateDraws, gate_draws
 from bara_pyro.data import EncodedSplit, Task, batches, first_rows
 from bara_pyro.data.clusters import together
 from bara_pyro.data.labels import among_offered
+from bara_pyro.data.replies import EncodedReplies
 from bara_pyro.errors import ConfigError
 from bara_pyro.metrics import decompose, evaluate, posterior_predictive, sparsity_by_module, stack_truth
 from bara_pyro.metrics.sparsity import over_modules
@@ -26,7 +27,7 @@ from bara_pyro.runs.config import parse_config
 from bara_pyro.runs.manifest import CONFIG, METRICS, PREDICTIONS, check_kept, is_run
 from bara_pyro.runs.ownership import adding, check_replaceable
 from bara_pyro.runs.reply_scores import reply_rows, reply_scores
-from bara_pyro.runs.rows import OnRows, Replies, reading_notes
+from bara_pyro.runs.rows import OnRows, reading_notes
 from bara_pyro.runs.system import System, count_parameters
 from bara_pyro.types import Json
 from bara_pyro.untrusted.files import read_json
@@ -38,7 +39,7 @@ SPARSITY_ROWS, SPARSITY_DRAWS = 256, 10
 
 def draw(
     system: System,
-    split: EncodedSplit | Replies,
+    split: EncodedSplit | EncodedReplies,
     samples: int,
     *,
     repeats: int = 1,
@@ -201,7 +202,7 @@ def _of_answers(system: System, split: EncodedSplit, name: str, on_rows: OnRows 
     return report, lines, _sparsity(system, split)
 
 
-def _of_replies(system: System, split: Replies, on_rows: OnRows | None) -> Evaluated:
+def _of_replies(system: System, split: EncodedReplies, on_rows: OnRows | None) -> Evaluated:
     log_probs = {
         s: draw(system, split, s, on_rows=_times_draws(on_rows, s)) for s in system.config.predict.samples
     }

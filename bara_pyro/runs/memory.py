@@ -9,12 +9,12 @@ import psutil
 import torch
 
 from bara_pyro.data import EncodedRows, EncodedSplit
+from bara_pyro.data.replies import EncodedReplies
 from bara_pyro.errors import CheckpointError, ConfigError
 from bara_pyro.lm.backbone import Backbone
 from bara_pyro.lm.targets import find_targets
 from bara_pyro.runs.config import RunConfig
 from bara_pyro.runs.manifest import ADAPTER, GUIDE
-from bara_pyro.runs.rows import Replies
 from bara_pyro.runs.store import check_header
 
 FLOAT = 4  # bytes
@@ -59,7 +59,7 @@ def check_memory(config: RunConfig, backbone: Backbone, split: EncodedRows) -> N
         )
 
 
-def states_note(config: RunConfig, backbone: Backbone, split: EncodedSplit | Replies) -> list[str]:
+def states_note(config: RunConfig, backbone: Backbone, split: EncodedSplit | EncodedReplies) -> list[str]:
     """Return a note on the memory of cached hidden states, if the lowest layers have no adapter."""
     c = config.adapter
     targets = find_targets(backbone.lm, c.target_modules, c.top_layers)

@@ -21,7 +21,6 @@ from bara_pyro.data.conversations import load_conversations
 from bara_pyro.data.questions import read_rows
 from bara_pyro.data.reply_tasks import ReplyTask
 from bara_pyro.data.rows import check_other_file
-from bara_pyro.data.stored import stored_file
 from bara_pyro.data.tables import Data
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.metrics import decompose, posterior_predictive
@@ -245,7 +244,7 @@ def rows_asked(run: System, data: Data | Task) -> Task:
 def _whole_file(file: Path, c: TaskConfig, trained: Task, run_config: RunConfig) -> Task | ReplyTask:
     """Return a task with all rows of a file as test rows; `run_config` are the settings of the run."""
     if c.likelihood == "completion":
-        replies = (stored_file if c.streaming else load_conversations)(file)[: c.limit]
+        replies = load_conversations(file)[: c.limit]
         return ReplyTask(
             file.stem, test=replies, notes=(f"tested on all {len(replies)} rows of {file.name}",)
         )

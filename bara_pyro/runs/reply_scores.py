@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from bara_pyro.runs.rows import Replies
+from bara_pyro.data.replies import EncodedReplies
 from bara_pyro.types import Json
 
 
@@ -37,7 +37,7 @@ def reply_scores(log_probs: Tensor, tokens: Sequence[int]) -> dict[str, float]:
     }
 
 
-def reply_rows(split: Replies, log_probs: Mapping[int, Tensor]) -> list[Json]:
+def reply_rows(split: EncodedReplies, log_probs: Mapping[int, Tensor]) -> list[Json]:
     """Return one line per reply: its tokens and, for each number of draws, its log-probability in nats."""
     mixtures = {str(s): mixture(draws) for s, draws in log_probs.items()}
     return [

@@ -12,7 +12,7 @@ from bara_pyro.settings import DEFAULT_METHOD
 from bara_pyro.types import Json
 
 # Locations of model and data, which may have changed since the start; fingerprints check their content.
-PLACES = {"backbone.name", "task.name", "task.data_dir", "task.test_file", "task.streaming"}
+PLACES = {"backbone.name", "task.name", "task.data_dir", "task.test_file"}
 # Settings that change no results.
 NEUTRAL = {".".join(key) for key in (*MEMORY, *OF_THE_MACHINE)}
 

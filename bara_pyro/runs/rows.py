@@ -6,13 +6,12 @@ from typing import TypeVar
 
 from bara_pyro.columns import OPTIONS
 from bara_pyro.data import SOURCES, EncodedSplit, Example, Task, encode, load_task, task_from_rows
-from bara_pyro.data.conversations import ReplyEncoder, encode_replies
+from bara_pyro.data.conversations import encode_replies
 from bara_pyro.data.loader import check_world
 from bara_pyro.data.registry import TASKS
 from bara_pyro.data.replies import EncodedReplies
 from bara_pyro.data.reply_tasks import ReplyTask, is_reply_task, load_replies, replies_from_rows
 from bara_pyro.data.rows import carve
-from bara_pyro.data.stored import StreamedReplies, cache_folder
 from bara_pyro.data.tables import Data
 from bara_pyro.data.tokens import unknown_share
 from bara_pyro.errors import ConfigError, DataError
@@ -26,12 +25,11 @@ UNKNOWN = 10.0
 # Above this percentage the rows are in another language; the microworld does not know some 80 % of English.
 UNREADABLE = 75.0
 OnRows = Callable[[int], object]
-Replies = EncodedReplies | StreamedReplies
 AnyTask = TypeVar("AnyTask", Task, ReplyTask)
 Row = TypeVar("Row")
 
 # Settings of where and how rows are read; they do not apply to rows that have been read already.
-OF_FILES = ("data_dir", "revision", "streaming")
+OF_FILES = ("data_dir", "revision")
 OF_DIVIDING = ("test_fraction", "validation_rows", "seed")
 OF_ANSWERS = ("classes", *OPTIONS)
 
@@ -102,12 +100,8 @@ def load_reply_data(config: RunConfig) -> ReplyTask:
         c.data_dir,
         revision=c.revision,
         test_file=c.test_file,
-        streaming=c.streaming,
         **_named(c, *OF_DIVIDING),
     )
-    if c.streaming:
-        note = f"rows are read from {cache_folder()} and tokenised when a batch needs them"
-        task = replace(task, notes=(*task.notes, note))
     return _limited(task, config)
 
 
@@ -180,24 +174,16 @@ def encode_split(config: RunConfig, backbone: Backbone, task: Task, name: str) -
     return split
 
 
-def encode_reply_split(
-    config: RunConfig, backbone: Backbone, task: ReplyTask, name: str, on_rows: OnRows | None = None
-) -> Replies:
+def encode_reply_split(config: RunConfig, backbone: Backbone, task: ReplyTask, name: str) -> EncodedReplies:
     """Return a split of prompts with replies as token ids; training rows are packed if `packing` is set.
 
-    Streamed rows are all read once; `on_rows` is called with the number of rows just read. An empty split, or
-    one with only too long prompts, raises a `DataError`.
+    An empty split, or one with only too long prompts, raises a `DataError`.
     """
     c, rows = config.task, some(getattr(task, name), task.name, name)
     most = longest(config, backbone)
-    encoded: Replies
-    if c.streaming:
-        encoder = ReplyEncoder(backbone.tokenizer, most, c.chat, c.too_long)
-        encoded = StreamedReplies(rows, encoder, on_rows)
-    else:
-        encoded = encode_replies(rows, backbone.tokenizer, most, chat=c.chat, too_long=c.too_long)
-        if c.packing and name == "train":
-            encoded = encoded.packed(c.max_length)
+    encoded = encode_replies(rows, backbone.tokenizer, most, chat=c.chat, too_long=c.too_long)
+    if c.packing and name == "train":
+        encoded = encoded.packed(c.max_length)
     if not len(encoded):
         raise DataError(
             f"No {name} row of {task.name!r} has a prompt of fewer than {most} tokens: "
@@ -234,15 +220,13 @@ def way_to_longer(config: RunConfig, backbone: Backbone) -> str:
     return "raise task.max_length"
 
 
-def check_readable(split: EncodedSplit | Replies, backbone: Backbone) -> None:
+def check_readable(split: EncodedSplit | EncodedReplies, backbone: Backbone) -> None:
     """Raise a `DataError` if the tokenizer does not know most tokens of the training rows."""
     if isinstance(split, EncodedSplit):
         share = split.unknown
-    elif isinstance(split, EncodedReplies):
+    else:
         texts = [(*reply.prompt, *reply.reply) for row in split.rows for reply in row]
         share = unknown_share(texts, backbone.tokenizer)
-    else:
-        return  # left on the disk
     if share > UNREADABLE:
         raise DataError(
             f"{share:.0f} % of the tokens of the train rows are unknown to the tokenizer of {backbone.name}: "
@@ -261,7 +245,7 @@ def unknown_note(share: float, name: str) -> list[str]:
 
 
 def reading_notes(
-    config: RunConfig, backbone: Backbone, split: EncodedSplit | Replies, name: str
+    config: RunConfig, backbone: Backbone, split: EncodedSplit | EncodedReplies, name: str
 ) -> list[str]:
     """Return notes on how many rows of a split were cut, dropped or hold unknown tokens."""
     notes, what, part = [], "reply", "prompt"

@@ -29,7 +29,7 @@ MOST_DRAWS = 100_000
 MOST_ROWS = 65_536
 REPLY_LENGTH = 2048  # tokens of a prompt with its reply, as in the paper
 OF_ANSWERS = ("labels", "classes", "system", *OPTIONS)
-OF_REPLIES = ("packing", "streaming")
+OF_REPLIES = ("packing",)
 Seed = Annotated[int, Field(ge=0, le=MOST_SEED)]
 Rank = Annotated[int, Field(ge=1, le=16_384)]
 Rows = Annotated[int, Field(ge=1, le=MOST_ROWS)]
@@ -132,11 +132,6 @@ class TaskConfig(SettingsSection):
         description="with likelihood=completion: pack several replies into each training row of max_length "
         "tokens",
     )
-    streaming: bool = Field(
-        False,
-        description="with likelihood=completion: keep rows on disk and tokenise each batch when needed, for "
-        "data that do not fit into memory",
-    )
     text_score: Literal["sum", "mean"] = Field(
         "sum",
         description="with labels=texts: score a text by the sum or the mean of its tokens' log-probabilities",
@@ -188,10 +183,6 @@ class TaskConfig(SettingsSection):
                 raise ValueError(f"{name}={value!r} needs likelihood={needed!r} (now {self.likelihood!r})")
         if self.system is not None and not self.chat:
             raise ValueError(f"system={self.system[:40]!r} needs chat=True (now {self.chat})")
-        if self.streaming and self.packing:
-            raise ValueError(
-                "packing=True needs all rows in memory and streaming=True keeps them on disk: leave one out"
-            )
         if self.text_score != "sum" and self.labels != "texts":
             raise ValueError(f"text_score={self.text_score!r} needs labels='texts' (now {self.labels!r})")
         if self.train_rows_seed is not None and self.train_rows is None:

@@ -15,6 +15,7 @@ from bara_pyro.core.program import AdaptedLM, AdapterOptions
 from bara_pyro.data import EncodedSplit, Task, answer_token_ids, chat_frame, encode_labels, is_file_name
 from bara_pyro.data.clusters import split_halves
 from bara_pyro.data.registry import has_worlds
+from bara_pyro.data.replies import EncodedReplies
 from bara_pyro.data.reply_tasks import ReplyTask, is_reply_task
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.lm.backbone import Backbone
@@ -29,8 +30,6 @@ from bara_pyro.runs.launched import local_rank
 from bara_pyro.runs.memory import check_memory, states_note
 from bara_pyro.runs.read_peft import read_peft
 from bara_pyro.runs.rows import (
-    OnRows,
-    Replies,
     check_readable,
     encode_reply_split,
     encode_split,
@@ -67,7 +66,7 @@ class System:
     guide: SiteGuide
     corrections: Corrections
     conversations: ReplyTask | None = None
-    _encoded: dict[str, EncodedSplit | Replies] = field(default_factory=dict, init=False, repr=False)
+    _encoded: dict[str, EncodedSplit | EncodedReplies] = field(default_factory=dict, init=False, repr=False)
 
     def __repr__(self) -> str:
         trained = count_parameters(self.model) + count_parameters(self.guide)
@@ -85,7 +84,7 @@ class System:
         require_answers(self.config)
         return cast(EncodedSplit, self.encoded(name))
 
-    def replies(self, name: str) -> Replies:
+    def replies(self, name: str) -> EncodedReplies:
         """Return a split of replies as token ids, encoded once; errors as `encode_reply_split`.
 
         A model that learns answers raises a `ConfigError`.
@@ -95,9 +94,9 @@ class System:
                 "This model learns answers, not replies: train with likelihood='completion' "
                 "(--likelihood completion)."
             )
-        return cast(Replies, self.encoded(name))
+        return cast(EncodedReplies, self.encoded(name))
 
-    def encoded(self, name: str) -> EncodedSplit | Replies:
+    def encoded(self, name: str) -> EncodedSplit | EncodedReplies:
         """Return a split of answers or replies as token ids, encoded once."""
         if name not in self._encoded:
             if self.config.task.likelihood == "completion":
@@ -108,11 +107,11 @@ class System:
         return self._encoded[name]
 
     def fingerprints(self) -> dict[str, str]:
-        """Return fingerprints of the training and test rows; of streamed rows only the training rows'."""
+        """Return fingerprints of the training and test rows."""
         if not self.has_rows:
             return {}
         prints = {"training_rows": self.encoded("train").fingerprint}
-        if (self.conversations or self.task).test and not self.config.task.streaming:
+        if (self.conversations or self.task).test:
             prints["test_rows"] = self.encoded("test").fingerprint
         return prints
 
@@ -160,7 +159,6 @@ def build_system(
     task: Task | ReplyTask | None = None,
     *,
     started: RunConfig | None = None,
-    on_rows: OnRows | None = None,
 ) -> System:
     """Load what a configuration names, and build model and guide with initial values from its seed.
 
@@ -170,7 +168,6 @@ def build_system(
         task: a task that is already loaded.
         started: the settings that a resumed run was started with, which it keeps; `config` has the present
             locations of its model and data (`runs.resumed.resumed`).
-        on_rows: called with the number of rows just read, if rows are streamed.
 
     Raises:
         BaraError: a name is unknown, a file is unreadable, a label is not a single token, or the run cannot
@@ -207,9 +204,9 @@ def build_system(
     _check_world(config, backbone, task.name)
     if adapter is not None:
         config = with_adapter(config, adapter, backbone)
-    split: EncodedSplit | Replies
+    split: EncodedSplit | EncodedReplies
     if isinstance(task, ReplyTask):
-        split = encode_reply_split(config, backbone, task, "train", on_rows)
+        split = encode_reply_split(config, backbone, task, "train")
     else:
         if config.task.chat:
             task = replace(task, chat=chat_frame(backbone.tokenizer, config.task.system))

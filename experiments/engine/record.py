@@ -17,7 +17,7 @@ from bara_pyro.data import Task, answer_token_ids, encode_labels
 from bara_pyro.errors import DataError
 from bara_pyro.extras.hub.upload.scrub import scrubbed
 from bara_pyro.lm.verifying import fingerprint
-from bara_pyro.runs.config import WITHOUT_EFFECT, RunConfig, parse_config
+from bara_pyro.runs.config import OF_THE_MACHINE, RunConfig, parse_config
 from bara_pyro.runs.evaluate import evaluate_system
 from bara_pyro.runs.manifest import FITTED, PREDICTIONS
 from bara_pyro.runs.rows import load_data
@@ -79,7 +79,7 @@ def recorded(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: portable(value)
         for key, value in settings.items()
-        if tuple(key.split(".", 1)) not in WITHOUT_EFFECT
+        if tuple(key.split(".", 1)) not in OF_THE_MACHINE
     }
 
 

@@ -116,7 +116,7 @@ def test_a_guide_of_ones_own_learns_replies(
 ) -> None:
     rows = [{"prompt": "is the fox red ?", "completion": " yes"} for _ in range(8)]
     monkeypatch.setattr(FAMILIES, "_items", {**FAMILIES, "own": Own})
-    settings = {"method.guide": "own", "task.likelihood": "completion", "task.streaming": True}
+    settings = {"method.guide": "own", "task.likelihood": "completion"}
     settings |= {"task.name": write_rows(tmp_path / "replies.jsonl", rows), "train.steps": 2}
     arguments = place.arguments(tmp_path / "run", "bara-gate", **settings)
     del arguments[arguments.index("--task") : arguments.index("--task") + 2]

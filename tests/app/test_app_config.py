@@ -16,9 +16,9 @@ from bara_pyro.runs.resumed import NEUTRAL
 from bara_pyro.runs.sections import TrainConfig
 
 # What is no part of what a run is called by: no result depends on it.
-WITHOUT_EFFECT = ("backbone.states_folder", "task.streaming")
+WITHOUT_EFFECT = ("backbone.states_folder",)
 # What goes with none of the answers' settings.
-OF_REPLIES = ("task.likelihood", "task.packing", "task.streaming")
+OF_REPLIES = ("task.likelihood", "task.packing")
 # What a setting is refused without.
 NEEDED = {
     "task.text_score": ["task.labels=texts"],
@@ -26,7 +26,6 @@ NEEDED = {
     "task.likelihood": ["task.max_length=77"],  # which is then another by default
     "task.system": ["task.chat=true"],
     "task.packing": ["task.likelihood=completion"],
-    "task.streaming": ["task.likelihood=completion"],
 }
 
 

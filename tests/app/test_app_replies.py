@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from app_cases import Bara, Place, assert_one_sentence, questions, word_tokenizer, write_rows
-from safetensors.torch import load_file
 from transformers import GenerationMixin
 
 import bara_pyro as bp
@@ -20,6 +19,8 @@ from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import evaluate_system
+from bara_pyro.runs.folder import load_system
+from bara_pyro.runs.manifest import record_files
 from bara_pyro.runs.system import build_system
 from bara_pyro.runs.train import train
 from bara_pyro.untrusted.files import read_json, read_jsonl
@@ -119,56 +120,16 @@ def test_rows_that_changed_are_refused(run: Path, told: Place, tmp_path: Path, b
         told.rows.write_text(before)
 
 
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-    return tmp_path / "cache" / "bara_pyro"
-
-
-def test_streaming_is_the_same_run(run: Path, told: Place, cache: Path, tmp_path: Path, bara: Bara) -> None:
-    """Parameters, losses and scores to the bit; stopped half-way and gone on with, too."""
-    settings = {"task__likelihood": "completion", "train__epochs": 2, "predict__samples": [0, 3]}
-    config = told.config(**settings, task__streaming=True, method="bara-gate", train__checkpoint_every=1)
-    out = tmp_path / "streamed"
-
-    def stop(step: int, _: dict[str, float]) -> None:
-        if step == 5:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(build_system(config), out, on_step=stop)
-    assert not (out / "guide.safetensors").exists()
-    assert bara("train", "--resume", "--out", out).code == 0
-    found, expected = read_json(out / "metrics.json"), read_json(run / "metrics.json")
-    for name in ("metrics", "rows", "parameters"):
-        assert found[name] == expected[name]
-    assert (out / "predictions.jsonl").read_bytes() == (run / "predictions.jsonl").read_bytes()
-    for name in ("adapter_model.safetensors", "guide.safetensors"):
-        ours, theirs = (load_file(folder / name) for folder in (out, run))
-        assert ours.keys() == theirs.keys()
-        assert all(torch.equal(ours[key], theirs[key]) for key in ours)
-    config_of, other = read_json(out / "bara_config.json"), read_json(run / "bara_config.json")
-    assert config_of["config"]["task"].pop("streaming") is True
-    for name in ("num_data", "training_rows"):
-        assert config_of[name] == other[name]
-    [note] = set(found["notes"]) - set(expected["notes"])
-    assert str(cache) in note
-    assert len(list(cache.iterdir())) == 1
-    assert bara("train", "--resume", "--no-streaming", "--out", out).code == 0
-
-
-def test_streaming_from_the_command_line(told: Place, cache: Path, tmp_path: Path, bara: Bara) -> None:
-    arguments = ("--out", tmp_path / "run", "--model", told.backbone, "--task", told.rows, "--steps", 2)
-    found = bara("train", "--likelihood", "completion", "--streaming", *arguments, "--samples", "0")
-    assert found.code == 0
-    assert str(cache) in found.out
-    others = write_rows(tmp_path / "others.jsonl", conversations()[:5])
-    assert bara("evaluate", tmp_path / "run", "--task", others, "--out", tmp_path / "others").code == 0
-    assert read_json(tmp_path / "others" / "metrics.json")["metrics"]["0"]["n"] == 5
-    listed = tmp_path / "rows.json"
-    listed.write_text(json.dumps(conversations()))
-    again = ("train", "--likelihood", "completion", "--streaming", "--model", told.backbone)
-    assert_one_sentence(bara(*again, "--task", listed, "--out", tmp_path / "no"), "rows.json is one list")
+def test_a_run_of_an_earlier_version_is_read(run: Path, tmp_path: Path) -> None:
+    """Such a run may have been trained with rows on disk, which changed no number and is no setting now."""
+    old = tmp_path / "old"
+    shutil.copytree(run, old)
+    stored = read_json(old / "bara_config.json")
+    stored["config"]["task"]["streaming"] = True
+    (old / "bara_config.json").write_text(json.dumps(stored))
+    (old / "manifest.json").unlink()
+    record_files(old, *(path.name for path in old.iterdir()))
+    assert load_system(old).config == load_system(run).config
 
 
 def test_packing_and_the_chat_template(told: Place, tmp_path: Path) -> None:
@@ -377,11 +338,6 @@ def test_rows_of_ones_own() -> None:
     ("settings", "said"),
     [
         ({"task.packing": True}, "packing=True needs likelihood='completion'"),
-        ({"task.streaming": True}, "streaming=True needs likelihood='completion'"),
-        (
-            {"task.likelihood": "completion", "task.streaming": True, "task.packing": True},
-            "packing=True needs all rows in memory and streaming=True keeps them on disk: leave one out",
-        ),
         (
             {"task.likelihood": "completion", "task.labels": "texts"},
             "labels='texts' needs likelihood='answer'",

@@ -9,7 +9,6 @@ from template_cases import ASK, CALL, CALLED, KINDS, RESULT, SAID, TEMPLATES, TO
 
 from bara_pyro.data.conversations import Conversation, encode_replies, load_conversations
 from bara_pyro.data.replies import EncodedReply
-from bara_pyro.data.stored import stored_file
 from bara_pyro.errors import DataError
 from bara_pyro.extras.replies.generation import encode_prompts, load_prompts
 from bara_pyro.extras.replies.reward.files import replies_in
@@ -182,16 +181,13 @@ def test_tools_as_a_list_or_as_its_json(as_text: bool) -> None:
     assert json.dumps(TOOL) in tokenizer.decode(encoded(row, tokenizer).prompt)
 
 
-def test_tools_reach_all_who_ask(tmp_path, monkeypatch) -> None:
+def test_tools_reach_all_who_ask() -> None:
     tokenizer = with_template("qwen2.5")
     learnt = encoded(KINDS["call"], tokenizer)
     [prompt] = encode_prompts(load_prompts([KINDS["call"]])[1], tokenizer)
     assert prompt.token_ids == learnt.prompt
     _, [scored] = replies_in([{"prompt": [ASK], "tools": [TOOL], "reply": "It does snow."}])
     assert scored.options == {"tools": [TOOL]}
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path)  # not the user's
-    (tmp_path / "rows.jsonl").write_text(json.dumps(KINDS["call"]) + "\n")
-    assert list(stored_file(tmp_path / "rows.jsonl")) == load_conversations(tmp_path / "rows.jsonl")
 
 
 def test_options_of_the_template() -> None:

@@ -83,7 +83,7 @@ def kept_or_refused(planned: Plan, study: str, key: str, value: Any, small: tupl
 
 
 # Where data and states are kept: no record of results names it.
-WITHOUT_EFFECT = ("backbone.states_folder", "task.streaming")
+WITHOUT_EFFECT = ("backbone.states_folder",)
 
 
 @pytest.mark.parametrize("study", STUDIES)
