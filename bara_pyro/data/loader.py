@@ -7,7 +7,7 @@ from typing import Unpack
 
 from bara_pyro.columns import ColumnOptions, column_names
 from bara_pyro.data.labels import as_letters
-from bara_pyro.data.reading import Rows, read_hub, read_split, require_rows
+from bara_pyro.data.reading import Rows, parse_lines, read_hub, require_rows
 from bara_pyro.data.registry import SOURCES, TASKS, Source, has_worlds, task_key
 from bara_pyro.data.rows import carve, check_disjoint, first_validation, repeats, to_examples
 from bara_pyro.data.tables import SUFFIXES
@@ -214,7 +214,7 @@ def _from_folder(key: str, source: Source, data_dir: Path) -> Loaded:
 
     def examples(split: str) -> list[Example]:
         path = folder / f"{split}.jsonl"
-        return _checked(read_split(path), source, str(path), split)
+        return _checked(parse_lines(path), source, str(path), split)
 
     test = examples(source.test)
     if source.train is None:

@@ -4,7 +4,6 @@ import io
 import json
 import logging
 import os
-import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,26 +20,6 @@ Rows = list[Json]
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
 MOST_WHOLE = 2**31
 """Most bytes of a file that is read as a whole; a line may have `MOST_JSON` bytes."""
-
-
-def read_split(path: Path) -> Rows:
-    """Read a JSONL file in a hub schema through `datasets`.
-
-    The cache is temporary, so that a changed file is always read anew.
-
-    Raises:
-        DataError: the file is missing or empty, a line is not a JSON object, or a column has mixed types.
-    """
-    import datasets
-
-    if not sum(1 for _ in objects_in(path)):  # `datasets` does not say which line it could not read
-        require_rows([], path)
-    with quiet(), tempfile.TemporaryDirectory() as cache:
-        try:
-            table = datasets.load_dataset("json", data_files=str(path), split="train", cache_dir=cache)
-            return list(table.to_list())
-        except (datasets.exceptions.DatasetsError, ValueError, TypeError) as error:
-            raise DataError(f"{path} has columns whose type changes between rows: {error}.") from error
 
 
 def read_hub(hub: str, config: str | None, split: str, revision: str | None = None) -> Rows:

@@ -9,7 +9,7 @@ from pathlib import Path
 from bara_pyro.data.clusters import as_compared, digest
 from bara_pyro.data.conversations import Conversation, conversations_in, load_conversations
 from bara_pyro.data.loader import check_effect, is_file_name
-from bara_pyro.data.reading import read_hub, read_split
+from bara_pyro.data.reading import parse_lines, read_hub
 from bara_pyro.data.registry import not_known
 from bara_pyro.data.rows import carve, check_disjoint, check_other_file, first_validation, too_few
 from bara_pyro.data.tables import Data, DataTable
@@ -170,7 +170,7 @@ def source_table(
         rows = read_hub(source.hub, source.config, kind, revision)
         return DataTable(f"{source.hub}, {kind}", rows)
     path = source.file(data_dir, kind)
-    return DataTable(str(path), read_split(path))
+    return DataTable(str(path), parse_lines(path))
 
 
 def _split(
