@@ -4,8 +4,7 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from itertools import chain, dropwhile, takewhile
+from itertools import chain, dropwhile
 from pathlib import Path
 
 from bara_pyro.data.cells import check_names
@@ -16,7 +15,6 @@ from bara_pyro.untrusted.schemas import MOST_JSON
 
 SEPARATORS = {",": "a comma", ";": "a semicolon", "\t": "a tab"}
 DECLARED = re.compile(r'"?sep=([^\w "]|\t)"?[,;\t]*\s*', re.IGNORECASE)
-END = "\x1e end \x1e"  # appended as a last line: it ends up in a cell whose quotation mark is never closed
 LONGEST = MOST_JSON  # characters per cell; the csv module's own limit is 131,072
 
 
@@ -29,49 +27,47 @@ def csv_rows(path: Path) -> Iterator[Json]:
         DataError: the file cannot be read, has two columns of the same name or a filled column without a
             name, or a row has too many or too few cells.
     """
-    read = 0
-    try:
-        for row in _rows(path, strict=True):
-            yield row
-            read += 1
-    except csv.Error as error:
-        with suppress(csv.Error):  # a lenient pass may find a more helpful error
-            for _ in _rows(path, strict=False):
-                pass
-        if "expected after" not in str(error):
-            raise DataError(f"{path} cannot be read: {error}.") from error
-        raise DataError(
-            f"{path}, row {read + 1} has text after a closing quotation mark: double the marks within a text "
-            "and quote the whole cell, or remove them."
-        ) from error
-
-
-def _rows(path: Path, *, strict: bool) -> Iterator[Json]:
-    """Yield the rows of a file; unless `strict`, text after a closing quotation mark belongs to the cell."""
     header, separator, lines = _opened(path)
-    cells = csv.reader(chain([header], lines, [END]), delimiter=separator, strict=strict)
-    names = [name.strip() for name in next(cells, [])]
-    # Spreadsheets append unnamed empty cells; an unnamed first column holds the row numbers of pandas.
-    named = [i for i, name in enumerate(names) if name or not i]
-    unnamed = [i for i, name in enumerate(names) if i and not name]
-    least = max(named, default=-1) + 1
-    check_names([names[i] for i in named], str(path))
-    for number, row in enumerate(_without_blank_lines(cells, len(names)), start=1):
-        place = f"{path}, row {number}"
-        _check_quotes(place, row, separator)
-        if not least <= len(row) <= len(names):
-            raise _ragged(place, row, least, separator)
-        _check_unnamed(place, row, unnamed)
-        yield {names[i]: row[i] for i in named}
-
-
-def _check_unnamed(place: str, row: list[str], unnamed: list[int]) -> None:
-    """Refuse a row with text in a column that has no name."""
-    for i in unnamed:
-        if i < len(row) and row[i].strip():
+    cells, number = csv.reader(chain([header], lines), delimiter=separator, strict=True), 0
+    try:
+        names = [name.strip() for name in next(cells, [])]
+        # Spreadsheets append unnamed empty cells; an unnamed first column holds the row numbers of pandas.
+        named = [i for i, name in enumerate(names) if name or not i]
+        least = max(named, default=-1) + 1
+        check_names([names[i] for i in named], str(path))
+        for number, row in enumerate(_without_blank_lines(cells, len(names)), start=1):
+            place = f"{path}, row {number}"
+            if not least <= len(row) <= len(names):
+                raise _ragged(place, row, least, separator)
+            _check_cells(place, row, names, separator)
+            yield {names[i]: row[i] for i in named}
+    except csv.Error as error:
+        place = f"{path}, row {number + 1}"
+        if "expected after" in str(error):
             raise DataError(
-                f"{place} has {row[i][:40]!r} in column {i + 1}, which has no name in the header: name the "
+                f"{place} has text after a closing quotation mark: double the marks within a text and quote "
+                "the whole cell, or remove them."
+            ) from error
+        if "unexpected end" in str(error):
+            raise DataError(
+                f"{place} has a quotation mark that is never closed: double it and quote the whole cell, or "
+                "remove it."
+            ) from error
+        raise DataError(f"{place} cannot be read: {error}.") from error
+
+
+def _check_cells(place: str, row: list[str], names: list[str], separator: str) -> None:
+    """Refuse text in a column without a name, and a cell that holds whole rows of a tab-separated file."""
+    for i, cell in enumerate(row):
+        if i and not names[i] and cell.strip():
+            raise DataError(
+                f"{place} has {cell[:40]!r} in column {i + 1}, which has no name in the header: name the "
                 "column, or quote the text that it belongs to."
+            )
+        if separator == "\t" and "\n" in cell and "\t" in cell:
+            raise DataError(
+                f"{place} has a quotation mark before {cell.splitlines()[0][:40]!r} that swallows the rows "
+                "after it: double it and quote the whole cell, or remove it."
             )
 
 
@@ -98,21 +94,6 @@ def _blank(line: str) -> bool:
     return not line.strip("\r\n,;\t ")
 
 
-def _check_quotes(place: str, row: list[str], separator: str) -> None:
-    """Refuse a cell whose opening quotation mark swallows the rows after it.
-
-    The mark is then never closed, or a cell of a tab-separated file contains tabs and line breaks.
-    """
-    for cell in row:
-        swallowed = separator == "\t" and "\n" in cell and "\t" in cell
-        if swallowed or END in cell:
-            what = "swallows the rows after it" if swallowed else "is never closed"
-            raise DataError(
-                f"{place} has a quotation mark before {cell.splitlines()[0][:40]!r} that {what}: double it "
-                "and quote the whole cell, or remove it."
-            )
-
-
 def _ragged(place: str, row: list[str], expected: int, separator: str) -> DataError:
     sign, hint = SEPARATORS.get(separator, repr(separator)), ""
     if len(row) == 1 and (others := [name for other, name in SEPARATORS.items() if other in row[0]]):
@@ -126,7 +107,7 @@ def _ragged(place: str, row: list[str], expected: int, separator: str) -> DataEr
 def _without_blank_lines(rows: Iterable[list[str]], columns: int) -> Iterator[list[str]]:
     """Drop blank lines; in a file of one column only those at the end, as the others are empty rows."""
     blank = 0
-    for row in takewhile(lambda row: row != [END], rows):
+    for row in rows:
         if row:
             yield from [[""]] * blank
             yield row

@@ -15,9 +15,10 @@ from bara_pyro.errors import DataError
     ("name", "text", "said"),
     [
         # Every line has its two cells: the mark at the beginning of one took in those behind it.
-        ("rows.tsv", 'text\tlabel\n"so it goes\ta\nmore\tb\nthe "end"\ta\n', "row 1 .* swallows the rows"),
-        ("rows.tsv", 'text\tlabel\none\ta\n"two\tb\nthree\ta\n', "row 2 .*'two.* (swallows|never closed)"),
-        ("rows.csv", 'label,text\na,one\nb,"two\na,three\nb,four\n', "row 2 .*'two' that is never closed"),
+        ("rows.tsv", 'text\tlabel\n"so it goes\ta\nmore\tb\nthe end"\ta\n', "row 1 .* swallows the rows"),
+        ("rows.tsv", 'text\tlabel\n"so it goes\ta\nthe "end"\ta\n', "row 1 has text after a closing quot"),
+        ("rows.tsv", 'text\tlabel\none\ta\n"two\tb\nthree\ta\n', "row 2 .* never closed"),
+        ("rows.csv", 'label,text\na,one\nb,"two\na,three\nb,four\n', "row 2 .* that is never closed"),
         ("rows.csv", 'text,label\n"one,a\n', "row 1 .* that is never closed"),
     ],
 )
