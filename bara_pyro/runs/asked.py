@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import TypeGuard, cast
 
 import torch
 from torch import Tensor
@@ -21,10 +21,10 @@ from bara_pyro.methods import METHODS
 from bara_pyro.metrics import Uncertainty, decompose, posterior_predictive, stack_truth
 from bara_pyro.posthoc.distance import Distance
 from bara_pyro.runs.answers import carried
+from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.own_rows import trained_on
-from bara_pyro.runs.predict import answers_drawn, are_read
-from bara_pyro.runs.rows import OnRows, reading_notes, some
-from bara_pyro.runs.system import System
+from bara_pyro.runs.rows import OnRows, encode_rows, longest, reading_notes, some
+from bara_pyro.runs.system import System, require_answers
 from bara_pyro.types import Fields, Measure
 
 # Largest share of calibration rows that may equal training rows: short or common texts occur twice by chance.
@@ -100,6 +100,43 @@ def ask(
     notes = (*reading_notes(system.config, system.backbone, split, name), *lost)
     clusters = tuple(columns[example.id] for example in answered) if columns else ()
     return ScoredRows(answered, split, posterior_predictive(draws), decompose(draws), notes, clusters)
+
+
+def answers_drawn(
+    system: System,
+    examples: Sequence[Example] | Data,
+    name: str,
+    samples: int,
+    *,
+    repeats: int = 1,
+    seed: int | None = None,
+    on_rows: OnRows | None = None,
+) -> tuple[tuple[Example, ...], EncodedSplit, Tensor]:
+    """Return the rows that are short enough, with the log-probabilities of every posterior draw.
+
+    Arguments and errors are those of `ask`; for `repeats` see `core.prediction.predict`.
+
+    Returns:
+        The rows, the rows as token ids, and log-probabilities of the answers that each row offers, float64,
+        `S x n x C`.
+    """
+    require_answers(system.config)
+    rows = examples if are_read(examples) else load_questions(cast(Data, examples), system.task)
+    split = encode_rows(system.config, system.backbone, system.task, rows)
+    if not len(split):
+        raise DataError(
+            f"Every question of the {name} rows is longer than {longest(system.config, system.backbone)} "
+            "tokens: give shorter questions."
+        )
+    draws = draw(system, split, samples, repeats=repeats, seed=seed, on_rows=on_rows)
+    by_id = {example.id: example for example in rows}
+    answered = tuple(by_id[row_id] for row_id in split.ids)
+    return answered, split, draws
+
+
+def are_read(rows: Sequence[Example] | Data) -> TypeGuard[Sequence[Example]]:
+    """Return whether rows are examples, and not yet to be read."""
+    return isinstance(rows, list | tuple) and all(isinstance(row, Example) for row in rows)
 
 
 def calibration_rows(

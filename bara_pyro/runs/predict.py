@@ -3,13 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeGuard, cast
 
 from torch import Tensor
 
 from bara_pyro.data import (
     ColumnNames,
-    EncodedSplit,
     Example,
     Task,
     as_asked,
@@ -22,15 +20,15 @@ from bara_pyro.data.questions import read_rows
 from bara_pyro.data.reply_tasks import ReplyTask
 from bara_pyro.data.rows import check_other_file
 from bara_pyro.data.tables import Data
-from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.errors import ConfigError
 from bara_pyro.metrics import decompose, posterior_predictive
 from bara_pyro.runs.answers import Answers, carried
+from bara_pyro.runs.asked import answers_drawn
 from bara_pyro.runs.config import RunConfig, load_config
-from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import fitted, stored_config, stored_task
 from bara_pyro.runs.own_rows import check_own_rows, own_rows, trained_on
 from bara_pyro.runs.remote import is_address, predict_remotely
-from bara_pyro.runs.rows import OnRows, encode_rows, load_data, load_reply_data, longest, reading_notes
+from bara_pyro.runs.rows import OnRows, load_data, load_reply_data, reading_notes
 from bara_pyro.runs.sections import TaskConfig
 from bara_pyro.runs.system import System, require_answers
 from bara_pyro.types import Json
@@ -104,43 +102,6 @@ def predict(
     given_columns = [columns[example.id] for example in answered]
     rows = answers_of(draws, answered, run.task)
     return Answers(rows, notes, given_columns, run.task.names or run.task.labels)
-
-
-def answers_drawn(
-    system: System,
-    examples: Sequence[Example] | Data,
-    name: str,
-    samples: int,
-    *,
-    repeats: int = 1,
-    seed: int | None = None,
-    on_rows: OnRows | None = None,
-) -> tuple[tuple[Example, ...], EncodedSplit, Tensor]:
-    """Return the rows that are short enough, with the log-probabilities of every posterior draw.
-
-    Arguments and errors are those of `runs.asked.ask`; for `repeats` see `core.prediction.predict`.
-
-    Returns:
-        The rows, the rows as token ids, and log-probabilities of the answers that each row offers, float64,
-        `S x n x C`.
-    """
-    require_answers(system.config)
-    rows = examples if are_read(examples) else load_questions(cast(Data, examples), system.task)
-    split = encode_rows(system.config, system.backbone, system.task, rows)
-    if not len(split):
-        raise DataError(
-            f"Every question of the {name} rows is longer than {longest(system.config, system.backbone)} "
-            "tokens: give shorter questions."
-        )
-    draws = draw(system, split, samples, repeats=repeats, seed=seed, on_rows=on_rows)
-    by_id = {example.id: example for example in rows}
-    answered = tuple(by_id[row_id] for row_id in split.ids)
-    return answered, split, draws
-
-
-def are_read(rows: Sequence[Example] | Data) -> TypeGuard[Sequence[Example]]:
-    """Return whether rows are examples, and not yet to be read."""
-    return isinstance(rows, list | tuple) and all(isinstance(row, Example) for row in rows)
 
 
 def answers_of(draws: Tensor, examples: Sequence[Example], task: Task) -> list[Json]:

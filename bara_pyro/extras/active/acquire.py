@@ -20,7 +20,7 @@ from bara_pyro.data.tables import Data
 from bara_pyro.errors import ConfigError
 from bara_pyro.metrics import choose, decompose, joint_information
 from bara_pyro.models.gaussian_lora import unflipped
-from bara_pyro.runs.predict import answers_drawn
+from bara_pyro.runs.asked import answers_drawn
 from bara_pyro.runs.rows import OnRows, reading_notes
 from bara_pyro.runs.system import System
 from bara_pyro.types import Acquisition, Json
