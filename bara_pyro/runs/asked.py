@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TypeGuard, cast
 
@@ -38,21 +39,29 @@ class ScoredRows:
     Attributes:
         examples: the n rows.
         split: the same rows as token ids.
-        log_probs: float64, `n x C`, normalised over the answers that each row offers.
-        uncertainty: uncertainty of each row, in nats.
+        draws: float64, `S x n x C`: log-probabilities of the answers that each row offers.
         notes: remarks on the rows, such as how many were cut.
         given: the columns of each input row; empty if the rows had been read already.
     """
 
     examples: tuple[Example, ...]
     split: EncodedSplit
-    log_probs: Tensor
-    uncertainty: Uncertainty
+    draws: Tensor
     notes: tuple[str, ...]
     given: tuple[Fields, ...] = ()
 
     def __repr__(self) -> str:
-        return f"ScoredRows: {len(self.examples)} rows, {self.log_probs.shape[1]} answers"
+        return f"ScoredRows: {len(self.examples)} rows, {self.draws.shape[2]} answers"
+
+    @cached_property
+    def log_probs(self) -> Tensor:
+        """Log-probabilities averaged over draws, float64, `n x C`."""
+        return posterior_predictive(self.draws)
+
+    @cached_property
+    def uncertainty(self) -> Uncertainty:
+        """Uncertainty of each row, in nats."""
+        return decompose(self.draws)
 
     @property
     def labels(self) -> Tensor:
@@ -77,18 +86,22 @@ def ask(
     *,
     given: ColumnNames | None = None,
     samples: int = 10,
+    repeats: int = 1,
     seed: int | None = None,
     on_rows: OnRows | None = None,
+    on_total: OnRows | None = None,
 ) -> ScoredRows:
     """Predict the answers of rows with a fitted system.
 
     The rows are read already or in any form that `bp.predict` takes; rows whose question is too long are left
-    out. Notes call them by their name, for example "validation". Other arguments are those of `bp.predict`.
+    out. Notes call them by their name, for example "validation". For `repeats` see `core.prediction.predict`;
+    other arguments are those of `bp.predict`.
 
     Raises:
         ConfigError: the model was trained on replies.
         DataError: every question is too long.
     """
+    require_answers(system.config)
     columns: dict[str, Fields] = {}
     lost: list[str] = []
     if not are_read(examples):
@@ -96,42 +109,20 @@ def ask(
         examples = load_questions(table, system.task, given=given)
         rows, lost = carried(table)
         columns = {example.id: row for example, row in zip(examples, rows, strict=True)}
-    answered, split, draws = answers_drawn(system, examples, name, samples, seed=seed, on_rows=on_rows)
-    notes = (*reading_notes(system.config, system.backbone, split, name), *lost)
-    clusters = tuple(columns[example.id] for example in answered) if columns else ()
-    return ScoredRows(answered, split, posterior_predictive(draws), decompose(draws), notes, clusters)
-
-
-def answers_drawn(
-    system: System,
-    examples: Sequence[Example] | Data,
-    name: str,
-    samples: int,
-    *,
-    repeats: int = 1,
-    seed: int | None = None,
-    on_rows: OnRows | None = None,
-) -> tuple[tuple[Example, ...], EncodedSplit, Tensor]:
-    """Return the rows that are short enough, with the log-probabilities of every posterior draw.
-
-    Arguments and errors are those of `ask`; for `repeats` see `core.prediction.predict`.
-
-    Returns:
-        The rows, the rows as token ids, and log-probabilities of the answers that each row offers, float64,
-        `S x n x C`.
-    """
-    require_answers(system.config)
-    rows = examples if are_read(examples) else load_questions(cast(Data, examples), system.task)
-    split = encode_rows(system.config, system.backbone, system.task, rows)
+    if on_total is not None:
+        on_total(len(examples))
+    split = encode_rows(system.config, system.backbone, system.task, examples)
     if not len(split):
         raise DataError(
             f"Every question of the {name} rows is longer than {longest(system.config, system.backbone)} "
             "tokens: give shorter questions."
         )
     draws = draw(system, split, samples, repeats=repeats, seed=seed, on_rows=on_rows)
-    by_id = {example.id: example for example in rows}
+    by_id = {example.id: example for example in examples}
     answered = tuple(by_id[row_id] for row_id in split.ids)
-    return answered, split, draws
+    notes = (*reading_notes(system.config, system.backbone, split, name), *lost)
+    cells = tuple(columns[row_id] for row_id in split.ids) if columns else ()
+    return ScoredRows(answered, split, draws, notes, cells)
 
 
 def are_read(rows: Sequence[Example] | Data) -> TypeGuard[Sequence[Example]]:

@@ -16,19 +16,18 @@ from bara_pyro.data import (
     load_questions,
 )
 from bara_pyro.data.conversations import load_conversations
-from bara_pyro.data.questions import read_rows
 from bara_pyro.data.reply_tasks import ReplyTask
 from bara_pyro.data.rows import check_other_file
 from bara_pyro.data.tables import Data
 from bara_pyro.errors import ConfigError
 from bara_pyro.metrics import decompose, posterior_predictive
-from bara_pyro.runs.answers import Answers, carried
-from bara_pyro.runs.asked import answers_drawn
+from bara_pyro.runs.answers import Answers
+from bara_pyro.runs.asked import ask
 from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.folder import fitted, stored_config, stored_task
 from bara_pyro.runs.own_rows import check_own_rows, own_rows, trained_on
 from bara_pyro.runs.remote import is_address, predict_remotely
-from bara_pyro.runs.rows import OnRows, load_data, load_reply_data, reading_notes
+from bara_pyro.runs.rows import OnRows, load_data, load_reply_data
 from bara_pyro.runs.sections import TaskConfig
 from bara_pyro.runs.system import System, require_answers
 from bara_pyro.types import Json
@@ -89,19 +88,10 @@ def predict(
             )
         return predict_remotely(run, data, on_rows)
     run = fitted(run)
-    require_answers(run.config)
-    table = read_rows(data, run.task, given)
-    examples = load_questions(table, run.task, given=given)
-    given_rows, lost = carried(table)
-    columns = {example.id: row for example, row in zip(examples, given_rows, strict=True)}
-    samples = SAMPLES if samples is None else samples
-    if on_total is not None:
-        on_total(len(examples))
-    answered, split, draws = answers_drawn(run, examples, "given", samples, seed=seed, on_rows=on_rows)
-    notes = [*reading_notes(run.config, run.backbone, split, "given"), *lost]
-    given_columns = [columns[example.id] for example in answered]
-    rows = answers_of(draws, answered, run.task)
-    return Answers(rows, notes, given_columns, run.task.names or run.task.labels)
+    count = SAMPLES if samples is None else samples
+    asked = ask(run, data, "given", given=given, samples=count, seed=seed, on_rows=on_rows, on_total=on_total)
+    rows = answers_of(asked.draws, asked.examples, run.task)
+    return Answers(rows, [*asked.notes], asked.given, run.task.names or run.task.labels)
 
 
 def answers_of(draws: Tensor, examples: Sequence[Example], task: Task) -> list[Json]:

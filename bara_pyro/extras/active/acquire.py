@@ -20,8 +20,8 @@ from bara_pyro.data.tables import Data
 from bara_pyro.errors import ConfigError
 from bara_pyro.metrics import choose, decompose, joint_information
 from bara_pyro.models.gaussian_lora import unflipped
-from bara_pyro.runs.asked import answers_drawn
-from bara_pyro.runs.rows import OnRows, reading_notes
+from bara_pyro.runs.asked import ask
+from bara_pyro.runs.rows import OnRows
 from bara_pyro.runs.system import System
 from bara_pyro.types import Acquisition, Json
 
@@ -98,11 +98,11 @@ def ask_pool(
         latents = system.model.latents
         shared = system.guide.joint and (not latents.local_sites or bool(latents.global_sites))
         repeats = REPEATS if samples and latents.local_sites and shared else 1
-        answered, split, draws = answers_drawn(
-            system, examples, "given", samples * repeats, repeats=repeats, seed=seed, on_rows=on_rows
+        asked = ask(
+            system, examples, "given", samples=samples * repeats, repeats=repeats, seed=seed, on_rows=on_rows
         )
-    draws = draws.unflatten(0, (-1, repeats)).logsumexp(1) - math.log(repeats)
-    return Pool(answered, draws, shared, tuple(reading_notes(system.config, system.backbone, split, "given")))
+    draws = asked.draws.unflatten(0, (-1, repeats)).logsumexp(1) - math.log(repeats)
+    return Pool(asked.examples, draws, shared, asked.notes)
 
 
 def one_a_text(rows: Sequence[Example]) -> list[int]:
