@@ -27,7 +27,7 @@ Measure = Literal["total", "epistemic", "distance"]
 latents (both in nats), or the squared distance from the training rows (`posthoc.distance`)."""
 
 Acquisition = Literal["batch-bald", "bald", "entropy", "random"]
-"""Criterion for choosing rows to label; see `bara_pyro.metrics.acquisition`."""
+"""Criterion for choosing rows to label; see `bara_pyro.extras.active.acquisition`."""
 
 
 def default(of: Callable[..., Any], name: str) -> Any:

@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 from typing import TypeAlias
 
-import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from bara_pyro.errors import ConfigError, DataError
@@ -38,27 +36,6 @@ def as_float64(values: Numbers, name: str, dims: int) -> Tensor:
     if tensor.numel() == 0:
         raise DataError(f"{name} is empty (shape {tuple(tensor.shape)}): there is nothing to score.")
     return tensor
-
-
-def as_finite_array(values: ArrayLike, name: str, axes: Sequence[str]) -> NDArray[np.float64]:
-    """Return `values` as a float64 array with the dimensions `axes`.
-
-    If it is ragged, empty or not finite, or has others, this raises a `DataError`.
-    """
-    try:
-        array = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise DataError(
-            f"{name} cannot be read as one array ({error}): give every row the same length."
-        ) from error
-    if array.ndim != len(axes):
-        raise DataError(f"{name} has shape {array.shape}: give an array of {' x '.join(axes)}.")
-    if array.size == 0:
-        raise DataError(f"{name} is empty (shape {array.shape}): there is nothing to score.")
-    if not np.isfinite(array).all():
-        place = tuple(np.argwhere(~np.isfinite(array))[0].tolist())
-        raise DataError(f"{name}{list(place)} is {array[place]}: give finite numbers only.")
-    return array
 
 
 def check_log_probs(log_probs: Numbers, name: str = "log_probs", dims: int = 2) -> Tensor:

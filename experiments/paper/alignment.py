@@ -27,9 +27,9 @@ from bara_pyro.extras.replies.generation.spread import diversity_of, token_entro
 from bara_pyro.extras.replies.reward import RewardModel, load_reward_model, score_replies
 from bara_pyro.extras.replies.reward.model import LONGEST, format_of, read_record
 from bara_pyro.extras.replies.reward.rows import row_of
+from bara_pyro.extras.replies.sampling import pass_at_k_per_problem, win_rate_per_prompt
 from bara_pyro.extras.replies.sandbox import check_isolation, load_humaneval
 from bara_pyro.lm.loading import load_tokenizer
-from bara_pyro.metrics import pass_at_k_per_problem, win_rate_per_prompt
 from bara_pyro.report import Column
 from bara_pyro.runs.system import System
 from bara_pyro.types import Json, PredictiveName
@@ -135,10 +135,7 @@ def looked_at(system: System, out: Path, data: Path, asked: Replies) -> dict[str
     outcomes = [[passed[name, number] for number in range(asked.replies)] for name in names]
     return {
         "chat": {**_percent(wins), **_spread(chat)},
-        "programs": {
-            **_percent(pass_at_k_per_problem(outcomes, range(1, asked.replies + 1))),
-            **_spread(programs),
-        },
+        "programs": {**_percent(pass_at_k_per_problem(outcomes)), **_spread(programs)},
         "tax": taxed(system, data, asked.taxed, asked.rows),
         "judge": {"name": asked.judge},
     }

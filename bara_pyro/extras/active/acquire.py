@@ -18,7 +18,8 @@ from bara_pyro.data import Example
 from bara_pyro.data.clusters import places_by_group, together
 from bara_pyro.data.tables import Data
 from bara_pyro.errors import ConfigError
-from bara_pyro.metrics import choose, decompose, joint_information
+from bara_pyro.extras.active.acquisition import choose, joint_information
+from bara_pyro.metrics import decompose
 from bara_pyro.models.gaussian_lora import unflipped
 from bara_pyro.runs.asked import ask
 from bara_pyro.runs.rows import OnRows
@@ -116,7 +117,7 @@ def acquire(pool: Pool, count: int, *, by: Acquisition = "batch-bald", seed: int
     Args:
         pool: the pool, from `ask_pool`.
         count: number of rows to choose, at most one per text (`data.clusters.compared_text`).
-        by: the criterion; see `bara_pyro.metrics.acquisition`.
+        by: the criterion; see `bara_pyro.extras.active.acquisition`.
         seed: seed of random choices.
 
     Raises:

@@ -70,7 +70,7 @@ def acquire(
     from bara_pyro.data.tables import read_table
     from bara_pyro.extras.active.acquire import acquire as choose_rows
     from bara_pyro.extras.active.acquire import ask_pool, one_a_text
-    from bara_pyro.metrics.acquisition import check_count
+    from bara_pyro.extras.active.acquisition import check_count
     from bara_pyro.runs.decide import write_decisions
     from bara_pyro.runs.folder import load_system
     from bara_pyro.runs.system import require_answers

@@ -47,8 +47,8 @@ def best_of_n(
     from bara_pyro.extras.replies.generation.encoder import encoder_distance
     from bara_pyro.extras.replies.generation.scored import read_scored, references_of
     from bara_pyro.extras.replies.generation.spread import FEW, diversity_of, sentences
-    from bara_pyro.metrics import best_of_n as best
-    from bara_pyro.metrics import best_of_n_win_rate
+    from bara_pyro.extras.replies.sampling import best_of_n as best
+    from bara_pyro.extras.replies.sampling import best_of_n_win_rate
     from bara_pyro.report import Column, Table
 
     if encoder is None:

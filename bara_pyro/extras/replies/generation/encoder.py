@@ -11,10 +11,10 @@ from transformers import AutoModel, PreTrainedModel
 
 from bara_pyro.data.tokens import Tokenizer, check_unicode
 from bara_pyro.errors import BackboneError, ConfigError, DataError
+from bara_pyro.extras.replies.diversity import mean_cosine_distance
 from bara_pyro.extras.replies.reward.rows import pad_right
 from bara_pyro.lm.inputs import positions
 from bara_pyro.lm.loading import AUTO, load_other
-from bara_pyro.metrics import mean_cosine_distance
 from bara_pyro.runs.system import find_device
 from bara_pyro.untrusted.language_models import settings_in
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from bara_pyro.errors import ConfigError
-from bara_pyro.metrics import distinct_n, self_bleu_diversity
+from bara_pyro.extras.replies.diversity import distinct_n, self_bleu_diversity
 from bara_pyro.types import Fields, Json
 
 FEW = 8  # replies compared for diversity: the time of Self-BLEU is quadratic in their number

@@ -10,11 +10,11 @@ import pytest
 from app_cases import Place, assert_one_sentence, make_bara, questions, save_backbone, write_rows
 
 from bara_pyro.errors import DataError, SandboxError
+from bara_pyro.extras.replies.diversity import self_bleu_diversity
 from bara_pyro.extras.replies.generation import humaneval
 from bara_pyro.extras.replies.generation.decoding import Decoding
 from bara_pyro.extras.replies.generation.humaneval import judge_programs, score_programs, write_programs
 from bara_pyro.extras.replies.sandbox import Problem, check_isolation
-from bara_pyro.metrics import self_bleu_diversity
 from bara_pyro.runs.system import build_system
 from bara_pyro.runs.train import train
 from bara_pyro.untrusted.files import read_json, read_jsonl

@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.metrics import acquisition, batch_bald, choose, decompose, joint_information
+from bara_pyro.extras.active import acquisition
+from bara_pyro.extras.active.acquisition import batch_bald, choose, joint_information
+from bara_pyro.metrics import decompose
 
 Draws = list[list[list[float]]]  # probabilities: a draw, a row, an answer
 

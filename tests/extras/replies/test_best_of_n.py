@@ -9,8 +9,13 @@ import pytest
 from scipy import stats
 
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.metrics import best_of_n, best_of_n_per_prompt, best_of_n_win_rate, win_rate_per_prompt
-from bara_pyro.metrics.best_of_n import rank_weights
+from bara_pyro.extras.replies.sampling import (
+    best_of_n,
+    best_of_n_per_prompt,
+    best_of_n_win_rate,
+    rank_weights,
+    win_rate_per_prompt,
+)
 
 
 def mean_over_subsets(values, n: int, score) -> float:

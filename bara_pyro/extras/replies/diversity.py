@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.metrics._inputs import as_finite_array
-from bara_pyro.metrics.over_prompts import Floats
+from bara_pyro.extras.replies.sampling import Floats, as_finite_array
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.bleu import BLEU
@@ -54,7 +53,7 @@ def self_bleu_diversity(replies: Sequence[Sequence[str]]) -> SelfBleuDiversity:
         ConfigError: the package sacrebleu is not installed.
 
     Examples:
-        >>> from bara_pyro.metrics import self_bleu_diversity
+        >>> from bara_pyro.extras.replies.diversity import self_bleu_diversity
         >>> same, other = "the guest lives in the marsh", "one two three four five six"
         >>> self_bleu_diversity([[same, same], [same, other]]).per_prompt.round(1).tolist()
         [0.0, 100.0]
@@ -117,7 +116,7 @@ def distinct_n(replies: Sequence[Sequence[str]], n: int) -> Floats:
         ConfigError: `n` is not a positive integer.
 
     Examples:
-        >>> from bara_pyro.metrics import distinct_n
+        >>> from bara_pyro.extras.replies.diversity import distinct_n
         >>> replies = [["a b a b", "a b"]]  # one prompt
         >>> distinct_n(replies, 1).round(2).tolist(), distinct_n(replies, 2).round(2).tolist()  # 2 of 6
         ([33.33], [33.33])
@@ -159,7 +158,7 @@ def mean_cosine_distance(embeddings: ArrayLike) -> Floats:
             only one reply.
 
     Examples:
-        >>> from bara_pyro.metrics import mean_cosine_distance
+        >>> from bara_pyro.extras.replies.diversity import mean_cosine_distance
         >>> mean_cosine_distance([[[1.0, 0.0], [0.0, 2.0]], [[1.0, 1.0], [3.0, 3.0]]]).round(6).tolist()
         [1.0, 0.0]
     """

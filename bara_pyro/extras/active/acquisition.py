@@ -72,7 +72,7 @@ def choose(log_probs: Numbers, count: int, by: Acquisition = "batch-bald", *, se
 
     Examples:
         >>> import torch
-        >>> from bara_pyro.metrics import choose
+        >>> from bara_pyro.extras.active.acquisition import choose
         >>> first = torch.tensor([  # P(first answer): four draws, four rows; the first two rows are equal
         ...     [0.9, 0.9, 0.5, 0.85], [0.9, 0.9, 0.5, 0.25], [0.2, 0.2, 0.5, 0.85], [0.2, 0.2, 0.5, 0.25]])
         >>> log_probs = torch.stack([first, 1 - first], dim=-1).log()
@@ -111,7 +111,7 @@ def batch_bald(
 
     Examples:
         >>> import torch
-        >>> from bara_pyro.metrics import batch_bald
+        >>> from bara_pyro.extras.active.acquisition import batch_bald
         >>> sure, other = [0.9, 0.1], [0.1, 0.9]
         >>> probs = torch.tensor([[sure, sure, other], [other, other, other], [other, other, sure]])
         >>> found = batch_bald(probs.log(), 3)
@@ -152,7 +152,7 @@ def joint_information(log_probs: Numbers, *, seed: int = 0, configurations: int 
 
     Examples:
         >>> import torch
-        >>> from bara_pyro.metrics import joint_information
+        >>> from bara_pyro.extras.active.acquisition import joint_information
         >>> probs = torch.tensor([[[1.0, 0.0], [1.0, 0.0]], [[0.0, 1.0], [0.0, 1.0]]])
         >>> joint_information(probs.log()).tolist()  # log 2; the second row adds nothing
         [0.6931471805599453, 0.6931471805599453]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.metrics import best_of_n_per_prompt, pass_at_k, pass_at_k_per_problem
+from bara_pyro.extras.replies.sampling import best_of_n_per_prompt, pass_at_k, pass_at_k_per_problem
 
 
 @pytest.mark.parametrize("samples", [1, 2, 7])

@@ -10,7 +10,7 @@ import sacrebleu
 from scipy.spatial.distance import cosine
 
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.metrics import distinct_n, mean_cosine_distance, self_bleu_diversity
+from bara_pyro.extras.replies.diversity import distinct_n, mean_cosine_distance, self_bleu_diversity
 
 TEXT = "a bird may sing where no one hears it , or else be still and wait for rain ."
 
