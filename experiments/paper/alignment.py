@@ -27,7 +27,7 @@ from bara_pyro.extras.replies.generation.spread import diversity_of, token_entro
 from bara_pyro.extras.replies.reward import RewardModel, load_reward_model, score_replies
 from bara_pyro.extras.replies.reward.model import LONGEST, format_of, read_record
 from bara_pyro.extras.replies.reward.rows import row_of
-from bara_pyro.extras.replies.sampling import pass_at_k_per_problem, win_rate_per_prompt
+from bara_pyro.extras.replies.sampling import best_of_n_win_rate, pass_at_k
 from bara_pyro.extras.replies.sandbox import check_isolation, load_humaneval
 from bara_pyro.lm.loading import load_tokenizer
 from bara_pyro.report import Column
@@ -129,13 +129,13 @@ def looked_at(system: System, out: Path, data: Path, asked: Replies) -> dict[str
         theirs = [(row["instruction"], row["output"]) for row in rows]
         ours = [(rows[int(line["id"])]["instruction"], line["reply"] or " ") for line in chat]
         scores = score_replies(reward, [*theirs, *ours], on_rows=advance).numpy().astype(float)
-    wins = win_rate_per_prompt(scores[len(rows) :].reshape(len(rows), -1), scores[: len(rows)])
+    wins = best_of_n_win_rate(scores[len(rows) :].reshape(len(rows), -1), scores[: len(rows)]).per_prompt
     passed = {(line["id"], line["number"]): float(line["passed"]) for line in judged}
     names = [problem.task_id for problem in problems]
     outcomes = [[passed[name, number] for number in range(asked.replies)] for name in names]
     return {
         "chat": {**_percent(wins), **_spread(chat)},
-        "programs": {**_percent(pass_at_k_per_problem(outcomes)), **_spread(programs)},
+        "programs": {**_percent(pass_at_k(outcomes).per_prompt), **_spread(programs)},
         "tax": taxed(system, data, asked.taxed, asked.rows),
         "judge": {"name": asked.judge},
     }

@@ -11,7 +11,7 @@ prompt has independent replies, so the interval over prompts already includes th
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -66,6 +66,22 @@ class SamplingCurve:
     level: float
 
 
+class IntervalOptions(TypedDict, total=False):
+    """Keyword arguments for the intervals over prompts.
+
+    Attributes:
+        clusters: the cluster of each prompt; if None (the default), every prompt is a cluster.
+        resamples: number of draws of prompts, 2000 by default.
+        level: nominal coverage, between 0 and 1; 0.95 by default.
+        seed: the same seed gives the same intervals; 0 by default.
+    """
+
+    clusters: Sequence[str] | None
+    resamples: int
+    level: float
+    seed: int
+
+
 def prompt_weights(clusters: Sequence[str], resamples: int = 2000, seed: int = 0) -> Floats:
     """Return bootstrap weights of the prompts, `resamples x prompts`; each row sums to 1.
 
@@ -83,8 +99,6 @@ def prompt_weights(clusters: Sequence[str], resamples: int = 2000, seed: int = 0
         >>> weights = prompt_weights(["cats", "cats", "dogs"], resamples=1000)
         >>> weights.shape, bool((weights[:, 0] == weights[:, 1]).all())  # a cluster is drawn as a whole
         ((1000, 3), True)
-        >>> bool((abs(weights.sum(axis=1) - 1) < 1e-9).all())
-        True
     """
     count = len(set(clusters))
     if count < 2:
@@ -129,14 +143,8 @@ def sampling_curve(
     the bootstrap has no spread; the interval is then that of Clopper and Pearson (1934) for as many trials as
     there are clusters.
 
-    Args:
-        per_prompt: `prompts x B`.
-        budgets: `B`.
-        clusters: the cluster of each prompt; if None, every prompt is a cluster.
-        bounds: the smallest and the largest possible value; intervals stay between them.
-        resamples: number of draws.
-        level: nominal coverage, between 0 and 1.
-        seed: the same seed gives the same intervals.
+    `per_prompt` is `prompts x B`, and `budgets` `B`. Intervals stay between `bounds`, the smallest and the
+    largest possible value. The other arguments are `IntervalOptions`.
 
     Raises:
         DataError: the number of clusters is not that of prompts, or all prompts are in one cluster.
@@ -179,28 +187,6 @@ def at_least_one(good: NDArray[np.int64], samples: int) -> Floats:
     return 1.0 - np.cumprod(bad_left / (samples - taken), axis=1, dtype=np.float64)
 
 
-def pass_at_k_per_problem(passed: ArrayLike, k: Sequence[int] | None = None) -> Floats:
-    """Return the unbiased estimate of pass@k for each problem in percent, `problems x K`.
-
-    Arguments and errors are those of `pass_at_k`.
-
-    Examples:
-        >>> from bara_pyro.extras.replies.sampling import pass_at_k_per_problem
-        >>> passed = [[1, 0, 0, 0], [1, 1, 0, 0]]  # one and two of four samples pass
-        >>> pass_at_k_per_problem(passed, [1, 2]).round(4).tolist()  # 3 and 5 of 6 pairs pass
-        [[25.0, 50.0], [50.0, 83.3333]]
-    """
-    outcome = as_finite_array(passed, "passed", ("problems", "samples"))
-    wrong = np.argwhere((outcome != 0) & (outcome != 1))
-    if len(wrong):
-        place = tuple(wrong[0].tolist())
-        raise DataError(
-            f"passed{list(place)} is {outcome[place]:g}: give 1 for a sample that passes and 0 for others."
-        )
-    samples = outcome.shape[1]
-    return 100.0 * at_least_one(outcome.sum(axis=1).astype(np.int64), samples)[:, check_k(k, samples) - 1]
-
-
 def check_k(k: Sequence[int] | None, samples: int) -> NDArray[np.int64]:
     """Return `k` as an array, None: 1..`samples`; a `ConfigError` for a value that is not in this range."""
     counts = np.arange(1, samples + 1) if k is None else np.asarray(k)
@@ -216,13 +202,7 @@ def check_k(k: Sequence[int] | None, samples: int) -> NDArray[np.int64]:
 
 
 def pass_at_k(
-    passed: ArrayLike,
-    k: Sequence[int] | None = None,
-    *,
-    clusters: Sequence[str] | None = None,
-    resamples: int = 2000,
-    level: float = 0.95,
-    seed: int = 0,
+    passed: ArrayLike, k: Sequence[int] | None = None, **intervals: Unpack[IntervalOptions]
 ) -> SamplingCurve:
     """Return the unbiased estimate of pass@k in percent, by problem and on average; higher is better.
 
@@ -235,10 +215,7 @@ def pass_at_k(
     Args:
         passed: `problems x samples`, 1 (or True) for a sampled program that passes all tests.
         k: the values of k, at most the number of samples; if None, all of 1..`samples`.
-        clusters: the cluster of each problem; if None, every problem is a cluster.
-        resamples: number of draws of problems for the intervals.
-        level: nominal coverage, between 0 and 1.
-        seed: the same seed gives the same intervals.
+        **intervals: see `IntervalOptions`.
 
     Raises:
         DataError: `passed` is empty or ragged, has values other than 0 and 1, or all problems are in one
@@ -250,19 +227,20 @@ def pass_at_k(
         >>> curve = pass_at_k([[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 0, 0]], [1, 2])
         >>> curve.budgets.tolist(), curve.mean.round(2).tolist()
         ([1, 2], [25.0, 44.44])
-        >>> bool((curve.low <= curve.mean).all() and (curve.mean <= curve.high).all())
-        True
+        >>> curve.per_prompt.round(4).tolist()  # of the second: 3 and 5 of 6 pairs pass
+        [[25.0, 50.0], [50.0, 83.3333], [0.0, 0.0]]
     """
-    per_problem = pass_at_k_per_problem(passed, k)
-    return sampling_curve(
-        per_problem,
-        check_k(k, np.shape(passed)[1]),
-        clusters=clusters,
-        bounds=(0.0, 100.0),
-        resamples=resamples,
-        level=level,
-        seed=seed,
-    )
+    outcome = as_finite_array(passed, "passed", ("problems", "samples"))
+    wrong = np.argwhere((outcome != 0) & (outcome != 1))
+    if len(wrong):
+        place = tuple(wrong[0].tolist())
+        raise DataError(
+            f"passed{list(place)} is {outcome[place]:g}: give 1 for a sample that passes and 0 for others."
+        )
+    samples = outcome.shape[1]
+    budgets = check_k(k, samples)
+    per_problem = 100.0 * at_least_one(outcome.sum(axis=1).astype(np.int64), samples)[:, budgets - 1]
+    return sampling_curve(per_problem, budgets, bounds=(0.0, 100.0), **intervals)
 
 
 def rank_weights(samples: int) -> Floats:
@@ -278,71 +256,16 @@ def rank_weights(samples: int) -> Floats:
     return np.cumprod(factor[:, ::-1], axis=1, dtype=np.float64)[:, ::-1]
 
 
-def best_of_n_per_prompt(rewards: ArrayLike) -> Floats:
-    """Return the expected reward of the best of n replies to each prompt, `prompts x N` for n = 1..N.
+def best_of_n(rewards: ArrayLike, **intervals: Unpack[IntervalOptions]) -> SamplingCurve:
+    """Return the expected reward of the best of n = 1..N replies, by prompt and on average.
 
         sum_i C(i - 1, n - 1) / C(N, n) * reward_(i)
 
-    where reward_(1) <= .. <= reward_(N) are the sorted rewards of the prompt.
+    where reward_(1) <= .. <= reward_(N) are the sorted rewards of a prompt.
 
     Args:
         rewards: `prompts x N`; the result has the same unit.
-
-    Raises:
-        DataError: `rewards` is empty, ragged or not finite.
-
-    Examples:
-        >>> from bara_pyro.extras.replies.sampling import best_of_n_per_prompt
-        >>> best_of_n_per_prompt([[1.0, 2.0, 6.0]]).round(4).tolist()  # 9 / 3, 14 / 3 and 6
-        [[3.0, 4.6667, 6.0]]
-    """
-    checked = as_finite_array(rewards, "rewards", ("prompts", "samples"))
-    return np.sort(checked, axis=1) @ rank_weights(checked.shape[1]).T
-
-
-def win_rate_per_prompt(rewards: ArrayLike, references: ArrayLike) -> Floats:
-    """Return the win rate in percent of the best of n replies to each prompt, `prompts x N` for n = 1..N.
-
-    Args:
-        rewards: `prompts x N`.
-        references: `prompts`, the reward of the reference reply. A tie counts as half a win.
-
-    Raises:
-        DataError: an input is empty, ragged or not finite, or the numbers of prompts and references differ.
-
-    Examples:
-        >>> from bara_pyro.extras.replies.sampling import win_rate_per_prompt
-        >>> win_rate_per_prompt([[1.0, 2.0, 6.0]], [2.0]).round(4).tolist()  # loss, tie, win
-        [[50.0, 83.3333, 100.0]]
-    """
-    checked = as_finite_array(rewards, "rewards", ("prompts", "samples"))
-    rivals = as_finite_array(references, "references", ("prompts",))
-    if len(rivals) != len(checked):
-        raise DataError(
-            f"There are {len(checked)} prompts and {len(rivals)} references: give one for each prompt."
-        )
-    samples = checked.shape[1]
-    above = at_least_one((checked > rivals[:, None]).sum(axis=1), samples)
-    level = at_least_one((checked >= rivals[:, None]).sum(axis=1), samples)
-    return 50.0 * (above + level)
-
-
-def best_of_n(
-    rewards: ArrayLike,
-    *,
-    clusters: Sequence[str] | None = None,
-    resamples: int = 2000,
-    level: float = 0.95,
-    seed: int = 0,
-) -> SamplingCurve:
-    """Return the expected reward of the best of n = 1..N replies, by prompt and on average.
-
-    Args:
-        rewards: `prompts x N`; the result has the same unit.
-        clusters: the cluster of each prompt; if None, every prompt is a cluster.
-        resamples: number of draws of prompts for the intervals.
-        level: nominal coverage, between 0 and 1.
-        seed: the same seed gives the same intervals.
+        **intervals: see `IntervalOptions`.
 
     Raises:
         DataError: `rewards` is empty, ragged or not finite, or all prompts are in one cluster.
@@ -353,22 +276,19 @@ def best_of_n(
         >>> curve = best_of_n([[1.0, 2.0, 6.0], [0.0, 3.0, 3.0]])
         >>> curve.budgets.tolist(), curve.mean.round(4).tolist()
         ([1, 2, 3], [2.5, 3.8333, 4.5])
+        >>> curve.per_prompt[0].round(4).tolist()  # 9 / 3, 14 / 3 and 6
+        [3.0, 4.6667, 6.0]
     """
-    per_prompt = best_of_n_per_prompt(rewards)
-    budgets = np.arange(1, per_prompt.shape[1] + 1)
-    return sampling_curve(per_prompt, budgets, clusters=clusters, resamples=resamples, level=level, seed=seed)
+    checked = as_finite_array(rewards, "rewards", ("prompts", "samples"))
+    samples = checked.shape[1]
+    per_prompt = np.sort(checked, axis=1) @ rank_weights(samples).T
+    return sampling_curve(per_prompt, np.arange(1, samples + 1), **intervals)
 
 
 def best_of_n_win_rate(
-    rewards: ArrayLike,
-    references: ArrayLike,
-    *,
-    clusters: Sequence[str] | None = None,
-    resamples: int = 2000,
-    level: float = 0.95,
-    seed: int = 0,
+    rewards: ArrayLike, references: ArrayLike, **intervals: Unpack[IntervalOptions]
 ) -> SamplingCurve:
-    """Return the win rate of the best of n = 1..N replies over a reference, by prompt and on average.
+    """Return the win rate in percent of the best of n = 1..N replies over a reference.
 
     The same reward must choose the reply and compare it with the reference. The estimate does not hold for
     replies that one reward chooses and another judges.
@@ -376,10 +296,7 @@ def best_of_n_win_rate(
     Args:
         rewards: `prompts x N`.
         references: `prompts`, the reward of the reference reply. A tie counts as half a win.
-        clusters: the cluster of each prompt; if None, every prompt is a cluster.
-        resamples: number of draws of prompts for the intervals.
-        level: nominal coverage, between 0 and 1.
-        seed: the same seed gives the same intervals.
+        **intervals: see `IntervalOptions`.
 
     Raises:
         DataError: an input is empty, ragged or not finite, the numbers of prompts and references differ, or
@@ -392,13 +309,13 @@ def best_of_n_win_rate(
         >>> curve.mean.round(4).tolist()  # the second prompt's reference is never beaten
         [25.0, 41.6667, 50.0]
     """
-    per_prompt = win_rate_per_prompt(rewards, references)
-    return sampling_curve(
-        per_prompt,
-        np.arange(1, per_prompt.shape[1] + 1),
-        clusters=clusters,
-        bounds=(0.0, 100.0),
-        resamples=resamples,
-        level=level,
-        seed=seed,
-    )
+    checked = as_finite_array(rewards, "rewards", ("prompts", "samples"))
+    rivals = as_finite_array(references, "references", ("prompts",))
+    if len(rivals) != len(checked):
+        raise DataError(
+            f"There are {len(checked)} prompts and {len(rivals)} references: give one for each prompt."
+        )
+    samples = checked.shape[1]
+    above = at_least_one((checked > rivals[:, None]).sum(axis=1), samples)
+    level = at_least_one((checked >= rivals[:, None]).sum(axis=1), samples)
+    return sampling_curve(50.0 * (above + level), np.arange(1, samples + 1), bounds=(0.0, 100.0), **intervals)

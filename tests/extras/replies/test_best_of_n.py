@@ -10,11 +10,10 @@ from scipy import stats
 
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.extras.replies.sampling import (
+    at_least_one,
     best_of_n,
-    best_of_n_per_prompt,
     best_of_n_win_rate,
     rank_weights,
-    win_rate_per_prompt,
 )
 
 
@@ -27,7 +26,7 @@ def mean_over_subsets(values, n: int, score) -> float:
 def test_equals_the_mean_over_all_subsets(samples: int, levels: int | None) -> None:
     rng = np.random.default_rng(samples)
     rewards = rng.normal(size=(5, samples)) if levels is None else rng.integers(-1, levels, (5, samples))
-    found = best_of_n_per_prompt(rewards)
+    found = best_of_n(rewards).per_prompt
     assert found.shape == (5, samples)
     for prompt, row in enumerate(rewards.tolist()):
         for n in range(1, samples + 1):
@@ -38,7 +37,7 @@ def test_equals_the_mean_over_all_subsets(samples: int, levels: int | None) -> N
 def test_win_rate_equals_the_mean_over_all_subsets_with_ties_as_halves(samples: int) -> None:
     rng = np.random.default_rng(samples)
     rewards, references = rng.integers(0, 4, (6, samples)), rng.integers(-1, 5, 6)
-    found = win_rate_per_prompt(rewards, references)
+    found = best_of_n_win_rate(rewards, references).per_prompt
     for prompt, (row, rival) in enumerate(zip(rewards.tolist(), references.tolist(), strict=True)):
 
         def win(subset, rival=rival) -> float:
@@ -59,20 +58,19 @@ def test_weights_are_the_ratio_of_binomials(samples: int) -> None:
 
 
 def test_thousands_of_replies_neither_overflow_nor_lose_the_mean_and_the_maximum() -> None:
-    rewards = 1e6 + np.random.default_rng(0).normal(size=(1, 3000))
-    found = best_of_n_per_prompt(rewards)[0]
+    rewards = 1e6 + np.random.default_rng(0).normal(size=3000)
+    found = rank_weights(3000) @ np.sort(rewards)
     assert found[0] == pytest.approx(rewards.mean(), rel=1e-14)
     assert found[-1] == rewards.max()
     assert (np.diff(found) > -1e-8).all()
     # One winner among N: it is among n of them in n cases of N.
-    one = win_rate_per_prompt(np.eye(1, 3000), [0.5])[0]
-    assert one == pytest.approx(100 * np.arange(1, 3001) / 3000, rel=1e-11)
+    assert at_least_one(np.array([1]), 3000)[0] == pytest.approx(np.arange(1, 3001) / 3000, rel=1e-11)
 
 
 def test_curves_hold_estimates_means_and_the_intervals_of_student() -> None:
     rewards = np.random.default_rng(3).normal(size=(50, 4))
     found = best_of_n(rewards, level=0.9, resamples=20_000)
-    per_prompt = best_of_n_per_prompt(rewards)
+    per_prompt = best_of_n(rewards).per_prompt
     assert found.budgets.tolist() == [1, 2, 3, 4]
     assert found.level == 0.9
     assert (found.per_prompt == per_prompt).all()
@@ -124,15 +122,15 @@ def test_win_rates_stay_within_0_and_100_percent() -> None:
 )
 def test_unusable_rewards(rewards, sentence: str) -> None:
     with pytest.raises(DataError, match=sentence):
-        best_of_n_per_prompt(rewards)
+        best_of_n(rewards)
     with pytest.raises(DataError, match=sentence):
-        win_rate_per_prompt(rewards, [0.0])
+        best_of_n_win_rate(rewards, [0.0])
 
 
 def test_unusable_references_and_settings() -> None:
     rewards = np.zeros((3, 2))
     with pytest.raises(DataError, match="3 prompts and 2 references"):
-        win_rate_per_prompt(rewards, [0.0, 0.0])
+        best_of_n_win_rate(rewards, [0.0, 0.0])
     with pytest.raises(DataError, match=r"references\[2\] is nan"):
         best_of_n_win_rate(rewards, [0.0, 0.0, math.nan])
     with pytest.raises(DataError, match=r"prompts are in 1 cluster\(s\)"):

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.extras.replies.sampling import best_of_n_per_prompt, pass_at_k, pass_at_k_per_problem
+from bara_pyro.extras.replies.sampling import best_of_n, pass_at_k
 
 
 @pytest.mark.parametrize("samples", [1, 2, 7])
 def test_equals_the_share_of_subsets_that_hold_a_pass(samples: int) -> None:
     passed = np.array([[i < c for i in range(samples)] for c in range(samples + 1)])
-    found = pass_at_k_per_problem(passed)
+    found = pass_at_k(passed).per_prompt
     for row, estimates in zip(passed.tolist(), found, strict=True):
         for k in range(1, samples + 1):
             subsets = [any(subset) for subset in combinations(row, k)]
@@ -24,7 +24,7 @@ def test_equals_the_share_of_subsets_that_hold_a_pass(samples: int) -> None:
 def test_equals_the_binomials_of_many_samples() -> None:
     passed = np.arange(200)[None, :] < np.array([0, 1, 2, 77, 199, 200])[:, None]
     asked = [1, 2, 10, 100, 123, 124, 200]
-    found = pass_at_k_per_problem(passed, asked)
+    found = pass_at_k(passed, asked).per_prompt
     for row, estimates in zip(passed, found, strict=True):
         c = int(row.sum())
         exact = [100 * (1 - Fraction(math.comb(200 - c, k), math.comb(200, k))) for k in asked]
@@ -36,7 +36,7 @@ def test_equals_the_binomials_of_many_samples() -> None:
 
 def test_is_the_expected_best_of_k_zeros_and_ones() -> None:
     passed = np.random.default_rng(0).random((40, 12)) < 0.2
-    assert pass_at_k_per_problem(passed) == pytest.approx(100 * best_of_n_per_prompt(passed), abs=1e-10)
+    assert pass_at_k(passed).per_prompt == pytest.approx(100 * best_of_n(passed).per_prompt, abs=1e-10)
 
 
 def test_curves_keep_the_k_that_were_asked_for() -> None:
@@ -76,14 +76,14 @@ def test_more_than_there_are_samples_is_refused(k: list[int]) -> None:
 @pytest.mark.parametrize("k", [[], [1.0], [[1]], 1])
 def test_k_is_a_list_of_integers(k) -> None:
     with pytest.raises(ConfigError, match="give a list of integers"):
-        pass_at_k_per_problem(np.ones((3, 4)), k)
+        pass_at_k(np.ones((3, 4)), k)
 
 
 def test_unusable_outcomes() -> None:
     with pytest.raises(DataError, match=r"passed\[1, 0\] is 0\.5: give 1 for a sample that passes"):
         pass_at_k([[1, 0], [0.5, 1]])
     with pytest.raises(DataError, match=r"passed\[0, 1\] is -1"):
-        pass_at_k_per_problem([[0, -1]])
+        pass_at_k([[0, -1]])
     with pytest.raises(DataError, match=r"passed has shape \(2,\): give an array of problems x samples"):
         pass_at_k([1, 0])
     with pytest.raises(DataError, match="1 cluster"):
