@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
-from bara_pyro.columns import ColumnOptions, column_names
+from bara_pyro.columns import ColumnOptions
 from bara_pyro.data.labels import as_letters
 from bara_pyro.data.reading import Rows, parse_lines, read_hub, require_rows
 from bara_pyro.data.registry import SOURCES, TASKS, Source, has_worlds, task_key
@@ -84,7 +84,8 @@ def load_task(
         test_fraction=test_fraction,
         data_dir=data_dir,
         revision=revision,
-        of_files=bool(classes or column_names(columns).named),
+        classes=classes,
+        **columns,
     )
     check_world(name, world)
     if is_file_name(name):
@@ -112,49 +113,30 @@ def load_task(
     return as_letters(task) if labels == "letters" else task
 
 
-def check_effect(
-    name: str,
-    made: bool,
-    *,
-    test_file: str | Path | None,
-    test_fraction: float,
-    data_dir: str | Path | None,
-    revision: str | None,
-    of_files: bool = False,
-) -> None:
-    """Raise a `ConfigError` for the first option that has no effect on a task.
+def check_effect(name: str, made: bool, *, test_fraction: float, **options: object) -> None:
+    """Raise a `ConfigError` for the first option that has no effect on a task; None: it is not given.
 
-    `made` is whether its rows are generated, `of_files` whether an option for a user's own file is given.
+    `made` is whether the task's rows are generated.
     """
-    is_file, divided = is_file_name(name), test_fraction != TEST_FRACTION
-    if (test_file or of_files) and not is_file:
+    is_file = is_file_name(name)
+    options["test_fraction"] = None if test_fraction == TEST_FRACTION else test_fraction
+    given = {option: value for option, value in options.items() if value is not None}
+    for option, value in given.items():
+        of_hub = option in ("data_dir", "revision")
+        if of_hub == is_file or (of_hub and made):
+            what = "a file" if is_file else "generated" if made else "not a file"
+            raise ConfigError(
+                f"{option}={_shown(value)} has no effect on {name!r}, which is {what}: leave it out."
+            )
+    if {"test_file", "test_fraction"} <= given.keys():
         raise ConfigError(
-            f"test_file, classes and columns only apply to your own file, and {name!r} is not a file: leave "
-            "them out."
+            f"test_fraction={test_fraction:g} has no effect with test_file={_shown(given['test_file'])}: "
+            "leave one out."
         )
-    if divided and not is_file:
-        raise ConfigError(
-            f"test_fraction={test_fraction:g} only applies to your own file, and {name!r} is not a file: "
-            "leave it out."
-        )
-    if test_file and divided:
-        raise ConfigError(
-            f"test_fraction={test_fraction:g} has no effect with test_file={str(test_file)!r}: leave one out."
-        )
-    if data_dir and is_file:
-        raise ConfigError(
-            f"data_dir={str(data_dir)!r} only applies to known tasks, and {name!r} is a file: give its whole "
-            "path and no data_dir."
-        )
-    if data_dir and made:
-        raise ConfigError(
-            f"data_dir={str(data_dir)!r} has no effect, because {name!r} is generated: leave it out."
-        )
-    if revision and (is_file or made):
-        raise ConfigError(
-            f"revision={revision!r} only applies to datasets on the hub, and {name!r} is not one: leave it "
-            "out."
-        )
+
+
+def _shown(value: object) -> str:
+    return repr(str(value) if isinstance(value, Path) else value)[:60]
 
 
 def check_world(name: str, world: int) -> None:

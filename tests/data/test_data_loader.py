@@ -230,11 +230,15 @@ def test_hub_is_asked_for_the_splits_of_the_table(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "options", "said"),
     [
-        ("boolq", {"text_column": "text"}, "to your own file, and 'boolq' is not a file"),
+        (
+            "boolq",
+            {"text_column": "text"},
+            "has no effect on 'boolq', which is not a file",
+        ),
         ("mine.csv", {"test_file": "b.csv", "test_fraction": 0.5}, "leave one out"),
-        ("mine.csv", {"data_dir": "data"}, "give its whole path"),
-        ("mine.csv", {"revision": "v1"}, "'mine.csv' is not one"),
-        ("micro-wgs", {"revision": "v1"}, "'micro-wgs' is not one"),
+        ("mine.csv", {"data_dir": "data"}, "data_dir='data' has no effect on 'mine.csv', which is a file"),
+        ("mine.csv", {"revision": "v1"}, "revision='v1' has no effect on 'mine.csv', which is a file"),
+        ("micro-wgs", {"revision": "v1"}, "revision='v1' has no effect on 'micro-wgs', which is generated"),
     ],
 )
 def test_options_without_effect_are_refused(name, options, said):
