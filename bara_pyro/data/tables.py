@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, Union
 
 from bara_pyro.data.cells import check_names, label_text, plain_cell, plain_row, shown
-from bara_pyro.data.csv_rows import csv_rows
-from bara_pyro.data.reading import MOST_WHOLE, Rows, objects_in, parse_json, require_rows, text_in
+from bara_pyro.data.reading import MOST_WHOLE, Rows, csv_rows, objects_in, parse_json, require_rows, text_in
 from bara_pyro.errors import DataError
 from bara_pyro.types import Fields, Json
 from bara_pyro.untrusted.files import require_file

@@ -66,7 +66,7 @@ def acquire(
     check_rows(run, [pool], output, overwrite=overwrite, keys=ACQUISITION_KEYS)
     from bara_pyro.cli.terminal import progress, result, say, say_again, say_notes, shell_word
     from bara_pyro.data import load_questions
-    from bara_pyro.data.csv_rows import separator_in
+    from bara_pyro.data.reading import separator_in
     from bara_pyro.data.tables import read_table
     from bara_pyro.extras.active.acquire import acquire as choose_rows
     from bara_pyro.extras.active.acquire import ask_pool, one_a_text
