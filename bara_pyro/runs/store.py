@@ -1,8 +1,11 @@
-"""Read and write the safetensors files of a run."""
+"""Read and write the safetensors files of a run, and checkpoints from which training continues exactly."""
 
+import hashlib
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -10,13 +13,18 @@ from safetensors.torch import save
 from torch import Tensor
 
 from bara_pyro.atomic import atomic_write
+from bara_pyro.core.svi import SVI
 from bara_pyro.errors import CheckpointError
+from bara_pyro.processes import ALONE, Ranks
+from bara_pyro.runs.manifest import CHECKPOINT
 from bara_pyro.types import Json
 from bara_pyro.untrusted.files import bounded_json, check_tensors, why
 from bara_pyro.untrusted.schemas import SCHEMA, TensorsFile, checked, later_schema
 
 OURS = "bara_pyro"
 PEFT_PREFIX = "base_model.model."
+# Raised when the restored state belongs to another optimiser, or to none.
+UNFIT = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Json) -> None:
@@ -121,3 +129,168 @@ def load_parameters(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor], pa
     with torch.no_grad():
         for name, value in own.items():
             value.copy_(tensors[name])
+
+
+def save_checkpoint(
+    folder: Path, svi: SVI, step: int, identity: dict[str, str], ranks: Ranks = ALONE
+) -> None:
+    """Write parameters, optimiser, schedule and random states into one file, atomically.
+
+    All processes must call this; the first one writes, with the random states of all. `identity` holds facts
+    that a resumed run must share (configuration, backbone, rows), by name.
+    """
+    states = {"cpu": torch.get_rng_state()}
+    if svi.model.backbone.device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(svi.model.backbone.device)
+    tensors: dict[str, Tensor] = {
+        _rng_key(kind, rank): state
+        for kind, tensors_of in states.items()
+        for rank, state in enumerate(ranks.gather(tensors_of))
+    }
+    if not ranks.first:
+        return
+    for prefix, module in (("model", svi.model), ("guide", svi.guide)):
+        tensors |= {f"{prefix}/{name}": value for name, value in module.named_parameters()}
+    optim = svi.optim.state_dict()
+    # Some optimisers keep tensors in their groups and plain numbers in their state (IVON).
+    counters = {}
+    for index, state in optim["state"].items():
+        if isinstance(state, dict):
+            tensors |= {f"optim/{index}/{key}": torch.as_tensor(value) for key, value in state.items()}
+        else:
+            counters[index] = state
+    for number, group in enumerate(optim["param_groups"]):
+        tensors |= {f"group/{number}/{key}": v for key, v in group.items() if isinstance(v, Tensor)}
+    metadata = {
+        "step": step,
+        "identity": identity,
+        "param_groups": [
+            {key: value for key, value in group.items() if not isinstance(value, Tensor)}
+            for group in optim["param_groups"]
+        ],
+        "counters": counters,
+        "scheduler": None if svi.scheduler is None else _plain(svi.scheduler.state_dict()),
+    }
+    write_tensors(folder / CHECKPOINT, tensors, {**metadata, "digest": _digest(tensors, metadata)})
+
+
+def load_checkpoint(folder: Path, svi: SVI, identity: dict[str, str], ranks: Ranks = ALONE) -> int:
+    """Restore the state that `save_checkpoint` wrote and return its step, 0 without a checkpoint.
+
+    A process whose rank was not saved keeps its random state. A file that is damaged, or of another
+    configuration, backbone or set of rows, raises a `CheckpointError`.
+    """
+    path = folder / CHECKPOINT
+    if not path.exists():
+        return 0
+    tensors, metadata = read_tensors(path)
+    stored = metadata.get("identity")
+    if stored is None or "step" not in metadata:
+        raise CheckpointError(f"{path} is not a checkpoint of a training run: remove it and train again.")
+    if metadata.pop("digest", None) != _digest(tensors, metadata):
+        raise CheckpointError(f"{path} is damaged: remove it to train from the start, or restore it.")
+    for name, value in identity.items():
+        if stored.get(name) != value:
+            raise CheckpointError(
+                f"{path} was written with another {name} ({stored.get(name)}, now {value}): "
+                "restore it, or choose another out (--out)."
+            )
+    groups = _by_prefix(tensors)
+    load_parameters(dict(svi.model.named_parameters()), groups.get("model", {}), path)
+    load_parameters(dict(svi.guide.named_parameters()), groups.get("guide", {}), path)
+    try:
+        _restore(svi, tensors, groups, metadata, ranks)
+    except UNFIT as error:
+        raise CheckpointError(
+            f"{path} does not fit the optimiser of this run ({str(error)[:80]}): remove it to train from the "
+            "start, or restore it."
+        ) from error
+    return int(metadata["step"])
+
+
+def _restore(
+    svi: SVI, tensors: dict[str, Tensor], groups: dict[str, dict[str, Tensor]], metadata: Json, ranks: Ranks
+) -> None:
+    """Restore optimiser, schedule and random generators from a checkpoint, but none of the settings."""
+    current = svi.optim.state_dict()
+    plain = {key: value for key, value in current["state"].items() if not isinstance(value, dict)}
+    state: dict[Any, Any] = dict(_alike(plain, metadata.get("counters", {})))
+    for name, tensor in groups.get("optim", {}).items():
+        index, key = name.split("/")
+        state.setdefault(int(index), {})[key] = _fitting(tensor, svi, int(index))
+    settings = [
+        _moved(group, stored)
+        for group, stored in zip(current["param_groups"], metadata["param_groups"], strict=True)
+    ]
+    for number, group in enumerate(settings):
+        for key, value in group.items():
+            if isinstance(value, Tensor):
+                group[key] = tensors[f"group/{number}/{key}"].to(value.device).reshape(value.shape)
+    svi.optim.load_state_dict({"state": state, "param_groups": settings})
+    if svi.scheduler is not None:
+        svi.scheduler.load_state_dict(_alike(_plain(svi.scheduler.state_dict()), metadata["scheduler"]))
+    if (key := _rng_key("cpu", ranks.rank)) in tensors:
+        torch.set_rng_state(tensors[key])
+    if (key := _rng_key("cuda", ranks.rank)) in tensors:
+        torch.cuda.set_rng_state(tensors[key], svi.model.backbone.device)
+
+
+def _moved(current: Json, stored: Json) -> Json:
+    """Return a parameter group with the stored learning rate; a `ValueError` if another setting differs."""
+    for key, value in current.items():
+        if key == "lr" or isinstance(value, Tensor) or key not in stored:
+            continue
+        if stored[key] != json.loads(json.dumps(value)):  # as it was written
+            raise ValueError(f"its {key} is {str(stored[key])[:20]}")
+    return {**current, "lr": _alike(current["lr"], stored["lr"])}
+
+
+def _fitting(tensor: Tensor, svi: SVI, index: int) -> Tensor:
+    """Return an optimiser's stored state of a parameter; a `ValueError` if it is impossible."""
+    shape = [p.shape for group in svi.optim.param_groups for p in group["params"]][index]
+    # Optimisers other than Adam may keep counts, or sums over rows.
+    of_adam = tensor.is_floating_point() and tensor.shape in (shape, ())
+    if isinstance(svi.optim, torch.optim.Adam) and not of_adam:
+        raise ValueError(f"its state of parameter {index} is of shape {tuple(tensor.shape)}, {tensor.dtype}")
+    if not tensor.isfinite().all() or (tensor.dim() == 0 and tensor < 0):
+        raise ValueError(f"its state of parameter {index} is negative or not finite")
+    return tensor
+
+
+def _alike(current: Any, stored: Any) -> Any:
+    """Return a stored value if it has the type and structure of the current one, else a `ValueError`."""
+    if isinstance(current, dict) and isinstance(stored, dict):
+        return {key: _alike(value, stored[str(key)]) for key, value in current.items()}
+    if isinstance(current, list | tuple) and isinstance(stored, list) and len(current) == len(stored):
+        return [_alike(*pair) for pair in zip(current, stored, strict=True)]
+    numbers = isinstance(current, float) and type(stored) in (int, float) and math.isfinite(stored)
+    if numbers or (type(current) is type(stored) and isinstance(current, int | str | None)):
+        return stored
+    raise ValueError(f"it has {str(stored)[:20]!r} instead of {str(current)[:20]!r}")
+
+
+def _rng_key(kind: str, rank: int) -> str:
+    return f"rng/{kind}/{rank}" if rank else f"rng/{kind}"
+
+
+def _digest(tensors: dict[str, Tensor], metadata: Json) -> str:
+    """Return the SHA-256 of a checkpoint's content; the manifest does not list a file that changes often."""
+    plain = {key: value for key, value in metadata.items() if key != "schema"}
+    digest = hashlib.sha256(json.dumps(plain, sort_keys=True).encode())
+    for name, value in sorted(tensors.items()):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _by_prefix(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    groups: dict[str, dict[str, Tensor]] = {}
+    for name, value in tensors.items():
+        prefix, _, rest = name.partition("/")
+        groups.setdefault(prefix, {})[rest] = value
+    return groups
+
+
+def _plain(state: Json) -> Json:
+    """Drop the schedule's functions, which JSON cannot hold and the configuration rebuilds."""
+    return {**state, "lr_lambdas": [None] * len(state.get("lr_lambdas", []))}

@@ -22,8 +22,8 @@ from bara_pyro.errors import ConfigError
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.methods.adalora import AdaLoRASVI, Budget
 from bara_pyro.models.adalora import AdaLoRA
-from bara_pyro.runs.checkpoint import load_checkpoint, save_checkpoint
 from bara_pyro.runs.config import load_config
+from bara_pyro.runs.store import load_checkpoint, save_checkpoint
 from bara_pyro.runs.system import build_system
 from bara_pyro.runs.train import train
 

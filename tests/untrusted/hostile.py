@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from bara_pyro.errors import BaraError
-from bara_pyro.runs.checkpoint import _digest
 from bara_pyro.runs.config import parse_config
 from bara_pyro.runs.manifest import ADAPTER, CHECKPOINT, CONFIG, GUIDE, LOG, METRICS, PEFT_CONFIG, PREDICTIONS
-from bara_pyro.runs.store import read_tensors
+from bara_pyro.runs.store import _digest, read_tensors
 
 Place = tuple[Any, ...]
 """Keys and numbers that lead to a value."""
