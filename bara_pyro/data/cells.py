@@ -77,13 +77,7 @@ def shown(value: object) -> str:
 
 
 def as_read(text: str) -> str:
-    r"""Return a text without invisible characters, so that texts that look the same are equal.
-
-    Examples:
-        >>> from bara_pyro.data.cells import as_read
-        >>> as_read("very\u00a0good\u200b") == "very good"
-        True
-    """
+    """Return a text without invisible characters, so that texts that look the same are equal."""
     visible = INVISIBLE.sub("", unicodedata.normalize("NFC", text))
     return "".join(" " if unicodedata.category(sign) == "Zs" else sign for sign in visible).strip()
 

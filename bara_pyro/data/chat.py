@@ -152,12 +152,6 @@ def turn_end(tokenizer: Any) -> int | None:
 
     It may differ from the tokenizer's end token: base models that share a template with their chat models
     end texts with one token and turns with another.
-
-    Examples:
-        >>> import bara_pyro as bp
-        >>> from bara_pyro.data.chat import turn_end
-        >>> turn_end(bp.load_backbone("microworld").tokenizer) is None  # it has no chat template
-        True
     """
     if not getattr(tokenizer, "chat_template", None):
         return None

@@ -21,12 +21,6 @@ def compared_text(row: Example) -> tuple[str, str]:
     """Return a row's context and question in the form in which texts are compared.
 
     Case, white space, invisible characters and Unicode composition are ignored.
-
-    Examples:
-        >>> from bara_pyro.data import Example
-        >>> from bara_pyro.data.clusters import compared_text
-        >>> compared_text(Example("1", "Is it  red?")) == compared_text(Example("2", "is it red? "))
-        True
     """
     return as_compared(row.context), as_compared(row.question)
 
@@ -103,10 +97,7 @@ def _named(rows: Sequence[Example], firsts: Sequence[int], clusters: bool) -> li
 def places_by_group(names: Iterable[str]) -> list[list[int]]:
     """Return the indices of the rows of each group, in the order in which groups first occur.
 
-    Examples:
-        >>> from bara_pyro.data.clusters import places_by_group
-        >>> places_by_group(["a", "", "b", "a", ""])
-        [[0, 3], [1], [2], [4]]
+    A row without a name is a group by itself.
     """
     groups: dict[str | int, list[int]] = {}
     for row, name in enumerate(names):

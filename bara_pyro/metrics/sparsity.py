@@ -67,12 +67,6 @@ def over_modules(percentages: Tensor, ranks: Sequence[int] = ()) -> float:
     Args:
         percentages: `M`.
         ranks: the number of units of each module; if empty, all modules count equally.
-
-    Examples:
-        >>> import torch
-        >>> from bara_pyro.metrics.sparsity import over_modules
-        >>> over_modules(torch.tensor([100.0, 0.0])), over_modules(torch.tensor([100.0, 0.0]), (3, 1))
-        (50.0, 75.0)
     """
     if not ranks:
         return float(percentages.mean())
