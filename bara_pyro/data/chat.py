@@ -41,7 +41,7 @@ def chat_frame(tokenizer: Tokenizer, system: str | None = None) -> ChatFrame:
         >>> chat_frame(tokenizer, "Be brief.").before
         '[system] Be brief. [user] '
     """
-    _check_chat(tokenizer)
+    _check_template(tokenizer)
     question = said_by_user(QUESTION)
     opening: tuple[Message, ...] = () if system is None else ({"role": "system", "content": system},)
     reply = said_by_assistant(ANSWER)
@@ -83,23 +83,15 @@ def in_chat(prompt: str | Sequence[Message], tokenizer: Tokenizer) -> tuple[Mess
     A text raises a `DataError` if the tokenizer has no chat template.
     """
     if isinstance(prompt, str):
-        _check_chat(tokenizer)
+        _check_template(tokenizer)
     return said_by_user(prompt)
-
-
-def _check_chat(tokenizer: Tokenizer) -> None:
-    if not tokenizer.chat_template:
-        raise DataError(
-            f"{model_of(tokenizer)} has no chat template: leave out chat=True (--chat), or choose a chat "
-            "model."
-        )
 
 
 def _check_template(tokenizer: Tokenizer) -> None:
     if not tokenizer.chat_template:
         raise DataError(
-            f"{model_of(tokenizer)} has no chat template, which messages need: give texts instead, without "
-            "a column 'system', or choose a chat model."
+            f"{model_of(tokenizer)} has no chat template: leave out chat=True (--chat), give texts instead "
+            "of messages, without a column 'system', or choose a chat model."
         )
 
 
