@@ -44,7 +44,6 @@ class Certificate(Stated):
     lipschitz: float = formulas.NLL_LIPSCHITZ  # L, in the 2-norm of the outputs
     delta: float = 0.05  # probability that the bound fails
     choices: int = 1  # number of settings (tau, s, clip, ...) tried on these rows; it divides delta
-    radius: Cap | None = None  # cap W of the gate's parameters, if the cover needs one
     further: tuple[str, ...] = ()  # further assumptions, one sentence each
     violated: tuple[str, ...] = ()  # assumptions that do not hold for these rows, one sentence each
 
@@ -77,8 +76,7 @@ class Certificate(Stated):
     @property
     def delta_left(self) -> float:
         """The part of delta that remains after the costs of caps from a grid and of repeated choices."""
-        radius = 1.0 if self.radius is None else self.radius.share
-        return self.delta * self.up.share * self.down.share * self.inputs.share * radius / self.choices
+        return self.delta * self.up.share * self.down.share * self.inputs.share / self.choices
 
     @property
     def rademacher(self) -> float:
@@ -154,12 +152,11 @@ class Certificate(Stated):
             if self.outputs == 1
             else f"depends on {self.outputs} outputs (Maurer's contraction, factor sqrt(2 C))"
         )
-        radius = "" if self.radius is None else f", W <= {self.radius.value:.4g} ({self.radius.reason})"
         return (
             f"The {self.n} rows are independent draws from the distribution that defines the risk.",
             "The layer's inputs x and the rest of the model, h0, were fixed before these rows were seen.",
             f"Norms: R_B = {self.up.value:.4g} ({self.up.reason}), R_A = {self.down.value:.4g} "
-            f"({self.down.reason}), R_x = {self.inputs.value:.4g} ({self.inputs.reason}){radius}.",
+            f"({self.down.reason}), R_x = {self.inputs.value:.4g} ({self.inputs.reason}).",
             f"The gate is clipped at {self.clip:g} and set to 0 where it is at most {self.tau:g}, and the "
             f"{self.s} largest of its {self.r} entries are kept; {tried}.",
             f"Gate cover {self.cover.name!r}, {self.cover.nats:.4g} nats: {self.cover.assumption}",

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from bara_pyro.errors import ConfigError, unknown
 from bara_pyro.extras.bounds.certificate import Certificate, Constant
-from bara_pyro.extras.bounds.gate_cover import COVERS, Cap, GateCover, gate_cover, norm_cap
-from bara_pyro.extras.bounds.head import HeadRows, gate_radius, gate_slope, head_rows, input_bound
+from bara_pyro.extras.bounds.gate_cover import COVERS, Cap, gate_cover, norm_cap
+from bara_pyro.extras.bounds.head import HeadRows, head_rows, input_bound
 from bara_pyro.extras.bounds.pac_bayes import held_out_bound
 from bara_pyro.extras.bounds.rademacher import certified_change, certified_gate
 from bara_pyro.extras.bounds.stated import Stated
@@ -22,7 +22,7 @@ from bara_pyro.metrics.scores import nll_per_example
 from bara_pyro.runs.system import System
 
 SPLITS = ("train", "validation", "test")
-CAPS = ("A", "B", "W", "x")
+CAPS = ("A", "B", "x")
 UNITS = {"acc": "percent", "ece": "percent", "nll": "nats, capped"}
 
 
@@ -92,9 +92,9 @@ def certify_head(
         cover: a key of `bara_pyro.extras.bounds.gate_cover.COVERS`.
         delta: probability that the bound fails.
         caps: norm -> its cap, if fixed before the rows were seen: "B" (the C answer rows, including the
-            scaling), "A", "W" (parameters of a gate), "x". B, A and W without a cap are measured and take a
-            cap from a grid, which costs a share of delta. x without a cap takes `input_bound`, because
-            measurements say nothing about new inputs.
+            scaling), "A", "x". B and A without a cap are measured and take a cap from a grid, which costs a
+            share of delta. x without a cap takes `input_bound`, because measurements say nothing about new
+            inputs.
         choices: number of settings (tau, s, clip, ...) tried on these rows.
 
     Raises:
@@ -119,7 +119,6 @@ def certify_head(
     gate = certified_gate(rows.gate, clip=clip, tau=tau, s=s)
     scores = {name: _scores(rows, g, cap) for name, g in (("mean gate", rows.gate), ("certified", gate))}
     inputs = _input_cap(system, rows, caps.get("x"))
-    price, ball = _cover(cover, system, rows, s, clip, inputs.value, caps.get("W"))
     certificate = Certificate(
         n=len(rows.labels),
         r=len(rows.down),
@@ -129,13 +128,12 @@ def certify_head(
         up=norm_cap("B", float(rows.up.norm()), caps.get("B")),
         down=norm_cap("A", float(rows.down.norm()), caps.get("A")),
         inputs=inputs,
-        cover=price,
+        cover=gate_cover(cover, n=len(rows.labels), r=len(rows.down), clip=clip),
         empirical=scores["certified"]["nll"],
         loss_cap=cap,
         outputs=len(rows.up),
         delta=delta,
         choices=choices,
-        radius=ball,
         further=_further(system, split_name),
         violated=_violated(system, split_name, cover),
     )
@@ -168,18 +166,6 @@ def _input_cap(system: System, rows: HeadRows, fixed: float | None) -> Cap:
     return Cap("x", limit, 1.0, "sqrt(d) max|weight| of the backbone's last norm, for every input")
 
 
-def _cover(
-    name: str, system: System, rows: HeadRows, s: int, clip: float, input_norm: float, fixed: float | None
-) -> tuple[GateCover, Cap | None]:
-    """Return the gate cover and, for parametric covers, the cap W that it needs."""
-    (n, width), r = rows.x.shape, rows.gate.shape[1]
-    if not name.startswith("parametric"):
-        return gate_cover(name, n=n, r=r, s=s, clip=clip), None
-    ball = norm_cap("W", gate_radius(system), fixed)
-    slope = gate_slope(system, ball.value, input_norm)
-    return gate_cover(name, n=n, r=r, s=s, clip=clip, inputs=width, radius=ball.value, lipschitz=slope), ball
-
-
 def _further(system: System, split_name: str) -> tuple[str, ...]:
     lower = sum(not target.is_head for target in system.model.targets)
     inputs = (
@@ -205,7 +191,7 @@ def _violated(system: System, split_name: str, cover: str) -> tuple[str, ...]:
         sentences.append("x depends on adapters that were trained on these rows.")
     if cover == "global" and amortised:
         sentences.append("the gate depends on x, but the cover 'global' assumes one vector for all inputs.")
-    elif split_name == "train" and amortised and cover != "parametric+supports":
+    elif split_name == "train" and amortised:
         sentences.append(
             f"the gate was trained on these rows, but the cover {cover!r} does not count all gates that "
             "training could reach."

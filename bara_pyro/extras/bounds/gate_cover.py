@@ -65,76 +65,31 @@ class GateCover:
     assumption: str  # assumption of the cover, one sentence
 
 
-_VALUES = (
-    "each gate is a function of inputs + 1 numbers (its row of the amortiser and its factor Phi) in a "
-    "ball of radius W, with at most the given Lipschitz constant"
-)
 COVERS = {
     "absorbed": "The gate costs nothing because it does not depend on these rows: it is the same for all "
     "inputs and is absorbed into B, or gate and amortiser were fixed before these rows were seen.",
     "global": "The gate is one vector in [0, R_g]^r for all inputs and does not depend on x.",
-    "parametric": f"The values of a learned gate are counted: {_VALUES}. The hard threshold and the choice "
-    "of the s largest are discontinuous and not counted; count the supports as well to include them.",
-    "supports": "Each row chooses its support of at most s gates freely, and the values on it were fixed "
-    "before these rows were seen or are absorbed into B.",
-    "parametric+supports": "The values of a learned gate and every support of every row are counted: "
-    f"{_VALUES}.",
 }
-"""Name of the cover -> its assumption."""
+"""Name of the cover -> its assumption. A cover of all gates of an amortiser makes every bound vacuous."""
 
 
-def gate_cover(
-    name: str,
-    *,
-    n: int,
-    r: int,
-    s: int,
-    clip: float,
-    inputs: int | None = None,
-    radius: float | None = None,
-    lipschitz: float | None = None,
-) -> GateCover:
-    r"""Return the cover of the gates under a named assumption, with its cost `Gamma_gate(n, s, eps)` in nats.
+def gate_cover(name: str, *, n: int, r: int, clip: float) -> GateCover:
+    """Return the cover of the gates under a named assumption, with its cost `Gamma_gate` in nats.
 
-    absorbed              0
-    global                r log(R_g / eps)
-    parametric            r (d + 1) log(1 + 2 W Lambda / eps)
-    supports              n log sum_{j <= s} C(r, j)
-    parametric+supports   the sum of the last two
-
-    A ball of radius W in d + 1 dimensions has a cover of (1 + 2 W / h)^(d+1) points at resolution h, and
-    h = eps / Lambda resolves the gates to eps. Only "parametric+supports" counts all hard-thresholded gates
-    of a learned amortiser.
+    The cost of "absorbed" is 0, that of "global" is `r log(R_g / eps)`.
 
     Args:
         name: a key of `COVERS`.
         n: number of rows.
         r: rank.
-        s: budget of active gates.
         clip: `R_g`.
-        inputs: width d of the amortiser's input.
-        radius: W, largest norm of one gate's parameters.
-        lipschitz: Lambda, change of a gate per unit of its parameters: `R_x` for `softplus(w x)`.
 
     Raises:
-        ConfigError: the name is unknown, a size is out of range, or a number that the cover needs is missing.
+        ConfigError: the name is unknown, or a size is out of range.
     """
     if name not in COVERS:
         raise ConfigError(unknown("gate cover", name, COVERS))
-    if n < 1 or not 1 <= s <= r or not 0 < clip < math.inf:
-        raise ConfigError(f"n={n}, s={s}, r={r}, clip={clip}: choose n >= 1, 1 <= s <= r and clip > 0.")
+    if n < 1 or r < 1 or not 0 < clip < math.inf:
+        raise ConfigError(f"n={n}, r={r}, clip={clip}: choose n and r of at least 1 and clip > 0.")
     eps = clip / math.sqrt(n)  # the largest resolution that the bound allows
-    nats = 0.0
-    if name == "global":
-        nats = r * math.log(clip / eps)
-    if name.startswith("parametric"):
-        if inputs is None or radius is None or lipschitz is None:
-            raise ConfigError(
-                "A parametric gate cover needs inputs (width of x), radius (W, cap of a gate's parameters) "
-                f"and lipschitz (R_x for softplus(w x)), but got {inputs}, {radius} and {lipschitz}."
-            )
-        nats = r * (inputs + 1) * math.log1p(2 * radius * lipschitz / eps)
-    if name.endswith("supports"):
-        # All sizes up to s, because the threshold may leave fewer; C(r, r) = 1 would cost nothing.
-        nats += n * math.log(sum(math.comb(r, j) for j in range(s + 1)))
-    return GateCover(name, nats, eps, COVERS[name])
+    return GateCover(name, r * math.log(clip / eps) if name == "global" else 0.0, eps, COVERS[name])

@@ -11,10 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from bara_pyro.core.adapter import Adapter, tapped
-from bara_pyro.core.distributions import MEAN_MIN
 from bara_pyro.core.latents import Gates
 from bara_pyro.core.likelihood import require_answer_tokens
-from bara_pyro.core.modules import module_key
 from bara_pyro.core.prediction import record
 from bara_pyro.data import EncodedSplit, batches
 from bara_pyro.errors import ConfigError
@@ -136,28 +134,3 @@ def _parameters(norm: nn.Module) -> tuple[Tensor, Tensor]:
     weight = torch.as_tensor(norm.weight).float()
     bias = getattr(norm, "bias", None)
     return weight, torch.zeros_like(weight) if bias is None else bias.float()
-
-
-@torch.no_grad()
-def gate_radius(system: System) -> float:
-    """Return W, the largest 2-norm over the head's gates of amortiser row and mean of Phi together."""
-    (adapter, gates), model, guide = head_adapter(system), system.model, system.guide
-    squares = torch.zeros(adapter.r, dtype=torch.float64)
-    if gates.theta:
-        rows = guide.sites[module_key(gates.theta[adapter.target.path])].weight[: adapter.r]
-        squares += rows.detach().double().cpu().square().sum(-1)
-    if gates.phi:
-        mean = guide.get_posterior(gates.phi, model.phi_prior).mean[adapter.target.index]
-        squares += mean[: adapter.r].double().cpu().square()
-    return float(squares.max().sqrt())
-
-
-def gate_slope(system: System, radius: float, input_norm: float) -> float:
-    """Return Lambda, the Lipschitz constant of `phi softplus(w z)` in (w, phi) in a ball of radius W.
-
-    The gradient is `(phi sigmoid(w z) z, softplus(w z))`. Because `softplus(t) <= |t| + log 2`, its norm is
-    at most `W |z| + log 2`, where `|z|` is `input_norm`, or `sqrt(d)` if the amortiser normalises its input.
-    """
-    width = head_adapter(system)[0].target.in_features
-    size = math.sqrt(width) if getattr(system.guide, "normalize_input", False) else input_norm
-    return radius * size + math.log(2) + MEAN_MIN
