@@ -8,21 +8,15 @@ import math
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from importlib import import_module
 from types import ModuleType
 from typing import Any, TypeAlias
 
 import numpy as np
-import torch
 import xarray
-from torch import Tensor
 
 from bara_pyro.errors import ConfigError
 from bara_pyro.types import Fields
-
-# Warnings of ArviZ that `Loo.unreliable` reports row by row; the second occurs with a single row.
-PSIS_WARNINGS = ("Estimated shape parameter of Pareto", "The point-wise LOO is the same")
 
 Idata: TypeAlias = Any
 """ArviZ's container of draws: an `InferenceData` before version 1, a `DataTree` from then on."""
@@ -69,50 +63,6 @@ def inference_groups(data: Idata) -> dict[str, xarray.Dataset]:
     return dict(data.items())
 
 
-@dataclass(frozen=True)
-class Loo:
-    """Pareto-smoothed importance-sampling leave-one-out cross-validation (Vehtari et al. 2017) of n rows."""
-
-    elpd: float  # expected log predictive density, summed over rows, nats; higher is better
-    se: float  # standard error of `elpd` over rows, nats
-    p: float  # effective number of parameters
-    good_k: float  # largest Pareto k of a reliable row, `min(1 - 1/log10 S, 0.7)`
-    pointwise: Tensor  # float64, `n`, nats: the terms of `elpd`
-    pareto_k: Tensor  # float64, `n`; infinite with too few draws to fit the tail (below about 25)
-    ids: tuple[str, ...]  # identifiers of the rows
-    # ArviZ's own result; None if ArviZ 1 rejects a row because its draws are too few or all the same.
-    raw: Idata = field(repr=False, compare=False)
-
-    @property
-    def unreliable(self) -> tuple[str, ...]:
-        """Identifiers of the rows with a Pareto k above `good_k`."""
-        return tuple(row for row, k in zip(self.ids, self.pareto_k.tolist(), strict=True) if k > self.good_k)
-
-
-def psis_loo(log_likelihood: xarray.Dataset) -> Loo:
-    """Run ArviZ's PSIS-LOO on the variable `y` (`chain x draw x obs`, nats) of independent draws."""
-    if not renewed():
-        return _psis_loo(log_likelihood)
-    plain = _plain_loo(log_likelihood)
-    # ArviZ 1 raises an error for rows with a short or constant tail: these keep their plain estimate.
-    fits = np.array([_has_tail(-row) for row in _by_row(log_likelihood).T])
-    if not fits.any():
-        return plain
-    fitted = _psis_loo(log_likelihood.isel(obs=np.flatnonzero(fits)))
-    if fits.all():
-        return fitted
-    pointwise, k = plain.pointwise.clone(), plain.pareto_k.clone()
-    pointwise[torch.from_numpy(fits)], k[torch.from_numpy(fits)] = fitted.pointwise, fitted.pareto_k
-    return replace(
-        plain,
-        elpd=float(pointwise.sum()),
-        se=standard_error(pointwise),
-        p=plain.p + float((plain.pointwise - pointwise).sum()),
-        pointwise=pointwise,
-        pareto_k=k,
-    )
-
-
 def pareto_smoothed(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
     """Return log-weights (`S`) with a smoothed tail, up to a constant, and their Pareto k.
 
@@ -134,57 +84,3 @@ def _has_tail(log_weights: np.ndarray) -> bool:
     tail = math.ceil(min(0.2 * count, 3 * count**0.5))
     largest = np.sort(log_weights)[count - tail :]
     return tail >= 5 and largest[-1] - largest[0] > np.finfo(float).tiny
-
-
-def _by_row(log_likelihood: xarray.Dataset) -> np.ndarray:
-    stacked = log_likelihood["y"].stack(sample=("chain", "draw")).transpose("sample", "obs")
-    return np.asarray(stacked.values)
-
-
-def _psis_loo(log_likelihood: xarray.Dataset) -> Loo:
-    data = container({"log_likelihood": log_likelihood}, {})
-    scale = {} if renewed() else {"scale": "log"}  # version 1 has no other scale
-    with warnings.catch_warnings():
-        for message in PSIS_WARNINGS:
-            warnings.filterwarnings("ignore", message=message, category=UserWarning)
-        # Independent draws are all effective; without `reff` ArviZ requires a posterior group.
-        raw = arviz().loo(data, pointwise=True, reff=1.0, **scale)
-    names = ("elpd", "p", "elpd_i") if renewed() else ("elpd_loo", "p_loo", "loo_i")
-    elpd, p, by_row = (raw[name] for name in names)
-    pointwise = torch.as_tensor(by_row.values.copy())
-    return Loo(
-        float(elpd),
-        standard_error(pointwise),
-        float(p),
-        float(raw["good_k"]),
-        pointwise,
-        torch.as_tensor(raw["pareto_k"].values.copy()),
-        tuple(map(str, log_likelihood["obs"].values)),
-        raw,
-    )
-
-
-def _plain_loo(log_likelihood: xarray.Dataset) -> Loo:
-    """Return LOO with unsmoothed weights, for draws without a tail to fit."""
-    values = torch.as_tensor(_by_row(log_likelihood).copy())
-    count = math.log(len(values))
-    pointwise = count - (-values).logsumexp(0)
-    p = float((values.logsumexp(0) - count - pointwise).sum())
-    ids = tuple(map(str, log_likelihood["obs"].values))
-    good_k = min(1 - 1 / math.log10(max(len(values), 2)), 0.7)
-    k = torch.full_like(pointwise, math.inf)
-    return Loo(float(pointwise.sum()), standard_error(pointwise), p, good_k, pointwise, k, ids, None)
-
-
-def standard_error(pointwise: Tensor) -> float:
-    """Return the standard error of a sum over rows with variance by n (ArviZ 1 uses n - 1)."""
-    return float((len(pointwise) * pointwise.var(correction=0)).sqrt())
-
-
-def stacking_weights(results: Mapping[str, Loo]) -> dict[str, float]:
-    """Return the stacking weights: the mixture that predicts left-out rows best (Yao et al. 2018)."""
-    if any(result.raw is None for result in results.values()):
-        raise ConfigError("A comparison needs 21 draws or more that differ on every row: raise samples.")
-    # The only column with the same name in all versions; newer ones round the others.
-    table = arviz().compare({name: result.raw for name, result in results.items()}, method="stacking")
-    return {name: float(table["weight"][name]) for name in results}

@@ -17,6 +17,7 @@ used in training it only measures how far the likelihood spreads over the draws;
 """
 
 import json
+import math
 from collections.abc import Sequence
 from typing import Literal, get_args
 
@@ -30,9 +31,9 @@ from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data import EncodedSplit
 from bara_pyro.data.encode import prompt_text
 from bara_pyro.data.types import Batch
-from bara_pyro.diagnostics.arviz.compat import Idata, container, psis_loo
+from bara_pyro.diagnostics.arviz.compat import Idata, container, pareto_smoothed
 from bara_pyro.diagnostics.arviz.given import GIVEN, Pair, looked_at
-from bara_pyro.diagnostics.arviz.groups import Coords, Variables, dataset, module_coords, nbytes
+from bara_pyro.diagnostics.arviz.groups import Variables, dataset, module_coords, nbytes
 from bara_pyro.diagnostics.full_draws import FullDraws, Rows, answers, full_draws
 from bara_pyro.diagnostics.gates.sparsity import TAU, check_tau
 from bara_pyro.errors import ConfigError, unknown
@@ -140,7 +141,7 @@ def to_inference_data(
         likelihood = drawn.log_probs.gather(-1, labels.expand(len(drawn.log_probs), -1).unsqueeze(-1))[..., 0]
         arrays |= {"log_likelihood": {"y": likelihood}, "observed_data": {"y": labels}}
         arrays["sample_stats"] |= _elbo(drawn, likelihood, system.model.num_data)
-        arrays["constant_data"]["pareto_k"] = _pareto_k(likelihood, coords)
+        arrays["constant_data"]["pareto_k"] = _pareto_k(likelihood)
     datasets = {group: dataset(group, values, coords) for group, values in arrays.items() if values}
     facts = _attributes(system, split, samples, seed, tau)
     if not is_system:  # a program and its guide, without the settings of a run
@@ -226,16 +227,10 @@ def _elbo(drawn: FullDraws, likelihood: Tensor, num_data: int) -> dict[str, Tens
     return {"elbo": num_data / likelihood.shape[1] * rows.sum(dim=1) - known.get("phi", 0.0)}
 
 
-def _pareto_k(likelihood: Tensor, coords: Coords) -> Tensor:
+def _pareto_k(likelihood: Tensor) -> list[float]:
     """Return the Pareto k of each row, NaN for rows on which all draws agree."""
-    spread = (likelihood.amax(dim=0) > likelihood.amin(dim=0)).numpy()
-    k = np.full(len(spread), np.nan)
-    if spread.any():
-        result = psis_loo(
-            dataset("log_likelihood", {"y": likelihood}, coords).isel(obs=np.flatnonzero(spread))
-        )
-        k[spread] = result.pareto_k.numpy()
-    return torch.from_numpy(k)
+    rows = likelihood.T.numpy()
+    return [pareto_smoothed(-row)[1] if row.max() > row.min() else math.nan for row in rows]
 
 
 def _constants(system: System, part: EncodedSplit, split: str) -> Variables:
