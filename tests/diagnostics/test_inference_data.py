@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -19,7 +20,7 @@ from bara_pyro.core.prediction import predict, record
 from bara_pyro.data import batches
 from bara_pyro.diagnostics.arviz import inference_data
 from bara_pyro.diagnostics.arviz.compat import arviz, inference_groups, renewed
-from bara_pyro.diagnostics.arviz.inference_data import estimate_bytes, to_inference_data
+from bara_pyro.diagnostics.arviz.inference_data import to_inference_data
 from bara_pyro.diagnostics.full_draws import answers, wanted_rows
 from bara_pyro.diagnostics.gates.rank import effective_rank
 from bara_pyro.diagnostics.gates.sparsity import gate_sparsity
@@ -41,6 +42,13 @@ def bara():
 @pytest.fixture(scope="module")
 def data(bara):
     return to_inference_data(bara, rows=N, samples=S, seed=3, tokens="all")
+
+
+def needed_bytes(system, **given: object) -> int:
+    """What a refusal names, before anything is drawn."""
+    with pytest.raises(ConfigError, match="would take") as refused:
+        to_inference_data(system, **given, max_bytes=0)
+    return int(re.search(r"take ([\d,]+) bytes", str(refused.value))[1].replace(",", ""))
 
 
 def stored_bytes(data) -> int:
@@ -285,7 +293,7 @@ def test_rows_without_labels(bara) -> None:
     assert not {"log_likelihood", "observed_data"} & set(inference_groups(found))
     assert set(found.sample_stats) == {"kl_phi", "kl_theta", "effective_rank", "sparsity"}
     assert "pareto_k" not in found.constant_data
-    assert stored_bytes(found) == estimate_bytes(with_rows(bara, "test", label=-1), rows=3, samples=2)
+    assert stored_bytes(found) == needed_bytes(with_rows(bara, "test", label=-1), rows=3, samples=2)
 
 
 @pytest.mark.parametrize(("latent", "gates"), [("phi", {"phi"}), ("theta", {"theta"})])
@@ -296,7 +304,7 @@ def test_one_kind_of_gate(latent: str, gates: set[str]) -> None:
     assert f"kl_{latent}" in found.sample_stats
     assert found.sample_stats["effective_rank"].shape == (1, 4, 3)
     assert found.sample_stats["elbo"].shape == (1, 4)
-    assert stored_bytes(found) == estimate_bytes(system, rows=3, samples=4)
+    assert stored_bytes(found) == needed_bytes(system, rows=3, samples=4)
 
 
 def test_lora_has_no_gates() -> None:
@@ -309,7 +317,7 @@ def test_lora_has_no_gates() -> None:
         "constant_data",
     }
     assert np.isnan(found.constant_data["pareto_k"]).all()  # nothing is spread
-    assert stored_bytes(found) == estimate_bytes(system, rows=3, samples=4)
+    assert stored_bytes(found) == needed_bytes(system, rows=3, samples=4)
 
 
 def test_a_predictive_of_its_own() -> None:
@@ -319,18 +327,18 @@ def test_a_predictive_of_its_own() -> None:
     members = predict(system.model, system.guide, batch, samples=4)
     assert found.posterior_predictive.sizes["draw"] == 2
     np.testing.assert_allclose(np.log(found.posterior_predictive["probs"][0]), members, rtol=0, atol=2e-5)
-    assert stored_bytes(found) <= estimate_bytes(system, rows=3, samples=4)
+    assert stored_bytes(found) <= needed_bytes(system, rows=3, samples=4)
 
 
-def test_estimate_is_what_is_stored(bara, data) -> None:
-    assert estimate_bytes(bara, rows=N, samples=S, tokens="all") == stored_bytes(data)
+def test_as_many_bytes_are_stored_as_are_needed(bara, data) -> None:
+    assert needed_bytes(bara, rows=N, samples=S, tokens="all") == stored_bytes(data)
     less = {"rows": 2, "samples": 3, "modules": MODULES[:1], "prior": False}
-    assert estimate_bytes(bara, **less) == stored_bytes(to_inference_data(bara, **less))
+    assert needed_bytes(bara, **less) == stored_bytes(to_inference_data(bara, **less))
 
 
 def test_too_large_is_refused_before_anything_is_drawn(bara, monkeypatch) -> None:
     monkeypatch.delattr(inference_data, "full_draws")
-    need = estimate_bytes(bara, rows=5, samples=50)
+    need = needed_bytes(bara, rows=5, samples=50)
     words = rf"50 draws of 5 rows would take {need:,} bytes.*lower rows \(to about 2\) or samples"
     with pytest.raises(ConfigError, match=words):
         to_inference_data(bara, rows=5, samples=50, max_bytes=need // 2)
@@ -371,7 +379,7 @@ def test_a_model_its_guide_and_rows_are_a_run(bara, data) -> None:
         assert list(given["posterior"]["obs"].values) == list(part.ids)
         assert given.attrs["method"] == "BaRA, WeibullGuide"
         assert not given.attrs["config_hash"]  # of no run
-    assert estimate_bytes(pair, rows=batch, samples=S) == estimate_bytes(bara, rows=N, samples=S)
+    assert needed_bytes(pair, rows=batch, samples=S) == needed_bytes(bara, rows=N, samples=S)
     unknown = to_inference_data(pair, rows=batch.unlabelled(), samples=S, prior=False)
     assert "log_likelihood" not in inference_groups(unknown)
     lora = tiny_system("lora")
@@ -382,9 +390,8 @@ def test_a_model_its_guide_and_rows_are_a_run(bara, data) -> None:
 
 @pytest.mark.parametrize("given", ["runs/x", None, (1, 2), (1, 2, 3), {}])
 def test_what_is_neither_a_run_nor_a_pair_is_refused(bara, given: object) -> None:
-    for function in (to_inference_data, estimate_bytes):
-        with pytest.raises(ConfigError, match="neither a run nor"):
-            function(given)
+    with pytest.raises(ConfigError, match="neither a run nor"):
+        to_inference_data(given)
     with pytest.raises(ConfigError, match="neither a run nor"), bp.attached(given):
         pass
     batch = wanted_rows(bara, "test", N).batch(range(N), bara.answer_ids)

@@ -150,35 +150,6 @@ def to_inference_data(
     return container(datasets, facts)
 
 
-def estimate_bytes(
-    system: System | Pair | AdaptedLM,
-    guide: SiteGuide | None = None,
-    rows: Rows | Batch = 64,
-    *,
-    split: str = "test",
-    samples: int = 100,
-    modules: Sequence[str] | None = None,
-    tokens: Tokens = "last",
-    prior: bool = True,
-) -> int:
-    """Return the size in bytes of the arrays that `to_inference_data` would create, without drawing.
-
-    Coordinates (some kilobytes) are not counted. For a guide with its own predictive distribution this is an
-    upper bound. Arguments and errors are those of `to_inference_data`.
-
-    Examples:
-        >>> import bara_pyro as bp
-        >>> from bara_pyro.diagnostics.arviz.inference_data import estimate_bytes
-        >>> run = bp.train(task="micro-wgs", method="bara-gate", steps=2, limit=8, out="runs/first")
-        >>> few, many = (estimate_bytes(run, rows=8, samples=samples) for samples in (100, 200))
-        >>> 1.9 < many / few <= 2
-        True
-    """
-    system, part = looked_at(system, guide, split, rows)
-    paths = chosen_modules(system.model, modules)
-    return nbytes(_features(system, part, tokens, prior), _sizes(system, part, samples, len(paths)))
-
-
 def _features(system: System, part: EncodedSplit, tokens: str, prior: bool) -> set[str]:
     """Return what the system and its rows offer, in the terms of `Variable.needs`."""
     if tokens not in get_args(Tokens):
