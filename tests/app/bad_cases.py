@@ -63,7 +63,6 @@ WORDS = [
     *(f"demo --{option}" for option in ("steps=0", "steps=-1", "steps=x", "seed=-1", f"seed={HUGE}")),
     *(f"microworld build --out x --hidden-size={value}" for value in ("0", "-32", "x")),
     *(f"microworld build --out x --{option}" for option in ("steps=0", "layers=0", "seed=-1")),
-    "microworld card --out x --seeds=0",
 ]
 
 # Files of rows that training refuses, and of those the ones that prediction does.
@@ -184,9 +183,6 @@ CASES: dict[str, list[str]] = {
     "demo --out {new} --model {absent}": [],
     "microworld build --out {file}": [],
     "microworld build --out {new} --hidden-size 33": ["33"],
-    "microworld build --out {new} --card {rows}": [],
-    "microworld card --out {empty}": [],
-    "microworld card --out {new} --model {absent}": [],
 }
 
 BLANK = ("--out", "--model", "--task", "--device", "--method", "--data-dir", "--test-file", "--config")

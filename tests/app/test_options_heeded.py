@@ -175,9 +175,6 @@ CASES = [
     ),
     Case("microworld build --out out", "seed=3 world=3 steps=3 hidden_size=64 layers=2", BUILD),
     Case("microworld build --out scores", "overwrite", BUILD),
-    Case("microworld build --out out --card there.md", "overwrite", BUILD),
-    Case("microworld card --out card.md", "seeds=2 world=3 model=other-model", "bara_pyro.cli.card.measure"),
-    Case("microworld card --out there.md", "overwrite", "bara_pyro.cli.card.measure"),
     Case(
         "demo --out out",
         "overwrite seed=3 steps=3 quick model=other-model device=tpu task=other.jsonl data_dir=data",
@@ -195,8 +192,6 @@ CASES = [
     ),
     Case("serve bara", "port=0", f"{HTTP}.server.listen"),
 ]
-# The folder of runs that measure a card, which takes many minutes.
-UNSEEN = {("microworld card", "runs")}
 # What is typed where it can change nothing: refused, or said.
 WITHOUT_EFFECT = [
     *(f"{command} --samples 5" for command in ("evaluate lora", "predict lora fox", "inspect lora")),
@@ -305,7 +300,6 @@ def world(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_tasks(root / "data")
     shutil.copytree(place.backbone, root / "moved")
     save_backbone(root / "other-model", seed=1)
-    shutil.copy(Path(__file__).parents[2] / "docs" / "microworld.md", root / "there.md")
     judge = AutoModelForSequenceClassification.from_pretrained(root / "moved", num_labels=1)
     shutil.copytree(root / "moved", root / "judge")
     judge.save_pretrained(root / "judge")
@@ -383,7 +377,7 @@ def test_what_changes_nothing_is_refused_or_said(words: str, tried: Tried) -> No
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_is_walked_over(name: str) -> None:
     """Those of `train` are settings: `test_typed_options` walks over them."""
-    walked = SHARED | {option for command, option in UNSEEN if command == name}
+    walked = set(SHARED)
     for case in CASES:
         if case.command == name:
             words = case.words.split()

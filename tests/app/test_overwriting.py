@@ -44,8 +44,6 @@ FILES = {
     "compare": ("{run} {run} --page {target}", ".html"),
     "lm-eval": ("{run} --tasks boolq --out {target}", ".json"),
     "reward score": ("{model} --input {rows} --output {target}", ".jsonl"),
-    "microworld build --card": ("--steps 1 --out {new} --card {target}", ".md"),
-    "microworld card": ("--out {target}", ".md"),
 }
 
 
