@@ -13,7 +13,6 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from bara_pyro.cli.card import MAX_WAY, CardRow
 from bara_pyro.data import load_task as load_by_name
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.lm.loading import load_backbone
@@ -29,6 +28,7 @@ from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import truth_scores, untrained_scores
 from bara_pyro.runs.rows import load_data, load_reply_data
 from bara_pyro.runs.system import assemble, build_system
+from docs.tools.world_card import MAX_WAY, CardRow
 
 SHIFTED = ("micro-near", "micro-far", "micro-changed")
 # Train and test as published; validation is ours.

@@ -1,6 +1,6 @@
 """The microworld's card: what each task is, how the backbone does, and whether that is as required.
 
-    python -m bara_pyro.cli.card
+    python -m docs.tools.world_card
 
 An interrupted card continues where it stopped.
 """

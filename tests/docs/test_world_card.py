@@ -2,8 +2,8 @@
 
 import pytest
 
-from bara_pyro.cli.card import CardRow, write_card
 from bara_pyro.microworld import TASKS
+from docs.tools.world_card import CardRow, write_card
 
 
 def row(name: str, zero: float, bayes: float, lora: tuple[float, float]) -> CardRow:
