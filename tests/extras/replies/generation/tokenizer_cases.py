@@ -49,18 +49,6 @@ def word_piece() -> PreTrainedTokenizerFast:
     return wrapped(own)
 
 
-def unigram() -> PreTrainedTokenizerFast:
-    """As T5 and Gemma: SentencePiece's unigrams."""
-    own = Tokenizer(models.Unigram())
-    own.pre_tokenizer = pre_tokenizers.Metaspace()
-    own.decoder = decoders.Metaspace()
-    trainer = trainers.UnigramTrainer(
-        vocab_size=140, special_tokens=SPECIAL, unk_token="<unk>", show_progress=False
-    )
-    own.train_from_iterator(TEXT * 20, trainer)
-    return wrapped(own)
-
-
 def words() -> PreTrainedTokenizerFast:
     """As the toys of these tests: a token a word, no decoder."""
     known = dict.fromkeys([*SPECIAL, *" ".join(TEXT).split()])
