@@ -57,7 +57,7 @@ WORDS = [
     *(f"predict RUN --samples={value}" for value in (HUGE, "x")),
     *(f"lm-eval RUN --tasks boolq --{option}=0" for option in ("samples", "batch-size", "limit")),
     *("lm-eval RUN --tasks boolq --num-fewshot=-1", "export RUN --out x --as foo", "tasks boolq --rows=-1"),
-    "export RUN --out x --fit foo",
+    "export RUN --out x --fit mean",
     *(f"inspect RUN --rows={value}" for value in ("0", "x", HUGE)),
     *(f"inspect RUN --{option}" for option in ("samples=1", f"samples={HUGE}", "tau=-1", "tau=nan")),
     *(f"demo --{option}" for option in ("steps=0", "steps=-1", "steps=x", "seed=-1", f"seed={HUGE}")),

@@ -107,7 +107,7 @@ CASES = [
     ),
     Case("acquire bara --input other.jsonl", "count=4"),
     Case("compare bara lora", "on=x clusters=clusters.jsonl samples=0 page=p.html overwrite"),
-    Case("export bara --max-kl 9 --out out", f"rows=9 fit=mean draws=2 kind=other {ELSEWHERE}"),
+    Case("export bara --max-kl 9 --out out", f"rows=9 draws=2 kind=other {ELSEWHERE}"),
     Case("export bara --max-kl 9 --out out --draws 2", "seed=3"),
     Case("export bara --out out", "max_kl=9"),
     Case("export bara --max-kl 9 --out scores", "overwrite"),

@@ -20,8 +20,8 @@ from bara_pyro.core.gate_draws import gate_draws
 from bara_pyro.core.modules import module_key
 from bara_pyro.core.prediction import record
 from bara_pyro.data import EncodedSplit, batches, first_rows
-from bara_pyro.errors import ConfigError, check_choice
-from bara_pyro.extras.hub.linear_gates import Fit, down_projections, linear_gates
+from bara_pyro.errors import ConfigError
+from bara_pyro.extras.hub.linear_gates import down_projections, linear_gates
 from bara_pyro.extras.hub.prompt_format import prompt_format
 from bara_pyro.methods import METHODS
 from bara_pyro.metrics import posterior_predictive
@@ -65,7 +65,6 @@ def export_lora(
     *,
     rows: EncodedSplit,
     compared_on: EncodedSplit,
-    fit: Fit = "least-squares",
     draws: int = 0,
     seed: int | None = None,
     max_kl: float | None = None,
@@ -77,7 +76,6 @@ def export_lora(
         out: folder of the adapter; draw k is written to its subfolder `draw-<k>`.
         rows: rows whose tokens BaRA's local gates are fitted on, for example of the training split.
         compared_on: rows on which the export is compared with the run.
-        fit: "least-squares", or "mean" for theta at its mean over the rows (gate form only).
         draws: number K of draws of Phi or of the weights, each written as a separate adapter.
         seed: seed of these draws; the run's own by default.
         max_kl: largest mean KL divergence from the run to the export, nats per row; None for no limit.
@@ -90,7 +88,7 @@ def export_lora(
 
     Raises:
         ConfigError: the method has no nearest LoRA, the nearest is further than `max_kl`, there is nothing to
-            draw, `fit` is unknown, or `out` is the folder of a run, whose files would be replaced. Nothing is
+            draw, or `out` is the folder of a run, whose files would be replaced. Nothing is
             written.
 
     Examples:
@@ -111,7 +109,7 @@ def export_lora(
             f"{out} is the folder of a run, whose files the adapter would replace: give another folder."
         )
     check_replaceable(out, (PEFT_CONFIG, ADAPTER, EXPORT))
-    loras = nearest_loras(system, rows=rows, compared_on=compared_on, fit=fit, draws=draws, seed=seed)
+    loras = nearest_loras(system, rows=rows, compared_on=compared_on, draws=draws, seed=seed)
     check_near(loras.report, max_kl)
     loras.write(out)
     return loras.report
@@ -159,14 +157,12 @@ def nearest_loras(
     *,
     rows: EncodedSplit,
     compared_on: EncodedSplit,
-    fit: Fit = "least-squares",
     draws: int = 0,
     seed: int | None = None,
 ) -> PlainLoras:
     """Return the nearest adapters and their report; see `export_lora` for arguments and errors."""
-    check_choice("fit", fit, Fit)
     seed = system.config.predict.seed if seed is None else seed
-    down, drawn = _parts(system, rows, fit, draws, seed)
+    down, drawn = _parts(system, rows, draws, seed)
     tempered = system.corrections.temperature
     temperature = 1.0 if tempered is None else tempered.value
     facts = {"method": system.config.method.name, "config_hash": system.config.hash}
@@ -176,7 +172,7 @@ def nearest_loras(
         fold(system, down, one, lora)
         log_probs.append((draw(lora, compared_on, 0) / temperature).log_softmax(-1))
     labels = compared_on.labels
-    report: Json = {"schema": SCHEMA, **facts, "fit": fit, "fitted_rows": len(rows), "seed": seed}
+    report: Json = {"schema": SCHEMA, **facts, "fitted_rows": len(rows), "seed": seed}
     report["ask"] = prompt_format(system)
     if tempered is not None:
         report["temperature"] = temperature
@@ -200,7 +196,7 @@ def check_near(report: Json, max_kl: float | None) -> None:
 
 
 def _parts(
-    system: System, rows: EncodedSplit, fit: Fit, draws: int, seed: int
+    system: System, rows: EncodedSplit, draws: int, seed: int
 ) -> tuple[Mapping[str, Tensor], list[Drawn]]:
     """Return each module's down-projection, and what is drawn: its mean, then its draws."""
     name, gates = system.config.method.name, system.model.gates
@@ -217,14 +213,12 @@ def _parts(
             Drawn(),
             *(weight_draws(system, rows, draws, seed) if draws else ()),
         ]
-    if not gates.modulating and (fit == "mean" or not gates.theta):
-        what = "with theta at its mean" if gates.theta else "without theta"
-        way_out = "give --fit least-squares" if gates.theta else "export the gate form, or train with theta"
+    if not gates.modulating and not gates.theta:
         raise ConfigError(
-            f"This run of {name!r} {what} cannot be exported as plain LoRA, because its change does not "
-            f"depend on the layer's input: {way_out}."
+            f"This run of {name!r} without theta cannot be exported as plain LoRA, because its change does "
+            "not depend on the layer's input: export the gate form, or train with theta."
         )
-    down = linear_gates(system, gates, rows, fit) if gates.theta else down_projections(system)
+    down = linear_gates(system, gates, rows) if gates.theta else down_projections(system)
     phi = [phi_draws(system, rows, count, seed) for count in ((0, draws) if draws else (0,)) if gates.phi]
     return down, [Drawn(one) for one in torch.cat(phi)] if phi else [Drawn()]
 

@@ -6,11 +6,10 @@ place of c(x). By least squares over the tokens of given rows,
 
     D = argmin  sum_x |c(x) - D x|^2 + ridge |D - D0|^2,
 
-with D0 = diag(mean theta) A in gate form and 0 in additive form; the fit "mean" is D0 itself.
+with D0 = diag(mean theta) A in gate form and 0 in additive form.
 """
 
 from collections.abc import Mapping
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -22,12 +21,11 @@ from bara_pyro.core.prediction import record
 from bara_pyro.data import EncodedSplit, batches
 from bara_pyro.runs.system import System
 
-Fit = Literal["least-squares", "mean"]
 RIDGE = 1e-2  # times the inputs' mean square: the answer head often has fewer tokens than its width
 
 
 @torch.no_grad()
-def linear_gates(system: System, gates: Gates, rows: EncodedSplit, fit: Fit) -> dict[str, Tensor]:
+def linear_gates(system: System, gates: Gates, rows: EncodedSplit) -> dict[str, Tensor]:
     """Return each module's D: path -> `rank x in_features`.
 
     Needs 8 bytes times the square of its width for each module.
@@ -36,7 +34,6 @@ def linear_gates(system: System, gates: Gates, rows: EncodedSplit, fit: Fit) -> 
         system: a fitted BaRA with local gates.
         gates: the gates of its program.
         rows: rows whose tokens, without padding, D is fitted on.
-        fit: "least-squares", or "mean" (gate form only).
     """
     down = down_projections(system) if gates.modulating else {}
     centre: float = getattr(system.model, "centre", 0.0)
@@ -51,8 +48,6 @@ def linear_gates(system: System, gates: Gates, rows: EncodedSplit, fit: Fit) -> 
                     x, gate = (value[real].cpu().double() for value in (inputs, values))
                     theta[path] = theta[path] + gate.sum(0)
                     tokens[path] += len(x)
-                    if fit == "mean":
-                        continue
                     own = (
                         gate - centre if path not in down else gate[:, : len(down[path])] * (x @ down[path].T)
                     )
@@ -60,8 +55,6 @@ def linear_gates(system: System, gates: Gates, rows: EncodedSplit, fit: Fit) -> 
                     products[path] = products[path] + own.T @ x
     means = {path: value / tokens[path] for path, value in theta.items()}
     start = {path: means[path][: len(value), None] * value for path, value in down.items()}
-    if fit == "mean":
-        return {path: value.float() for path, value in start.items()}
     return {path: _ridge(products[path], squares[path], start.get(path)).float() for path in theta}
 
 

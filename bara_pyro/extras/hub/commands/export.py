@@ -26,12 +26,6 @@ def export(
             "export is.",
         ),
     ] = 256,
-    fit: Annotated[
-        Literal["least-squares", "mean"],
-        typer.Option(
-            help="What replaces BaRA's local gates: the nearest linear map or, in gate form, their mean."
-        ),
-    ] = "least-squares",
     draws: Annotated[
         int,
         typer.Option(
@@ -78,11 +72,6 @@ def export(
     from bara_pyro.runs.ownership import clear
 
     system = load_system(run, backbone=model, device=device)
-    if system.model.gates is None or not system.model.gates.theta:
-        refuse(
-            ["fit"],
-            f"needs local gates, which {system.config.method.name} does not have: leave it out",
-        )
     if system.config.task.likelihood == "completion":
         raise ConfigError(
             f"{run} was trained on replies, but exports are compared on answers: load the run itself with "
@@ -90,7 +79,7 @@ def export(
         )
     fitted = first_rows(system.split("train"), rows)
     compared = first_rows(system.split(system.config.task.evaluate_on), rows)
-    loras = nearest_loras(system, rows=fitted, compared_on=compared, fit=fit, draws=draws, seed=seed)
+    loras = nearest_loras(system, rows=fitted, compared_on=compared, draws=draws, seed=seed)
     say_report(loras.report)
     check_near(loras.report, max_kl)
     clear(out)
