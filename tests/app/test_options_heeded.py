@@ -134,7 +134,7 @@ CASES = [
         "bara_pyro.extras.lmeval.harness.evaluate_tasks",
     ),
     Case("lm-eval words --tasks arc_easy", f"{DRAWS} batch_size=3", "bara_pyro.extras.lmeval.harness.BaraLM"),
-    Case("best-of-n scores.jsonl", "references=references.jsonl encoder=gone device=cuda"),
+    Case("best-of-n scores.jsonl", "references=references.jsonl"),
     Case(
         "humaneval words --problems problems.jsonl --out out --allow-unsandboxed",
         f"{DECODED} replies=3 limit=2 {ELSEWHERE}",
@@ -226,7 +226,6 @@ WITHOUT_EFFECT = [
         for name in ("mean --samples 3", "mean --seed 3")
     ),
     "lm-eval words-lora --tasks arc_easy --data-dir data --limit 2 --samples 3",
-    "best-of-n scores.jsonl --device cpu",
     "evaluate bara --task other.jsonl --test-file asked.jsonl",
     "evaluate bara --task other.jsonl --data-dir data",
     "train --out out micro-wgs --test-fraction 0.3",

@@ -14,7 +14,6 @@ from torch import zeros
 
 import bara_pyro as bp
 from bara_pyro.errors import BackboneError
-from bara_pyro.extras.replies.generation import embed
 from bara_pyro.extras.replies.reward import load_reward_model
 from bara_pyro.lm.loading import load_tokenizer
 
@@ -89,7 +88,7 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_code_of_a_language_model_is_refused(case: str, tmp_path: Path) -> None:
     folder = foreign(tmp_path / "lm", **REFUSED[case])  # type: ignore[arg-type]
-    for load in (bp.load_backbone, load_reward_model, lambda path: embed(["a fox"], path)):
+    for load in (bp.load_backbone, load_reward_model):
         with pytest.raises(BackboneError, match="code"):
             load(folder)
     assert not (folder / "RAN").exists()

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bara_pyro.cli.options import Device, path
+from bara_pyro.cli.options import path
 from bara_pyro.cli.wrap import TEXT, listed
 
 
@@ -23,42 +23,20 @@ def best_of_n(
         Path | None,
         typer.Option(parser=path, help="One scored reference reply per prompt, for win rates."),
     ] = None,
-    encoder: Annotated[
-        Path | None,
-        typer.Option(
-            parser=path,
-            metavar="FOLDER",
-            help="Sentence encoder (Hugging Face folder): also report how far apart the replies' embeddings "
-            "are (mean pooling).",
-        ),
-    ] = None,
-    device: Device = None,
 ) -> None:
     """Show the score of the best of n replies, its win rate and the diversity of replies.
 
     The scores are unbiased estimates over all choices of n replies; intervals are over prompts. A win rate is
     only as good as its judge.
     """
-    import numpy as np
-
     from bara_pyro.cli.terminal import result, say, say_next, show
-    from bara_pyro.cli.typed import refuse
-    from bara_pyro.errors import ConfigError
-    from bara_pyro.extras.replies.generation.encoder import encoder_distance
     from bara_pyro.extras.replies.generation.scored import read_scored, references_of
     from bara_pyro.extras.replies.generation.spread import FEW, diversity_of, sentences
     from bara_pyro.extras.replies.sampling import best_of_n as best
     from bara_pyro.extras.replies.sampling import best_of_n_win_rate
     from bara_pyro.report import Column, Table
 
-    if encoder is None:
-        refuse(["device"], "needs --encoder: add it")
     scored = read_scored(scores)
-    if encoder is not None and scored.scores.shape[1] < 2:
-        raise ConfigError(
-            f"--encoder compares replies, but {scores} has one reply per prompt: give a file with at least "
-            "two, or leave out --encoder."
-        )
     curve = best(scored.scores)
     wins = None
     if references is not None:
@@ -87,14 +65,8 @@ def best_of_n(
         say(f"Judge: {scored.judge['name']}")
     report = {"prompts": len(scored.ids), "replies": count, "curve": rows, "judge": scored.judge}
     report |= {**scored.entropy, **diversity_of(scored.replies)}
-    few = min(FEW, count)
-    for sentence in sentences(report, few):
+    for sentence in sentences(report, min(FEW, count)):
         say(sentence)
-    if encoder is not None:
-        texts = [of_prompt[:FEW] for of_prompt in scored.replies]
-        report |= {"distance": float(np.mean(encoder_distance(texts, encoder, device=device or "cpu")))}
-        report |= {"encoder": str(encoder)}
-        say(f"Mean cosine distance between the first {few} replies ({encoder}): {report['distance']:.4f}")
     result(report)
     if references is None:
         say_next("bara", "best-of-n", scores, "--references", "REFERENCES.jsonl", remark="adds win rates")

@@ -1,6 +1,5 @@
 """Write replies with uncertainty; each reply uses one posterior draw."""
 
-from bara_pyro.extras.replies.generation.encoder import embed, encoder_distance
 from bara_pyro.extras.replies.generation.generate import Reply, generate
 from bara_pyro.extras.replies.generation.prompts import Prompt, encode_prompts, load_prompts
 from bara_pyro.extras.replies.generation.uncertainty import ReplyUncertainty, reply_uncertainty
@@ -9,9 +8,7 @@ __all__ = [
     "Prompt",
     "Reply",
     "ReplyUncertainty",
-    "embed",
     "encode_prompts",
-    "encoder_distance",
     "generate",
     "load_prompts",
     "reply_uncertainty",
