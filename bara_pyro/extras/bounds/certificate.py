@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from bara_pyro.errors import ConfigError
 from bara_pyro.extras.bounds import rademacher as formulas
 from bara_pyro.extras.bounds.gate_cover import Cap, GateCover
-from bara_pyro.extras.bounds.stated import Stated, numbered
 
 
 @dataclass(frozen=True)
@@ -20,10 +19,13 @@ class Constant:
     value: float | None  # None if the line is a sentence
     meaning: str  # explanation, or the sentence
 
+    def __str__(self) -> str:
+        return self.quantity + ("" if self.value is None else f" {self.value:.4g}") + f" ({self.meaning})"
+
 
 @dataclass(frozen=True, repr=False)
-class Certificate(Stated):
-    """The bound on one set of rows.
+class Certificate:
+    """The bound on one set of rows, which prints with its assumptions.
 
     Raises:
         ConfigError: a number is out of range.
@@ -67,6 +69,11 @@ class Certificate(Stated):
                 f"The gate cover's eps={self.cover.eps} exceeds R_g / sqrt(n): compute the cover with "
                 f"n={self.n}."
             )
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, self.constants()))
+
+    __repr__ = __str__
 
     @property
     def norms(self) -> float:
@@ -171,23 +178,6 @@ class Certificate(Stated):
         return (
             "The bound covers the certified predictor (clipped, thresholded, top s), not the random gates or "
             f"their average; for the clipped gate without threshold, add {self.soft_residual:.4g}."
-        )
-
-    def statement(self) -> str:
-        """Return the bound in sentences, with its assumptions."""
-        violated = "".join(f" NOT A CERTIFICATE of this model: {sentence}" for sentence in self.violated)
-        verdict = (
-            f"it is vacuous, because the loss never exceeds {self.loss_cap:.4g}"
-            if self.vacuous
-            else f"it is not vacuous, because it is below the cap {self.loss_cap:.4g} of the loss"
-        )
-        return (
-            f"With probability at least {1 - self.delta:g} the risk is at most {self.bound:.4g} = empirical "
-            f"{self.empirical:.4g} + complexity {self.complexity:.4g} + confidence {self.confidence:.4g}; "
-            f"{verdict}.{violated} {self.scope} LoRA's complexity in the paper is {self.lora_complexity:.4g} "
-            f"(ratio of leading terms {self.ratio:.4g}); without the loose factor sqrt(r) it is "
-            f"{self.lora_rank_free:.4g}. "
-            f"{numbered(self.assumptions)}"
         )
 
     def constants(self) -> tuple[Constant, ...]:

@@ -16,7 +16,6 @@ from bara_pyro.extras.bounds.gate_cover import COVERS, Cap, gate_cover, norm_cap
 from bara_pyro.extras.bounds.head import HeadRows, head_rows, input_bound
 from bara_pyro.extras.bounds.pac_bayes import held_out_bound
 from bara_pyro.extras.bounds.rademacher import certified_change, certified_gate
-from bara_pyro.extras.bounds.stated import Stated
 from bara_pyro.metrics import accuracy, ece
 from bara_pyro.metrics.scores import nll_per_example
 from bara_pyro.runs.system import System
@@ -27,8 +26,8 @@ UNITS = {"acc": "percent", "ece": "percent", "nll": "nats, capped"}
 
 
 @dataclass(frozen=True, repr=False)
-class HeadCertificate(Stated):
-    """A certificate with measurements on the same rows."""
+class HeadCertificate:
+    """A certificate with measurements on the same rows, which prints with all of them."""
 
     certificate: Certificate  # the bound on the capped NLL
     scores: dict[str, dict[str, float]]  # "mean gate", "certified" -> acc, ece (percent), nll (capped, nats)
@@ -38,16 +37,10 @@ class HeadCertificate(Stated):
     largest_x: float  # largest norm of x on the rows
     held_out: float | None  # the held-out bound on the same risk; None for training rows
 
-    def statement(self) -> str:
-        """Return scores, bound and assumptions in sentences."""
-        scores = "; ".join(
-            f"{name}: accuracy {s['acc']:.2f} %, ECE {s['ece']:.2f} %, capped NLL {s['nll']:.4g} nats"
-            for name, s in self.scores.items()
-        )
-        held_out = ""
-        if self.held_out is not None:
-            held_out = f" The held-out bound on the certified predictor's risk is {self.held_out:.4g}."
-        return f"{scores}; {self.active:.3g} active gates per row. {self.certificate.statement()}{held_out}"
+    def __str__(self) -> str:
+        return "; ".join(map(str, self.constants()))
+
+    __repr__ = __str__
 
     def constants(self) -> tuple[Constant, ...]:
         """Return the measurements, then the constants of the certificate."""

@@ -36,7 +36,6 @@ class CertifiedHead(Result):
     bound: Number  # on the risk
     vacuous: bool  # whether it is at least `loss_cap`
     loss_cap: float  # the largest possible loss
-    statement: str  # the bound in sentences, with its assumptions
     constants: list[Constant]  # all constants, and the assumptions
 
 
@@ -111,7 +110,6 @@ def _certified(c: Context, gates: Gates) -> CertifiedHead | None:
         bound=bound.bound,
         vacuous=bound.vacuous,
         loss_cap=bound.loss_cap,
-        statement=head_certificate.statement(),
         constants=list(head_certificate.constants()),
     )
 

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from bara_pyro.bisection import sign_change
 from bara_pyro.errors import ConfigError, unknown
-from bara_pyro.extras.bounds.stated import Stated, numbered
 from bara_pyro.metrics._inputs import check_labels, check_log_probs
 
 
@@ -140,7 +139,7 @@ LOSSES = {
 
 
 @dataclass(frozen=True, repr=False)
-class GibbsBound(Stated):
+class GibbsBound:
     """A PAC-Bayes-kl bound, which prints with its assumptions."""
 
     loss: str  # a key of `LOSSES`
@@ -175,14 +174,17 @@ class GibbsBound(Stated):
 
     def statement(self) -> str:
         """Return the bound in sentences, with what it covers and its assumptions."""
+        assumed = " ".join(f"({i}) {sentence}" for i, sentence in enumerate(self.assumptions, 1))
         return (
             f"With probability at least {1 - self.delta - self.draws_delta:g} the Gibbs risk ({self.loss}) "
             f"is at most {self.bound:.4g}, and never above {self.scale:.4g}: mean of the draws "
             f"{self.scale * self.mean:.4g}, at most {self.empirical:.4g} over all draws; divergence "
             f"{self.kl:.4g} nats, {self.n} rows. It covers the predictor that draws a new Phi for every "
             f"answer. {LOSSES[self.loss].covers} If Phi was also fitted on other rows, the held-out bound "
-            f"is tighter. {numbered(self.assumptions)}"
+            f"is tighter. Assumed: {assumed}"
         )
+
+    __str__ = __repr__ = statement
 
 
 def gibbs_bound(

@@ -83,6 +83,7 @@ def _bounds(bounds: PacBayes) -> list[Block]:
 
 def _certificate(head: CertifiedHead) -> list[Block]:
     """Return the certificate, always with its assumptions."""
-    table = Table(CONSTANTS, [vars(constant) for constant in head.constants], "Certified bound")
-    text = f"Certified bound for the answer head only. {head.statement}"
-    return [Details("The certified bound: all constants and assumptions", [text, table])]
+    table = Table(
+        CONSTANTS, [vars(constant) for constant in head.constants], "Certified bound, answer head only"
+    )
+    return [Details("The certified bound: all constants and assumptions", [table])]
