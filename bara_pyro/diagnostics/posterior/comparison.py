@@ -10,14 +10,12 @@ from torch import Tensor
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.types import Batch
-from bara_pyro.diagnostics.posterior.importance import weighed_draws
 from bara_pyro.diagnostics.posterior.joint import check_target, draw_latents
 from bara_pyro.diagnostics.posterior.reference import Reference, flat_gates, gate_names
 from bara_pyro.errors import DataError
 from bara_pyro.metrics import posterior_predictive
 
 INTERVAL = 0.9
-CANDIDATES = 5  # number of weighted draws for each one kept
 KS_CRITICAL = 1.358  # critical value of Kolmogorov's distribution at 5 %
 
 
@@ -61,7 +59,6 @@ def compare_with_reference(
     *,
     samples: int = 2000,
     seed: int = 0,
-    weighed: bool = False,
 ) -> Comparison:
     """Compare a fitted guide with the reference posterior of the same rows, by gate and by prediction.
 
@@ -72,12 +69,9 @@ def compare_with_reference(
         batch: the labelled rows that guide and reference were fitted to.
         samples: number of draws from the guide.
         seed: seed of these draws.
-        weighed: draw five times as many and keep `samples` of them by importance resampling
-            (`bara_pyro.diagnostics.posterior.importance`).
 
     Raises:
-        ConfigError: a KL weight or `num_data` changes the posterior, the guide belongs to another model, or
-            `weighed` is set for a point estimate.
+        ConfigError: a KL weight or `num_data` changes the posterior, or the guide belongs to another model.
         DataError: the rows are not those of the reference.
 
     Examples:
@@ -102,22 +96,17 @@ def compare_with_reference(
             f"The reference has {len(reference.names)} gates and {reference.log_probs.shape[1]} rows, the "
             f"model {len(names)} and {len(batch)}: give the model and the rows of the reference."
         )
-    drawn, effective = draw_latents(model, guide, batch, samples, seed), float(samples)
-    if weighed:
-        size = CANDIDATES * samples
-        importance = weighed_draws(model, guide, batch, samples=samples, candidates=size, seed=seed)
-        # Two sources of noise: the weights of the candidates and the choice among them.
-        drawn, effective = importance.draws, 1 / (1 / importance.effective + 1 / samples)
+    drawn = draw_latents(model, guide, batch, samples, seed)
     pairs = zip(names, reference.gates.T, flat_gates(drawn.values).T, reference.ess.tolist(), strict=True)
     return Comparison(
-        tuple(_compare(*pair, effective) for pair in pairs),
+        tuple(_compare(*pair) for pair in pairs),
         batch.ids,
         posterior_predictive(reference.log_probs).exp(),
         posterior_predictive(drawn.log_probs).exp(),
     )
 
 
-def _compare(name: str, reference: Tensor, guide: Tensor, ess: float, own_ess: float) -> GateComparison:
+def _compare(name: str, reference: Tensor, guide: Tensor, ess: float) -> GateComparison:
     tails = torch.tensor([(1 - INTERVAL) / 2, (1 + INTERVAL) / 2], dtype=torch.float64)
     sd = float(reference.std())
     low, high = reference.quantile(tails).tolist()
@@ -133,5 +122,5 @@ def _compare(name: str, reference: Tensor, guide: Tensor, ess: float, own_ess: f
         sd_ratio=float(guide.std()) / sd if len(guide) > 1 else math.nan,
         wasserstein=float(stats.wasserstein_distance(reference.numpy(), guide.numpy())) / sd,
         ks=float(stats.ks_2samp(reference.numpy(), guide.numpy(), method="asymp").statistic),
-        ks_noise=KS_CRITICAL * math.sqrt(1 / ess + 1 / own_ess),
+        ks_noise=KS_CRITICAL * math.sqrt(1 / ess + 1 / len(guide)),
     )

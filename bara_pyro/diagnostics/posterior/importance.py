@@ -6,15 +6,6 @@ The gap is KL(q || posterior). The estimate `log mean exp` of K weights is the i
 Burda et al. (ICLR 2016), which lies between the ELBO and log p(y) in expectation. It is reliable if the
 Pareto k of the largest weights is at most 0.7 (Vehtari et al., JMLR 2024). Above 1 the weights have no finite
 mean.
-
-Importance resampling turns draws of a guide into draws of the posterior. A guide of independent factors is
-narrower than the posterior, but often close enough to correct with weights
-
-    w = p(y, z) / q(z)
-
-The largest weights are replaced by quantiles of a Pareto distribution fitted to their tail (PSIS: Vehtari et
-al., JMLR 2024). They are reliable up to a Pareto k of 0.7. The weights cover all latents of all rows
-together, so the method works for some tens of latents: few rows, or only global gates.
 """
 
 import math
@@ -28,7 +19,7 @@ from bara_pyro.core.noise import noise_seed
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.types import Batch
 from bara_pyro.diagnostics.arviz.compat import pareto_smoothed
-from bara_pyro.diagnostics.posterior.joint import JointDraws, check_target, draw_latents
+from bara_pyro.diagnostics.posterior.joint import check_target, draw_latents
 from bara_pyro.errors import ConfigError, TrainingError
 
 MIN_DRAWS = 2
@@ -76,22 +67,13 @@ def log_weights(
         DataError: the rows have no labels.
         TrainingError: a weight is NaN or infinite.
     """
-    weighable(model, guide, batch)
-    return log_weight_of(draw_latents(model, guide, batch.to(model.backbone.device), samples, seed))
-
-
-def weighable(model: AdaptedLM, guide: SiteGuide, batch: Batch) -> None:
-    """Raise an error if draws of a guide have no importance weights (see `log_weights`)."""
     check_target(model, batch)
     if not guide.stochastic:
         raise ConfigError(
             f"{type(guide).__name__} is a point estimate and has no density: choose another guide for "
             "importance weights."
         )
-
-
-def log_weight_of(drawn: JointDraws) -> Tensor:
-    """Return log p(y, z) - log q(z) for draws from a guide (float64, `S`, nats); errors as `log_weights`."""
+    drawn = draw_latents(model, guide, batch.to(model.backbone.device), samples, seed)
     log_weight = drawn.log_prior + drawn.log_likelihood - drawn.log_posterior
     bad = int((log_weight.isnan() | (log_weight == math.inf)).sum())
     if bad:
@@ -156,44 +138,3 @@ def summarise(
 def _log_mean(weights: Tensor) -> float:
     """Return the log of the mean weight."""
     return float(weights.logsumexp(0)) - math.log(len(weights))
-
-
-@dataclass(frozen=True)
-class Weighed:
-    """Draws resampled by importance weights; they are draws of the posterior if the weights are reliable.
-
-    Attributes:
-        draws: the L kept draws, some of them repeated.
-        k_hat: Pareto k of the weights, which are reliable up to 0.7.
-        effective: effective number of candidates, from 1 to their number.
-    """
-
-    draws: JointDraws
-    k_hat: float
-    effective: float
-
-
-def weighed_draws(
-    model: AdaptedLM,
-    guide: SiteGuide,
-    batch: Batch,
-    *,
-    samples: int,
-    candidates: int = 10_000,
-    seed: int = 0,
-) -> Weighed:
-    """Return L = `samples` draws from a guide, with replacement, resampled from weighted `candidates`.
-
-    Other arguments are those of `log_weights`; a `ConfigError` also if `samples` is not positive.
-    """
-    if samples < 1:
-        raise ConfigError(f"samples is {samples}: give 1 or more.")
-    weighable(model, guide, batch)
-    drawn = draw_latents(
-        model, guide, batch.to(model.backbone.device), candidates, noise_seed(seed, "candidates")
-    )
-    logs, k_hat = pareto_smoothed(log_weight_of(drawn).numpy())
-    weights = torch.from_numpy(logs).softmax(0)
-    generator = torch.Generator().manual_seed(noise_seed(seed, "choice"))
-    chosen = torch.multinomial(weights, samples, replacement=True, generator=generator)
-    return Weighed(drawn.at(chosen), k_hat, float(1 / weights.square().sum()))

@@ -45,12 +45,6 @@ class JointDraws:
     log_likelihood: Tensor  # float64, `S`: log p(y | z) of all rows, nats
     log_posterior: Tensor  # float64, `S`: log q(z), nats; 0 without a guide
 
-    def at(self, places: Tensor) -> "JointDraws":
-        """Return the draws at the given indices (long), in that order."""
-        values = {name: value[places] for name, value in self.values.items()}
-        rest = (self.log_probs, self.log_prior, self.log_likelihood, self.log_posterior)
-        return JointDraws(values, *(one[places] for one in rest))
-
 
 def gates_of(model: AdaptedLM) -> Gates:
     """Return the gates of a program; a `ConfigError` if it has none."""

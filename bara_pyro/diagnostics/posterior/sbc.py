@@ -24,7 +24,6 @@ from bara_pyro.core.optimizers import adamw, linear_schedule
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.svi import SVI
 from bara_pyro.data.types import Batch
-from bara_pyro.diagnostics.posterior.importance import weighed_draws
 from bara_pyro.diagnostics.posterior.joint import (
     Values,
     check_target,
@@ -37,7 +36,6 @@ from bara_pyro.diagnostics.posterior.uniformity import ecdf_test, resamples_for
 from bara_pyro.errors import ConfigError
 
 LOG_LIKELIHOOD = "log-likelihood"
-CANDIDATES = 64  # number of weighted draws for each one kept
 
 Sampler = Callable[[Batch, int], Values]
 """Maps labelled rows and a seed to L independent draws of every latent, with a fixed L."""
@@ -202,7 +200,6 @@ def svi_sampler(
     steps: int = 200,
     lr: float = 0.03,
     draws: int = 63,
-    weighed: bool = False,
     sampled_kl: bool = False,
 ) -> Sampler:
     """Return a sampler that fits the guide to each simulated data set and returns L = `draws` draws from it.
@@ -217,8 +214,6 @@ def svi_sampler(
         steps: number of steps of each fit.
         lr: initial learning rate, which falls to 0.
         draws: number L of draws.
-        weighed: draw 64 times as many and keep L of them by importance resampling
-            (`bara_pyro.diagnostics.posterior.importance`).
         sampled_kl: as for `fit_guide`.
 
     Examples:
@@ -238,13 +233,7 @@ def svi_sampler(
         try:
             with seeded(model.backbone.device, noise_seed(seed, "fit")):
                 fit_guide(model, guide, batch, steps=steps, lr=lr, sampled_kl=sampled_kl)
-            own_seed = noise_seed(seed, "draws")
-            if not weighed:
-                return draw_latents(model, guide, batch, draws, own_seed).values
-            size = CANDIDATES * draws
-            return weighed_draws(
-                model, guide, batch, samples=draws, candidates=size, seed=own_seed
-            ).draws.values
+            return draw_latents(model, guide, batch, draws, noise_seed(seed, "draws")).values
         finally:
             with torch.no_grad():
                 for name, value in guide.named_parameters():
