@@ -21,7 +21,7 @@ from bara_pyro.diagnostics.arviz.groups import dataset, module_coords
 from bara_pyro.diagnostics.arviz.inference_data import to_inference_data
 from bara_pyro.diagnostics.arviz.loo import loo
 from bara_pyro.diagnostics.arviz.netcdf import read_netcdf, write_netcdf
-from bara_pyro.diagnostics.page.gate_plots import forest, gate_figures, plots, ridge
+from bara_pyro.diagnostics.page.gate_plots import forest, plots
 from bara_pyro.errors import CheckpointError, ConfigError, DataError
 
 arviz = arviz_of_ours()
@@ -152,7 +152,7 @@ def test_arviz_compares_what_we_export(data) -> None:
 
 def test_plots_are_written(data, point, tmp_path: Path) -> None:
     written = plots(data, tmp_path / "gates")
-    assert [path.name for path in written] == ["phi_forest.png", "phi_ridge.png", "predictive_check.png"]
+    assert [path.name for path in written] == ["phi_forest.png", "predictive_check.png"]
     assert all(path.read_bytes().startswith(PNG) for path in written)
     assert [path.name for path in plots(point, tmp_path)] == ["predictive_check.png"]
     assert not pyplot.get_fignums()
@@ -172,26 +172,19 @@ def test_lines_of_the_forest() -> None:
     assert list(lines["module"].values) == ["2 q_proj", "10 q_proj", "lm_head"]
     found = lines["phi"].sel(module="2 q_proj").values
     np.testing.assert_array_equal(np.sort(found.ravel()), np.sort(values[:, 1].ravel()))
-    axes = forest(lines, 3.0).axes[0]
-    names = axes.texts if RENEWED else axes.get_yticklabels()
-    labels = {text.get_text(): text.get_position()[1] for text in names}
-    assert labels["2 q_proj"] > labels["10 q_proj"] > labels["lm_head"]  # from the top down
-    assert ridge(lines, 3.0).axes[-1].collections
+    (axes,) = forest(lines).axes
+    labels = {text.get_text(): text.get_position()[1] for text in axes.get_yticklabels()}
+    low, high = axes.get_ylim()
+    assert low > labels["lm_head"] > labels["10 q_proj"] > labels["2 q_proj"] > high  # from the top down
+    median = dict(zip(labels, axes.lines[0].get_xdata(), strict=True))
+    assert median["2 q_proj"] == pytest.approx(np.median(values[:, 1]))
+    thin = axes.collections[0].get_segments()[0][:, 0]
+    np.testing.assert_allclose(thin, np.quantile(values[:, 1], [(1 - INTERVAL) / 2, (1 + INTERVAL) / 2]))
     twice = module_coords(("m.layers.0.a.proj", "m.layers.0.b.proj"))
     group = dataset(
         "posterior", {"phi": values[:, :2]}, {"chain": [0], "draw": np.arange(4), "rank": [0, 1], **twice}
     )
     assert list(phi_lines(group["phi"])["module"].values) == list(twice["module"])
-
-
-def test_a_density_of_one_value_is_not_drawn(data) -> None:
-    posterior = data.posterior.copy(deep=True)
-    posterior["phi"][..., 0, :] = 1.0  # one module whose gates are all one: no density
-    still = container({"posterior": posterior}, {})
-    assert list(gate_figures(still)) == ["phi_forest"]
-    nearly = 0.7 + 1e-5 * np.arange(posterior["phi"].sizes["rank"])  # a point's: units apart, draws alike
-    posterior["phi"][..., 0, :] = nearly.astype("float32")
-    assert list(gate_figures(container({"posterior": posterior}, {}))) == ["phi_forest"]
 
 
 def test_shares_by_counting(data, point) -> None:
@@ -222,42 +215,18 @@ def test_arviz_reads_what_we_export(data) -> None:
 # ArviZ 1.x -------------------------------------------------------------------------------------------------
 
 
-class Collection:
-    """What a plot of `arviz_plots` returns: the figure is in a data tree."""
-
-    def __init__(self, figure: Figure) -> None:
-        self.viz = xarray.DataTree(xarray.Dataset({"figure": ((), np.array(figure, dtype=object))}))
-
-
 @pytest.fixture
-def renewed(monkeypatch) -> list[tuple[str, dict]]:
-    """ArviZ 1.x in its place, with the calls that reach it."""
-    calls: list[tuple[str, dict]] = []
-
-    def fake_plot(name: str):
-        def plot(data: xarray.DataTree, **options: object) -> Collection:
-            assert isinstance(data["posterior"], xarray.DataTree)
-            calls.append((name, options))
-            figure = pyplot.figure()
-            figure.add_subplot(1, 2, 1)
-            figure.add_subplot(1, 2, 2)
-            return Collection(figure)
-
-        return plot
-
+def renewed(monkeypatch) -> None:
+    """ArviZ 1.x in its place."""
     fake = types.ModuleType("arviz")
-    fake.__dict__.update(
-        __version__="1.1.0",
-        plot_forest=fake_plot("plot_forest"),
-        plot_ridge=fake_plot("plot_ridge"),
-    )
+    fake.__version__ = "1.1.0"
     monkeypatch.setitem(sys.modules, "arviz", fake)
     smoothing = types.SimpleNamespace(psislw=lambda log_likelihood: arviz.psislw(-log_likelihood))
     monkeypatch.setitem(sys.modules, "arviz_stats.base", types.SimpleNamespace(array_stats=smoothing))
-    return calls
 
 
-def test_everything_with_the_new_arviz(renewed: list, data, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("renewed")
+def test_everything_with_the_new_arviz(data, tmp_path: Path) -> None:
     tree = to_inference_data(tiny_system(), split="train", rows=4, samples=60)
     assert isinstance(tree, xarray.DataTree)
     assert tree.attrs == data.attrs
@@ -268,11 +237,7 @@ def test_everything_with_the_new_arviz(renewed: list, data, tmp_path: Path) -> N
     assert isinstance(again, xarray.DataTree)
     xarray.testing.assert_identical(again, tree)
     assert loo(tree).elpd == pytest.approx(loo(data).elpd)
-    assert len(plots(tree, tmp_path)) == 3
-    assert not pyplot.get_fignums()  # pyplot does not keep the figures
-    options = dict(renewed)
-    assert options["plot_forest"]["ci_probs"] == (0.5, INTERVAL)
-    assert options["plot_ridge"]["labels"] == ["module"]
+    assert len(plots(tree, tmp_path)) == 2
 
 
 def test_what_arviz_announces_on_import_does_not_reach_the_user(monkeypatch: pytest.MonkeyPatch) -> None:

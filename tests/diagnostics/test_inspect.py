@@ -29,7 +29,7 @@ OF_DRAWS = {"reliability_s6.svg"}
 OF_RANK = {"sparsity.svg", "effective_rank.svg"}
 OF_TOKENS = {"tokens.html"}
 OF_GATES = {*OF_DRAWS, "uncertainty_aleatoric.svg", "uncertainty_epistemic.svg", "pareto_k.svg"}
-OF_PHI = {"phi_forest.svg", "phi_ridge.svg"}
+OF_PHI = {"phi_forest.svg"}
 
 
 @pytest.fixture

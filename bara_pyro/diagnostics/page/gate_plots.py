@@ -1,19 +1,14 @@
-"""Figures of exported draws and their section of the report.
-
-Phi by layer as forest and ridge plots, and the predictive check of answers.
-"""
+"""Figures of exported draws and their section of the report: Phi by layer, and the predictive check."""
 
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import xarray
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bara_pyro.diagnostics.arviz.compat import Idata, arviz, container, inference_groups, renewed
+from bara_pyro.diagnostics.arviz.compat import Idata, inference_groups
 from bara_pyro.diagnostics.arviz.export import INTERVAL, DrawnAnswers, answer_shares, interval, phi_lines
 from bara_pyro.diagnostics.arviz.netcdf import read_netcdf
 from bara_pyro.diagnostics.parts import Shown, shown_section
@@ -21,33 +16,22 @@ from bara_pyro.errors import DataError
 from bara_pyro.report import Column, Link, Paragraph, Picture, Table
 from bara_pyro.report.style import INK, PALETTE, WIDTH, Look, dress, legend_of, new_figure, save
 
-FOREST, RIDGE, CHECK = "phi_forest", "phi_ridge", "predictive_check"
-SAME = 1e-3  # relative spread below which values (of a point estimate) have no density to draw
+FOREST, CHECK = "phi_forest", "predictive_check"
 LEGEND = f"point: median; thick 50 %, thin {100 * INTERVAL:.0f} %"
 
 
 def gate_figures(data: Idata) -> dict[str, Figure]:
     """Return the figures that the data allow, by name.
 
-    - `phi_forest` and `phi_ridge` show Phi with ArviZ: one line for each module, ordered by layer, with all
-      units together. For single units use `arviz.plot_forest(data, var_names=["phi"])`. Both need a global
-      gate; ridges also need values that vary.
+    - `phi_forest` shows Phi, if there is a global gate: one line for each module, ordered by layer, with all
+      units together. For single units use `arviz.plot_forest(data, var_names=["phi"])`.
     - `predictive_check` shows the share of rows with each answer and needs labels. ArviZ's check (`plot_ppc`,
       later `plot_ppc_dist`) would draw a density over answers, which are categories.
     """
     groups = inference_groups(data)
     figures: dict[str, Figure] = {}
     if "phi" in groups.get("posterior", {}):
-        lines = phi_lines(groups["posterior"]["phi"])
-        height = 1.3 + 0.24 * lines.sizes["module"]
-        figures[FOREST] = forest(lines, height)
-        _label(figures[FOREST], f"Φ ({LEGEND})")
-        values = lines["phi"].astype("float64")
-        spread = values.std(("chain", "draw")) / values.mean(("chain", "draw"))
-        if float(spread.min()) > SAME:
-            figures[RIDGE] = ridge(lines, height)
-            _label(figures[RIDGE], "Φ")
-            figures[RIDGE].axes[-1].grid(False)  # the grid would be drawn over the ridges
+        figures[FOREST] = forest(phi_lines(groups["posterior"]["phi"]))
     if "observed_data" in groups:
         figures[CHECK] = predictive_check(groups)
     return figures
@@ -64,64 +48,22 @@ def plots(data: Idata, folder: str | Path) -> list[Path]:
     return [save(figure, Path(folder) / f"{name}.png") for name, figure in figures.items()]
 
 
-def forest(lines: xarray.Dataset, height: float) -> Figure:
-    """Plot the median and two intervals (50 % and `INTERVAL`) for each module.
+def forest(lines: xarray.Dataset) -> Figure:
+    """Plot the median and two intervals (50 % and `INTERVAL`) of Phi for each module, from the top down.
 
-    `lines` has one variable, `chain x draw x module`; the height is in inches.
+    `lines` has the variable `phi`, `chain x draw x module`.
     """
-    if renewed():
-        probabilities = {"ci_kind": "hdi", "ci_probs": (0.5, INTERVAL)}
-        return _new_style("plot_forest", lines, height, point_estimate="median", **probabilities)
-    return _old_style(lines, height, hdi_prob=INTERVAL)
-
-
-def ridge(lines: xarray.Dataset, height: float) -> Figure:
-    """Plot a density for each module; arguments as in `forest`."""
-    if renewed():
-        return _new_style("plot_ridge", lines, height)
-    # Fill (nearly) the whole density.
-    look = {"hdi_prob": 0.999, "ridgeplot_truncate": False, "ridgeplot_alpha": 0.6}
-    return _old_style(lines, height, kind="ridgeplot", **look)
-
-
-def _old_style(lines: xarray.Dataset, height: float, **options: Any) -> Figure:
-    """Draw with ArviZ 0.x into our axes."""
-    figure = new_figure(WIDTH, height)
-    arviz().plot_forest(
-        lines,
-        combined=True,
-        colors=PALETTE[0],
-        labeller=arviz().labels.NoVarLabeller(),
-        textsize=8.5,
-        ax=figure.add_subplot(),
-        show=False,
-        **options,
-    )
+    names = [str(name) for name in lines["module"].values]
+    figure = new_figure(WIDTH, 1.3 + 0.24 * len(names))
+    axes, places = figure.add_subplot(), np.arange(len(names))
+    low, lower, middle, upper, high = interval(lines["phi"].values)
+    axes.hlines(places, low, high, color=PALETTE[0], linewidth=1.2)
+    axes.hlines(places, lower, upper, color=PALETTE[0], linewidth=4)
+    axes.plot(middle, places, "o", color=PALETTE[0], markerfacecolor="white", markersize=5)
+    axes.set_yticks(places, names)
+    axes.invert_yaxis()
+    dress(axes, f"Φ ({LEGEND})", "Layer and projection", "Global gate Φ of a module's units")
     return figure
-
-
-def _new_style(function: str, lines: xarray.Dataset, height: float, **options: Any) -> Figure:
-    """Draw with ArviZ 1.x, which makes its own figure."""
-    collection = getattr(arviz(), function)(
-        container({"posterior": lines}, {}),
-        combined=True,
-        labels=["module"],
-        visuals={"ticklabels": False},
-        backend="matplotlib",
-        figure_kwargs={"figsize": (WIDTH, height)},
-        **options,
-    )
-    figure: Figure = collection.viz["figure"].item()
-    figure.set_layout_engine("constrained")
-    figure.axes[0].set_axis_off()  # these axes only hold the names of the lines as text
-    import_module("matplotlib.pyplot").close(figure)  # pyplot would keep the figure alive
-    return figure
-
-
-def _label(figure: Figure, x_label: str) -> None:
-    axes = figure.axes[-1]
-    axes.set_title("", loc="center")  # ArviZ puts the interval's name here
-    dress(axes, x_label, "Layer and projection", "Global gate Φ of a module's units")
 
 
 def predictive_check(groups: Mapping[str, xarray.Dataset]) -> Figure:
@@ -164,10 +106,6 @@ CAPTIONS = {
     FOREST: (
         "Intervals of the global gate Φ, one line for each module.",
         "All units of a module together. Units with a small Φ are nearly off for every input.",
-    ),
-    RIDGE: (
-        "Densities of the global gate Φ, one ridge for each module.",
-        "The same draws as densities. Several peaks in a ridge are groups of units with different Φ.",
     ),
 }
 COLUMNS = (
