@@ -1,7 +1,6 @@
 """The data that all diagnostics of a run share: the run, the inspected rows and their posterior draws."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -19,18 +18,11 @@ FOLDER = "report"
 
 @dataclass(frozen=True)
 class Options:
-    """How many rows and draws an inspection uses."""
+    """How many rows and draws an inspection uses; the numbers of all draws go with `samples`."""
 
     rows: int = 256  # test rows
     samples: int = 50  # posterior draws of gates and predictions; 0: none, if not deep
-    nested: int = 10  # draws of the global gates, and of the local gates for each of them
-    token_samples: int = 100  # draws for the token maps
-    bound_draws: int = 50  # draws for the PAC-Bayes bounds, for each row
-    train_rows: int = 128  # training rows for PSIS-LOO
-    train_draws: int = 100  # draws for PSIS-LOO; Pareto's k needs enough of them to fit a tail
-    prior_draws: int = 50  # draws of the gates from each prior
     tau: float = 0.1  # a gate below this threshold counts as off
-    cap: float = 4.6  # cap of the NLL in the bounds, nats
     texts: tuple[str, ...] = ()  # texts for the token maps; nine short default texts if empty
     deep: bool = True  # also inspect gates, draws and the posterior, not only accuracy and calibration
     thorough: bool = True  # with `deep`: also PSIS-LOO on training rows, and draws from priors
@@ -40,36 +32,20 @@ class Options:
         kinds = {"deep": (True, False), "thorough": (True, True)}
         samples = self.samples or Options().samples
         return {
-            name: options(self.rows, samples, self.tau, self.texts, deep=deep, thorough=thorough)
+            name: replace(self, samples=samples, deep=deep, thorough=thorough)
             for name, (deep, thorough) in kinds.items()
             if (deep, thorough) > (self.deep, self.deep and self.thorough)
         }
 
+    @property
+    def nested(self) -> int:
+        """Draws of the global gates, and of the local gates for each of them."""
+        return max(2, round((2 * self.samples) ** 0.5))
 
-def options(
-    rows: int,
-    samples: int,
-    tau: float,
-    texts: Sequence[str] = (),
-    *,
-    deep: bool = True,
-    thorough: bool = True,
-) -> Options:
-    """Return options with all numbers of draws (and the time) proportional to `samples`."""
-    return Options(
-        rows=rows,
-        samples=samples,
-        nested=max(2, round((2 * samples) ** 0.5)),
-        token_samples=2 * samples,
-        tau=tau,
-        bound_draws=samples,
-        train_rows=max(8, rows // 2),
-        train_draws=2 * samples,
-        prior_draws=samples,
-        texts=tuple(texts),
-        deep=deep,
-        thorough=thorough,
-    )
+    @property
+    def train_rows(self) -> int:
+        """Training rows for PSIS-LOO."""
+        return max(8, self.rows // 2)
 
 
 @dataclass(frozen=True)

@@ -120,11 +120,11 @@ def look_inside(
 
     Examples:
         >>> import bara_pyro as bp
-        >>> from bara_pyro.diagnostics.context import options
+        >>> from bara_pyro.diagnostics.context import Options
         >>> from bara_pyro.diagnostics.inspection import look_inside
         >>> run = bp.train(task="micro-wgs", method="bara-gate", steps=2, limit=20, out="runs/first")
         >>> _ = bp.evaluate(run, out="runs/first")
-        >>> few = options(rows=8, samples=4, tau=0.1, texts=["in winter bimu keeps goats ."])  # quick
+        >>> few = Options(rows=8, samples=4, texts=("in winter bimu keeps goats .",))  # quick
         >>> found = look_inside("runs/first", run, few)
         >>> found.run.method, found.run.modules, found.run.r
         ('bara-gate', 9, 8)
@@ -215,6 +215,6 @@ def passes(o: Options, rows: int, train_rows: int) -> int:
     if not o.deep:
         return rows * (o.samples + 1)
     few, exported = min(rows, FEW_ROWS), min(rows, EXPORTED_ROWS)
-    deep = rows * (1 + o.samples + o.bound_draws) + few * KL_DRAWS
-    priors = exported * o.samples + len(GAMMAS) * few * o.prior_draws
-    return deep + (rows * o.nested**2 + train_rows * o.train_draws + priors if o.thorough else 0)
+    deep = rows * (1 + 2 * o.samples) + few * KL_DRAWS
+    priors = exported * o.samples + len(GAMMAS) * few * o.samples
+    return deep + (rows * o.nested**2 + 2 * train_rows * o.samples + priors if o.thorough else 0)

@@ -9,9 +9,7 @@ from bara_pyro.diagnostics.context import Options
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.system import System, assemble, build_system
 
-OPTIONS = Options(
-    rows=10, samples=6, nested=3, token_samples=2, bound_draws=5, train_rows=12, train_draws=30, prior_draws=2
-)
+OPTIONS = Options(rows=10, samples=15)
 MODULES = ["q_proj", "lm_head"]
 BASE = {"task.name": "micro-wgs", "task.limit": 12, "adapter.r": 3, "adapter.target_modules": MODULES}
 

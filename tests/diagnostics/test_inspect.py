@@ -25,7 +25,7 @@ from bara_pyro.runs.evaluate import evaluate_system
 
 PARTS = part_names(Options())
 REPORT = {"index.html", "inspection.json", "posterior.nc", "predictive_check.svg", "reliability_s0.svg"}
-OF_DRAWS = {"reliability_s6.svg"}
+OF_DRAWS = {f"reliability_s{OPTIONS.samples}.svg"}
 OF_RANK = {"sparsity.svg", "effective_rank.svg"}
 OF_TOKENS = {"tokens.html"}
 OF_GATES = {*OF_DRAWS, "uncertainty_aleatoric.svg", "uncertainty_epistemic.svg", "pareto_k.svg"}

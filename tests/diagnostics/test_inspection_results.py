@@ -16,7 +16,7 @@ from bara_pyro.diagnostics.arviz.export import export_draws
 from bara_pyro.diagnostics.arviz.inference_data import to_inference_data
 from bara_pyro.diagnostics.arviz.loo import NoSpreadError
 from bara_pyro.diagnostics.arviz.netcdf import read_netcdf
-from bara_pyro.diagnostics.context import Context, Options, look, options
+from bara_pyro.diagnostics.context import Context, look
 from bara_pyro.diagnostics.gates.rank_use import rank_use
 from bara_pyro.diagnostics.gates.sparsity import gate_sparsity
 from bara_pyro.diagnostics.gates.tokens import token_use
@@ -107,7 +107,7 @@ def test_rank_use(context: Context) -> None:
 
 def test_uncertainty_split(context: Context) -> None:
     found = uncertainty_split(context)
-    expected = decompose_nested(draw(context.system, context.rows, 9, repeats=3), 3)
+    expected = decompose_nested(draw(context.system, context.rows, 25, repeats=5), 5)
     for name in ("total", "aleatoric", "global_", "local"):
         assert getattr(found, name) == pytest.approx(float(getattr(expected, name).mean()))
     assert sum(map(found.share, ("aleatoric", "global_", "local"))) == pytest.approx(100)
@@ -121,7 +121,7 @@ def test_bounds_with_and_without_the_divergence(context: Context) -> None:
         return brentq(excess, rate, 1 - 1e-15) if excess(1 - 1e-15) > 0 else 1.0
 
     found, n = guarantees(context).pac_bayes, len(context.rows)
-    draws = OPTIONS.bound_draws * n  # each row has its own
+    draws = OPTIONS.samples * n  # each row has its own
     over_draws = largest(found.drawn.mean, math.log(2 / 0.005) / draws)
     paid = (found.kl_phi + math.log(2 * n**0.5 / 0.045)) / n
     assert found.drawn.pac_bayes == pytest.approx(largest(over_draws, paid))
@@ -142,7 +142,7 @@ def test_token_maps_of_texts_that_were_given(context: Context, tmp_path: Path) -
 
 
 def test_trust(context: Context, trust: PosteriorTrust) -> None:
-    assert trust.left_out.rows == 12
+    assert trust.left_out.rows == 8
     assert {one.kind for one in trust.learning} == {"phi", "theta"}
     assert min(one.mean for one in trust.learning) > 0
     labels = context.labels
@@ -153,7 +153,7 @@ def test_trust(context: Context, trust: PosteriorTrust) -> None:
 
 def test_a_row_that_weighs_too_much_is_marked(context: Context, trust: PosteriorTrust) -> None:
     left = trust.left_out
-    data = to_inference_data(context.system, split="train", rows=12, samples=30, prior=False)
+    data = to_inference_data(context.system, split="train", rows=8, samples=30, prior=False)
     expected = data.constant_data["pareto_k"]
     by_row = dict(zip(expected["obs"].values, expected.values, strict=True))
     assert left.pareto_k == pytest.approx(by_row, rel=1e-3)  # recorded draws are rounded in another way
@@ -164,9 +164,9 @@ def test_a_row_that_weighs_too_much_is_marked(context: Context, trust: Posterior
     assert axes.lines[0].get_ydata()[0] == pytest.approx(limit)
     drawn = np.concatenate([points.get_offsets() for points in axes.collections])
     np.testing.assert_allclose(drawn[:, 1], sorted(left.pareto_k.values()))
-    np.testing.assert_array_equal(drawn[:, 0], np.arange(1, 13))
+    np.testing.assert_array_equal(drawn[:, 0], np.arange(1, 9))
     assert len(axes.collections[-1].get_offsets()) == left.high_k > 0
-    few = posterior_trust(replace(context, options=replace(OPTIONS, train_draws=10)))
+    few = posterior_trust(replace(context, options=replace(OPTIONS, samples=5)))
     assert render_posterior(few).pictures == []
     assert "10 draws are too few" in " ".join(render_posterior(few).technical)
 
@@ -238,10 +238,3 @@ def test_truth_that_is_not_known(context: Context) -> None:
 def test_a_point_has_one_line_of_scores(context: Context) -> None:
     one = predictive_scores(replace(context, log_probs=context.log_probs[:1]))
     assert [s.draws for s in one.looked_at] == [0]
-
-
-def test_all_draws_go_with_their_number() -> None:
-    assert options(256, 50, 0.1) == Options()  # what the command takes by default
-    few = options(32, 5, 0.2)
-    assert few.nested == 3
-    assert max(few.bound_draws, few.train_draws, few.token_samples, few.prior_draws) == 10

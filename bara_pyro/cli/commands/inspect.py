@@ -84,7 +84,7 @@ def inspect(
     check_folder(out, overwrite=overwrite, inputs=[run])
 
     from bara_pyro.cli.terminal import mode, progress, remark, result, say, shell_word
-    from bara_pyro.diagnostics.context import options
+    from bara_pyro.diagnostics.context import Options
     from bara_pyro.diagnostics.inspection import estimated_seconds, part_names
     from bara_pyro.diagnostics.page.page import inspect_run
     from bara_pyro.durations import spoken
@@ -95,7 +95,8 @@ def inspect(
     note_of_draws(system, samples=samples)
     if not (deep or mode.typed & {"rows", "samples"}) and is_evaluated(run, system.config.hash):
         samples = 0
-    looked = options(rows, samples, TAU if tau is None else tau, text or [], deep=deep, thorough=thorough)
+    texts = tuple(text or ())
+    looked = Options(rows, samples, TAU if tau is None else tau, texts, deep, thorough)
     about = estimated_seconds(run, system, looked) if samples else None
     if about is not None and about > LONG:
         remark(f"Note: this takes about {spoken(about)}, judged by the run's evaluation.")

@@ -57,7 +57,7 @@ def token_use(c: Context) -> TokenUse | None:
     """Return the token maps of a run; None if only the answer head (or nothing) has gates."""
     if not c.has_gates or all(target.is_head for target in c.system.model.targets):
         return None
-    samples = c.options.token_samples if c.system.guide.stochastic else 0
+    samples = 2 * c.options.samples if c.system.guide.stochastic else 0
     texts = {f"text {i}": text for i, text in enumerate(c.options.texts, 1)} or default_texts(c.system)
     return token_maps(c.system, texts, samples=samples, tau=c.options.tau)
 

@@ -41,11 +41,11 @@ def inspect_run(
 
     Examples:
         >>> import bara_pyro as bp
-        >>> from bara_pyro.diagnostics.context import options
+        >>> from bara_pyro.diagnostics.context import Options
         >>> from bara_pyro.diagnostics.page.page import inspect_run
         >>> run = bp.train(task="micro-wgs", method="bara-gate", steps=2, limit=20, out="runs/first")
         >>> _ = bp.evaluate(run, out="runs/first")
-        >>> few = options(rows=8, samples=4, tau=0.1, texts=["in winter bimu keeps goats ."])  # quick
+        >>> few = Options(rows=8, samples=4, texts=("in winter bimu keeps goats .",))  # quick
         >>> page, sentences = inspect_run("runs/first", run, few)
         >>> str(page), len(sentences) > 3
         ('runs/first/report/index.html', True)

@@ -94,7 +94,7 @@ def posterior_trust(c: Context) -> PosteriorTrust | None:
             left_out = _left_out(c)
         except NoSpreadError as error:
             not_left_out = str(error)
-        predictive = list(prior_predictive(c.system.model, few, samples=c.options.prior_draws))
+        predictive = list(prior_predictive(c.system.model, few, samples=c.options.samples))
     return PosteriorTrust(
         learning=learning,
         why_not=why_not,
@@ -117,7 +117,7 @@ def _learning(collapsed: Collapse, kind: str) -> GateLearning:
 
 
 def _left_out(c: Context) -> LeftOut:
-    samples = c.options.train_draws
+    samples = 2 * c.options.samples  # Pareto's k needs enough of them to fit a tail
     rows = first_rows(c.system.split("train"), c.options.train_rows)
     log_probs, labels = draw(c.system, rows, samples), torch.tensor(rows.labels)
     likelihood = log_probs.gather(-1, labels.expand(len(log_probs), -1).unsqueeze(-1))[..., 0]

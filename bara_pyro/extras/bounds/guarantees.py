@@ -24,6 +24,7 @@ from bara_pyro.extras.bounds.pac_bayes import GibbsBound, gibbs_bound, held_out_
 from bara_pyro.metrics import posterior_predictive
 from bara_pyro.runs.system import System
 
+CAP = 4.6  # of the NLL, nats
 CLIP = 2.0  # R_g, twice the mean of the prior Gamma(1, 1)
 LOSSES = ("drawn-answer", "smoothed-nll")
 DELTA = 0.05  # of all bounds, as in `gibbs_bound`
@@ -103,7 +104,7 @@ def _certified(c: Context, gates: Gates) -> CertifiedHead | None:
         return None
     name, s = c.system.config.task.evaluate_on, max(1, model.r // 2)
     head_certificate = certify_head(
-        c.system, name, tau=c.options.tau, s=s, clip=CLIP, cap=c.options.cap, cover="absorbed"
+        c.system, name, tau=c.options.tau, s=s, clip=CLIP, cap=CAP, cover="absorbed"
     )
     bound = head_certificate.certificate
     return CertifiedHead(
@@ -117,9 +118,9 @@ def _certified(c: Context, gates: Gates) -> CertifiedHead | None:
 def _pac_bayes(c: Context, phi: str) -> PacBayes:
     kl = _kl(c, phi)
     # Each row has separate draws: with shared ones, the number of draws would limit the bound.
-    draws = gibbs_draws(c.system, c.rows, c.options.bound_draws * len(c.rows), c.system.config.predict.seed)
+    draws = gibbs_draws(c.system, c.rows, c.options.samples * len(c.rows), c.system.config.predict.seed)
     # The cap exceeds the loss of a uniform guess for any number of answers.
-    cap = max(c.options.cap, math.log(2 * draws.shape[-1]))
+    cap = max(CAP, math.log(2 * draws.shape[-1]))
     gibbs = [gibbs_bound(draws, c.labels, kl, loss=loss, loss_cap=cap, shared=False) for loss in LOSSES]
     # With fixed draws the averaged predictor is a single predictor, which the test-set bound covers.
     wrong = float((posterior_predictive(c.log_probs).argmax(-1) != c.labels).double().mean())
