@@ -208,8 +208,8 @@ def evaluate(
     run = fitted(run, with_rows=data is None)
     if data is not None:
         run = replace(run, task=rows_asked(run, data))
-    numbers = [samples] if isinstance(samples, int) else samples
-    settings = {"predict.samples": numbers and [*numbers], "task.evaluate_on": split}
+    numbers = samples if isinstance(samples, Sequence | None) and not isinstance(samples, str) else [samples]
+    settings = {"predict.samples": numbers, "task.evaluate_on": split}
     changes = {key: value for key, value in settings.items() if value is not None}
     config = load_config(overrides=changes, base=run.config)
     return evaluate_system(run.with_config(config), None if out is None else Path(out))

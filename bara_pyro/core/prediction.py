@@ -7,6 +7,7 @@ and the site. It does not depend on the batch, on padding, or on the number and 
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from numbers import Integral
 
 import pyro
 import torch
@@ -154,6 +155,10 @@ def forwards(model: AdaptedLM, batch: Batch, memory_budget: int | None = None) -
     return _chunks(len(batch), _room(model, batch, memory_budget))
 
 
+def _is_count(number: object) -> bool:
+    return not isinstance(number, bool) and isinstance(number, Integral) and int(number) >= 0
+
+
 def _checked(
     model: AdaptedLM,
     guide: SiteGuide,
@@ -165,8 +170,8 @@ def _checked(
     """Return the batch with identifiers, and the number of sequences that fit one forward pass."""
     check_guide(guide, model)
     model.backbone.check()
-    if samples < 0:
-        raise ConfigError(f"samples={samples} must be 0 (posterior mean) or more.")
+    if not _is_count(samples):
+        raise ConfigError(f"samples={samples!r} must be a whole number: 0 (posterior mean) or more.")
     if last is not None and (last < 1 or batch.segments is not None):
         raise ConfigError(f"last={last} must be at least 1 and needs rows with one text each.")
     if not batch.ids:

@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 from bara_pyro.errors import ConfigError, unknown
 from bara_pyro.runs.sections import RunSettings
 from bara_pyro.types import Fields, Json
+from bara_pyro.untrusted.files import why
 
 
 def collect(
@@ -83,8 +84,7 @@ def _read_yaml(path: Path) -> Json:
     try:
         data = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506 - a SafeLoader
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
-        reason = " ".join(str(error).split()).replace(' in "<unicode string>"', "")
-        raise ConfigError(f"Cannot read the configuration {path}: {reason}.") from error
+        raise ConfigError(f"Cannot read the configuration {path} ({_reason(error)}).") from error
     if not isinstance(data, dict):
         raise ConfigError(f"The configuration {path} must consist of `key: value` pairs.")
     return data
@@ -98,7 +98,12 @@ def parse_assignment(text: str) -> tuple[str, Any]:
     try:
         return key.strip(), yaml.load(value, _Loader)  # noqa: S506 - a SafeLoader
     except (yaml.YAMLError, RecursionError) as error:
-        raise ConfigError(f"--set {text!r}: the value is not valid YAML.") from error
+        raise ConfigError(f"--set {text!r}: the value is not valid YAML ({_reason(error)}).") from error
+
+
+def _reason(error: Exception) -> str:
+    """Return in one line why YAML cannot be read."""
+    return " ".join(why(error).split()).replace(' in "<unicode string>"', "")
 
 
 def _merge(data: Json, changes: Json) -> None:

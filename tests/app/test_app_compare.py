@@ -108,6 +108,12 @@ def test_the_page_is_written_once(groups: Path, tmp_path: Path, bara: Bara) -> N
     assert_one_sentence(bara("compare", a, b, "--page", tmp_path / "x.pdf"), ".html")
 
 
+def test_a_run_is_not_compared_with_itself(groups: Path, bara: Bara) -> None:
+    run = groups / "lora/seed-0"
+    for other in (run, run / ".." / "seed-0"):
+        assert_one_sentence(bara("compare", run, other), "seed-0", "both sides")
+
+
 def test_other_rows_and_draws_are_refused(groups: Path, place: Place, tmp_path: Path, bara: Bara) -> None:
     a = shutil.copytree(groups / "bara" / "seed-0", tmp_path / "a")
     b = shutil.copytree(groups / "lora" / "seed-0", tmp_path / "b")

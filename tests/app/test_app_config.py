@@ -145,6 +145,7 @@ def test_a_whole_section_leaves_what_was_given_beside_it() -> None:
         ("task.test_fraction=1", ["task.test_fraction", "less than 1"]),
         ("train.steps", ["key=value"]),
         ("train.steps=[1", ["YAML"]),
+        ("train={lr: 1, lr: 2}", ["'lr' is given twice"]),
         ("seed.a=1", ["seed"]),
         ("adapter.calibrated=yess", ["adapter.calibrated", "'yess'", "true or false"]),
         ("task.classes=[yes, no]", ["task.classes", "True", "quotation marks"]),
@@ -173,7 +174,7 @@ def test_a_file_that_is_no_configuration(text: str, tmp_path: Path) -> None:
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"run\.yaml"):
         load_config(path)
-    with pytest.raises(ConfigError, match=r"absent\.yaml"):
+    with pytest.raises(ConfigError, match=r"absent\.yaml \(No such file or directory\)"):
         load_config(tmp_path / "absent.yaml")
 
 

@@ -1,7 +1,9 @@
 """Prediction: reproducible row by row, whatever the batch, the padding and the memory."""
 
 import math
+import re
 from dataclasses import replace
+from typing import Any
 
 import pyro
 import pytest
@@ -226,9 +228,10 @@ def test_lora_repeats_its_one_answer() -> None:
     assert torch.equal(out, predict(*pair, make_batch(), samples=0).expand(5, -1, -1))
 
 
-def test_a_negative_number_of_draws_is_refused() -> None:
-    with pytest.raises(ConfigError, match="samples=-1"):
-        predict(*toy(), make_batch(), samples=-1)
+@pytest.mark.parametrize("samples", [-1, 1.0, True, "a", [10]])
+def test_what_is_no_number_of_draws_is_refused(samples: Any) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"samples={samples!r}")):
+        predict(*toy(), make_batch(), samples=samples)
 
 
 def test_the_distribution_of_a_draw_is_the_guides() -> None:

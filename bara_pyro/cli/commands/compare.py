@@ -54,6 +54,8 @@ def compare(
     from bara_pyro.errors import ConfigError
     from bara_pyro.runs.answers_file import comparison_page_in
 
+    if a.resolve() == b.resolve():
+        raise ConfigError(f"{b} is on both sides: give two different runs.")
     check_overwrite(page)
     if page is not None:
         if page.suffix.lower() != ".html":
