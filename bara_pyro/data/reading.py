@@ -23,7 +23,7 @@ Rows = list[Json]
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
 MOST_WHOLE = 2**31
 """Most bytes of a file that is read as a whole; a line may have `MOST_JSON` bytes."""
-SEPARATORS = {",": "a comma", ";": "a semicolon", "\t": "a tab"}
+SEPARATORS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a vertical bar"}
 DECLARED = re.compile(r'"?sep=([^\w "]|\t)"?[,;\t]*\s*', re.IGNORECASE)
 
 
@@ -227,7 +227,7 @@ def _header_of(path: Path) -> tuple[str, str, Iterator[str]]:
 
 
 def _blank(line: str) -> bool:
-    return not line.strip("\r\n,;\t ")
+    return not line.strip("\r\n,;|\t ")
 
 
 def _ragged(place: str, row: list[str], expected: int, separator: str) -> DataError:

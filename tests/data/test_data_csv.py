@@ -41,7 +41,7 @@ def test_marks_around_the_first_words_are_not_lost(name: str, cell: str, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("name", "separator"), [("rows.csv", ","), ("rows.tsv", "\t"), ("semicolons.csv", ";")]
+    ("name", "separator"), [("rows.csv", ","), ("rows.tsv", "\t"), ("semicolons.csv", ";"), ("bars.csv", "|")]
 )
 def test_texts_with_marks_and_lines_are_read_as_pandas_wrote_them(
     name: str, separator: str, tmp_path: Path
