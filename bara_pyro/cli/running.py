@@ -62,7 +62,7 @@ def train_and_show(out: Path, config: RunConfig, *, started: RunConfig | None = 
     if rank():
         return
     draws = config.predict
-    note_of_draws(system, samples=max(draws.samples), last=draws.last, predict_seed=draws.seed)
+    note_of_draws(system, samples=max(draws.samples), predict_seed=draws.seed)
     show_scores(report)
     warn_unlearnt(system, out, report)
     say(f"Written to {out}")

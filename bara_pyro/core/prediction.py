@@ -20,7 +20,7 @@ from bara_pyro.core.handlers import PROGRAM
 from bara_pyro.core.modules import value_of
 from bara_pyro.core.posterior import Addressed, PosteriorMean, addresses_of
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.core.resuming import drawn_last, narrowed, shared
+from bara_pyro.core.resuming import narrowed, shared
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 from bara_pyro.fast.kept_memory import keep_freed
@@ -40,7 +40,6 @@ def predict(
     repeats: int = 1,
     seed: int = 0,
     memory_budget: int | None = None,
-    last: int | None = None,
 ) -> Tensor:
     """Return posterior-predictive draws of the answers' log-probabilities.
 
@@ -54,8 +53,6 @@ def predict(
         seed: seed of the draws. All rows and all batches share the draws of the global latents.
         memory_budget: approximate bytes for the activations of one forward pass; larger batches are split.
             Default: 2 GiB on an accelerator; on a CPU 64 MiB or the size of 1,536 tokens, up to 256 MiB.
-        last: an approximation: use draws for the last `last` tokens of each row only, and read the other
-            tokens once at the posterior means. None uses draws for all tokens.
 
     Returns:
         Log-probabilities, float64, `max(S, 1) x B x C`; other likelihoods may return another shape in place
@@ -63,8 +60,8 @@ def predict(
         `bara_pyro.metrics.posterior_predictive` (average probabilities, not logits).
 
     Raises:
-        ConfigError: `samples` is negative or not a multiple of `repeats`; `last` is not positive, or a row
-            holds several texts; or the guide belongs to another model.
+        ConfigError: `samples` is negative or not a multiple of `repeats`, or the guide belongs to another
+            model.
 
     Examples:
         >>> import bara_pyro as bp
@@ -79,7 +76,7 @@ def predict(
         >>> bp.metrics.posterior_predictive(draws).shape
         torch.Size([4, 2])
     """
-    batch, room = _checked(model, guide, batch, samples, memory_budget, last)
+    batch, room = _checked(model, guide, batch, samples, memory_budget)
     if repeats < 1 or samples % repeats:
         raise ConfigError(
             f"samples={samples} must be a multiple of repeats={repeats}, which must be at least 1."
@@ -94,7 +91,7 @@ def predict(
     out = torch.empty(0)
     for rows, draws in _pieces(model, len(batch), max(samples, 1), room):
         piece = batch.questions(rows)
-        part = _forward(model, guide, piece, draws, samples, seed, repeats, last, every_token=False)
+        part = _forward(model, guide, piece, draws, samples, seed, repeats, every_token=False)
         if not out.numel():
             out = part.new_empty(max(samples, 1), len(batch), *part.shape[2:])
         out[draws, rows] = part
@@ -160,32 +157,23 @@ def _is_count(number: object) -> bool:
 
 
 def _checked(
-    model: AdaptedLM,
-    guide: SiteGuide,
-    batch: Batch,
-    samples: int,
-    memory_budget: int | None,
-    last: int | None = None,
+    model: AdaptedLM, guide: SiteGuide, batch: Batch, samples: int, memory_budget: int | None
 ) -> tuple[Batch, int]:
     """Return the batch with identifiers, and the number of sequences that fit one forward pass."""
     check_guide(guide, model)
     model.backbone.check()
     if not _is_count(samples):
         raise ConfigError(f"samples={samples!r} must be a whole number: 0 (posterior mean) or more.")
-    if last is not None and (last < 1 or batch.segments is not None):
-        raise ConfigError(f"last={last} must be at least 1 and needs rows with one text each.")
     if not batch.ids:
         # Number the rows before the batch is split: a row's noise must not depend on the piece.
         batch = replace(batch, ids=tuple(map(str, range(len(batch)))))
     width = batch.input_ids.shape[1]
     if batch.past is None and batch.segments is None:
         model.backbone.check_room(width, "A row")
-    return batch, _room(model, batch, memory_budget, samples, last)
+    return batch, _room(model, batch, memory_budget)
 
 
-def _room(
-    model: AdaptedLM, batch: Batch, memory_budget: int | None, samples: int = 1, last: int | None = None
-) -> int:
+def _room(model: AdaptedLM, batch: Batch, memory_budget: int | None) -> int:
     """Return the number of sequences that fit one forward pass."""
     width = batch.input_ids.shape[1]
     each = _bytes_per_row(model, batch, width)
@@ -195,8 +183,6 @@ def _room(
             keep_freed()
         few = min(each * (CPU_TOKENS // width), CPU_MOST)
         memory_budget = max(CPU_BUDGET, few) if on_cpu else ACCELERATOR_BUDGET
-    if last is not None:  # the tokens that are read once for all draws must fit as well
-        each = max(_bytes_per_row(model, batch, min(last, width)), each // max(samples, 1))
     return max(1, memory_budget // each)
 
 
@@ -237,7 +223,6 @@ def _forward(
     samples: int,
     seed: int,
     repeats: int = 1,
-    last: int | None = None,
     every_token: bool = True,
 ) -> Tensor:
     device = batch.input_ids.device
@@ -248,14 +233,12 @@ def _forward(
                 # With `every_token`, each row is run from its beginning, so that taps see all tokens.
                 rows = batch if every_token else narrowed(model, shared(model, batch))
                 return model.likelihood.predicted(model.forward(rows)).unsqueeze(0).cpu()
-        rows = batch if last is None else drawn_last(model, guide, batch, last)
         with (
             pyro.plate("draws", chunk.stop - chunk.start, dim=-3),
             Addressed(guide, addresses_of(batch, seed, chunk, repeats, model.latents.local_shapes)),
         ):
             # A shared prefix needs equal keys and values, which local latents would make differ by row.
-            if not (model.latents.local_sites or last is not None or every_token):
-                rows = shared(model, rows)
+            rows = batch if model.latents.local_sites or every_token else shared(model, batch)
             rows = rows if every_token else narrowed(model, rows)
             return model.likelihood.predicted(model.forward(rows)).cpu()
 

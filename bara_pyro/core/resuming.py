@@ -11,12 +11,9 @@ import pyro
 import torch
 from torch import Tensor
 
-from bara_pyro.core.guide import SiteGuide
-from bara_pyro.core.posterior import PosteriorMean
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.types import Batch, TokenRows
-from bara_pyro.errors import ConfigError
-from bara_pyro.fast.prefix import LEAST, Prefix, after, beginning, common_tokens, split
+from bara_pyro.fast.prefix import LEAST, Prefix, after, beginning, common_tokens
 
 
 def shared(model: AdaptedLM, batch: Batch) -> Batch:
@@ -35,8 +32,11 @@ def shared(model: AdaptedLM, batch: Batch) -> Batch:
     if uneven and not model.backbone.goes_on_after_gaps(int(lengths.max())):
         return batch
     begin = beginning(batch, tokens)
-    rest = after(batch, tokens, read_prefix(model, begin, states=lower(model, begin)))
-    return _with_rest(rest, lower(model, batch))
+    rest = after(batch, tokens, read_prefix(model, begin, lower(model, begin)))
+    states = lower(model, batch)  # of the whole rows
+    if states is None:
+        return rest
+    return replace(rest, past=replace(rest.past, rest=states[:, -rest.input_ids.shape[1] :]))
 
 
 def narrowed(model: AdaptedLM, batch: Batch) -> Batch:
@@ -59,52 +59,17 @@ def narrowed(model: AdaptedLM, batch: Batch) -> Batch:
     return batch if past is None else batch.last(width, past)
 
 
-def drawn_last(model: AdaptedLM, guide: SiteGuide, batch: Batch, last: int) -> Batch:
-    """Return the last tokens of the rows, continuing from the others, read at the posterior mean.
-
-    Raises:
-        ConfigError: the likelihood uses all tokens, or the model cannot continue from earlier tokens.
-    """
-    if last >= batch.input_ids.shape[1]:
-        return batch
-    if not model.likelihood.looks_at_asked:
-        raise ConfigError(
-            f"A {type(model.likelihood).__name__} uses all tokens (`looks_at_asked` is False): leave out "
-            f"last={last}."
-        )
-    if not model.backbone.continues:
-        raise ConfigError(
-            f"{type(model.backbone.lm).__name__} cannot continue from tokens read before: leave out "
-            f"last={last} to use draws for all tokens."
-        )
-    begin, counted = split(batch, last)
-    states = lower(model, batch)
-    with PosteriorMean(guide):
-        past = read_prefix(model, begin, counted, None if states is None else states[:, :-last])
-    return _with_rest(batch.last(last, past), states)
-
-
-def _with_rest(rest: Batch, states: Tensor | None) -> Batch:
-    """Return the remaining tokens with their part of the frozen layers' states of the whole rows."""
-    if states is None:
-        return rest
-    return replace(rest, past=replace(rest.past, rest=states[:, -rest.input_ids.shape[1] :]))
-
-
-def read_prefix(
-    model: AdaptedLM, batch: Batch, counted: Tensor | None = None, states: Tensor | None = None
-) -> Prefix:
+def read_prefix(model: AdaptedLM, batch: Batch, states: Tensor | None = None) -> Prefix:
     """Run the body on rows from which others will continue; return their keys and values.
 
     Args:
         model: the program.
         batch: the rows.
-        counted: mask of the tokens that count, bool, `B x T`; by default the real tokens.
         states: output of the layers below the adapters, `B x T x d`; None to run those layers.
     """
     below = 0 if states is None else model.frozen_layers
     with _reading(model, batch) as copies:
-        return model.backbone.read(_tokens(batch), copies=copies, counted=counted, below=below, states=states)
+        return model.backbone.read(_tokens(batch), copies=copies, below=below, states=states)
 
 
 def lower(model: AdaptedLM, batch: Batch) -> Tensor | None:

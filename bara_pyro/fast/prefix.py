@@ -1,4 +1,4 @@
-"""Prefixes: keys and values of tokens that are read once, for many rows or draws or for the last tokens."""
+"""Prefixes: keys and values of tokens that are read once, for many rows or draws."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -115,14 +115,3 @@ def after(batch: Batch, tokens: int | Tensor, past: Prefix) -> Batch:
     rest = batch.attention_mask & (batch.attention_mask.cumsum(-1) > tokens)
     width = int(rest.sum(-1).max())
     return replace(batch, input_ids=batch.input_ids[:, -width:], attention_mask=rest[:, -width:], past=past)
-
-
-def split(batch: Batch, last: int) -> tuple[Batch, Tensor]:
-    """Return all but the `last` tokens of the rows, and the mask of the real ones among them.
-
-    A row without real tokens keeps one token of padding, so that it can be read; the mask omits it.
-    """
-    mask = batch.attention_mask[:, :-last]
-    readable = mask.clone()
-    readable[:, -1] = True
-    return replace(batch, input_ids=batch.input_ids[:, :-last], attention_mask=readable), mask

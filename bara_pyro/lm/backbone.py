@@ -240,7 +240,6 @@ class Backbone:
         tokens: TokenRows,
         *,
         copies: int = 1,
-        counted: Tensor | None = None,
         below: int = 0,
         states: Tensor | None = None,
     ) -> Prefix:
@@ -249,14 +248,13 @@ class Backbone:
         Args:
             tokens: the rows.
             copies: as in `hidden`.
-            counted: mask of the tokens that count, bool, `B x T`; None: the real tokens.
             below: number of lowest layers that are not run.
             states: output of these layers, `B x T x d`.
         """
         cache = DynamicCache()
         self._fill(cache, tokens, copies, below, states)
         run = [(layer.keys, layer.values) for layer in cache.layers[below:]]
-        mask = (tokens.attention_mask if counted is None else counted).bool().repeat(copies, 1)
+        mask = tokens.attention_mask.bool().repeat(copies, 1)
         layers = (*not_run(below, mask, self.dtype), *run)
         return Prefix(layers, mask, per_draw=copies > 1, below=below)
 

@@ -148,14 +148,13 @@ class Corrections(nn.Module):
         repeats: int = 1,
         seed: int = 0,
         memory_budget: int | None = None,
-        last: int | None = None,
     ) -> Tensor:
         """Return corrected draws; arguments, shapes and errors are those of `core.prediction.predict`."""
         drawing = partial(predict, model, guide, batch, memory_budget=memory_budget)
         reading = samples == 0 and any(part.fitted and part.reads_last_states for part in self.parts)
         with ExitStack() as stack:
             noted = stack.enter_context(last_states(model)) if reading else []
-            drawn = drawing(samples=samples, repeats=repeats, seed=seed, last=last)
+            drawn = drawing(samples=samples, repeats=repeats, seed=seed)
         states = torch.cat(noted) if reading else None
         numbers = torch.arange(len(drawn) * -(-samples // len(drawn))) // repeats if samples else None
         return self._corrected(drawn, PredictedRows(model, batch, numbers, seed, memory_budget, states))

@@ -22,7 +22,7 @@ DEFAULTS = 1
 # Settings of the machine, without effect on results: they are reset if a run comes from another machine.
 OF_THE_MACHINE = (("backbone", "states_folder"),)
 # Settings of earlier versions without effect on results, which stored runs may have.
-REMOVED = {"task": ("streaming",)}
+REMOVED = {"task": ("streaming",), "predict": ("last",)}
 
 # Settings that only cost memory and time: they may change when a run is resumed (results agree to rounding).
 MEMORY = (

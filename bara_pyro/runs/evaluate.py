@@ -63,7 +63,6 @@ def draw(
             repeats=repeats,
             seed=c.seed if seed is None else seed,
             memory_budget=c.memory_budget,
-            last=c.last,
         )
         if not out.numel():
             out = drawn.new_empty(len(drawn), len(split), *drawn.shape[2:])

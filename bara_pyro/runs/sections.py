@@ -334,11 +334,6 @@ class PredictConfig(SettingsSection):
         None, description="approximate bytes of activations per forward pass; null: chosen for the device"
     )
     seed: Seed = Field(0, description="seed of the draws")
-    last: PositiveInt | None = Field(
-        None,
-        description="approximate: draw only for this many last tokens of a row and compute the others once "
-        "at the posterior mean",
-    )
 
 
 class RunSettings(SettingsSection):

@@ -168,9 +168,9 @@ def test_a_seed_that_chooses_nothing_is_noted(settings: dict[str, object], place
 
 
 def test_options_that_nothing_reads_are_told_after_training(bara: Bara, place: Place, tmp_path: Path) -> None:
-    words = ("train", place.rows, "--model", place.backbone, "--steps", 1, "--limit", 8, "--last", 1)
+    words = ("train", place.rows, "--model", place.backbone, "--steps", 1, "--limit", 8, "--predict-seed", 1)
     lora, gates = (bara(*words, "--out", tmp_path / m, "--method", m) for m in ("lora", "bara-gate"))
-    assert "--last changes nothing" in lora.out + lora.err
+    assert "--predict-seed changes nothing" in lora.out + lora.err
     assert "changes nothing" not in gates.out + gates.err
 
 

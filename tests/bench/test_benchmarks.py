@@ -38,7 +38,6 @@ BENCHMARKS: dict[str, tuple[str, ...]] = {
         "--samples",
         "2",
     ),
-    "last": (RUN, "--rows", "4", "--samples", "2", "--last", "1"),
     "cost": ("upper", "--layers", "2", "--upper", "1", "--tokens", "8"),
     "dtypes": (
         *("--model", "microworld", "--task", "micro-wgs", "--dtypes", "bfloat16"),

@@ -1,10 +1,8 @@
 """Tokens that are read once: for all rows that begin with them, or for all draws of a row."""
 
 from dataclasses import replace
-from itertools import cycle
 from typing import Any
 
-import pyro
 import pytest
 import torch
 from core_cases import ANSWERS, CONFIGS, bara_pair, lora_pair, make_batch, mean_forward, pairwise, randomise
@@ -14,11 +12,9 @@ from torch.testing import assert_close
 
 from bara_pyro.core import prediction, resuming
 from bara_pyro.core.noise import CounterNoise
-from bara_pyro.core.posterior import Addressed, addresses_of
 from bara_pyro.core.prediction import predict, record
 from bara_pyro.data.split import collate_ids
 from bara_pyro.data.types import Batch
-from bara_pyro.errors import ConfigError
 from bara_pyro.fast.prefix import Prefix, common_tokens
 from bara_pyro.guides.ensemble import EnsembleGuide
 from bara_pyro.guides.normal import NormalGuide
@@ -167,64 +163,21 @@ def test_common_tokens() -> None:
     assert common_tokens(rows([[4, 9, 1], [5, 9, 7]])) == 0
 
 
-@pytest.mark.parametrize("arch", CONFIGS)
-def test_all_tokens_drawn_is_what_no_limit_is(arch: str) -> None:
-    pair = bara_pair(arch, seed=2, scale=0.3, move=0.2, form="gate")
-    whole = predict(*pair, make_batch(), samples=5)
-    assert_close(predict(*pair, make_batch(), samples=5, last=7), whole, rtol=0, atol=1e-5)
-    assert_close(predict(*pair, make_batch(), samples=0, last=2), predict(*pair, make_batch(), samples=0))
-
-
-class LastDrawn(Addressed):
-    """The definition: means before the last k tokens, draws in them, in one forward of all tokens."""
-
-    last: int
-
-    def value(self, name: str, fn: torch.distributions.Distribution) -> Tensor:
-        drawn = super().value(name, fn)
-        before = torch.arange(drawn.shape[-2]) < drawn.shape[-2] - self.last
-        return torch.where(before[:, None], fn.mean, drawn)
-
-
-@pytest.mark.parametrize(("arch", "last"), [*zip(CONFIGS, cycle([1, 2, 4])), ("qwen2", 4)])
-def test_the_last_tokens_are_drawn_and_the_others_at_their_means(arch: str, last: int) -> None:
-    """Against one forward of all tokens (theta alone: Phi, too, is at its mean before)."""
-    model, guide = bara_pair(arch, seed=2, scale=0.3, move=0.2, form="gate", latent="theta")
-    batch = replace(make_batch(), labels=None)
-    handler = LastDrawn(guide, addresses_of(batch, 0, slice(0, 5)))
-    handler.last = last
-    with torch.no_grad(), pyro.plate("draws", 5, dim=-3), handler:
-        truth = model.forward(batch).double().log_softmax(-1)
-    found = predict(model, guide, make_batch(), samples=5, last=last)
-    assert_close(found, truth, rtol=1e-5, atol=1e-5)
-    assert (found - predict(model, guide, make_batch(), samples=5)).abs().max() > 1e-3
-    for row in range(4):  # and neither company nor memory matters
-        one = predict(model, guide, make_batch(choose=[row]), samples=5, last=last)
-        assert_close(one, found[:, [row]], rtol=1e-5, atol=1e-5)
-    small = predict(model, guide, make_batch(), samples=5, last=last, memory_budget=1)
-    assert_close(small, found, rtol=1e-5, atol=1e-5)
-
-
-def test_what_cannot_be_is_refused() -> None:
-    with pytest.raises(ConfigError, match="last=0 must be at least 1"):
-        predict(*bara_pair(), make_batch(), samples=2, last=0)
-
-
-@pytest.mark.parametrize(("arch", "pair", "last"), pairwise(CONFIGS, [lora_pair, bara_pair], [None, 2]))
-def test_lower_layers_are_not_run_again(arch: str, pair, last: int | None, reads: list[int]) -> None:
+@pytest.mark.parametrize(("arch", "pair"), pairwise(CONFIGS, [lora_pair, bara_pair]))
+def test_lower_layers_are_not_run_again(arch: str, pair, reads: list[int]) -> None:
     """Neither for what is shared nor for what goes on from it: the same answers as of all layers."""
     upper = r".*\.1\..*(q_proj|v_proj|query_key_value|c_attn)|lm_head|embed_out"
     model, guide = pair(arch, target_modules=upper)
     randomise(model, 0.3)
     assert model.frozen_layers == 1
-    found = predict(model, guide, rows(), samples=4, last=last)
+    found = predict(model, guide, rows(), samples=4)
     calls: list[object] = []
     children = model.backbone.states.layers[0].children()
     handles = [child.register_forward_hook(lambda *_: calls.append(1)) for child in children]
-    assert torch.equal(predict(model, guide, rows(), samples=4, last=last), found)
+    assert torch.equal(predict(model, guide, rows(), samples=4), found)
     assert not calls
     model.frozen_layers = 0
-    assert_close(found, predict(model, guide, rows(), samples=4, last=last), rtol=1e-5, atol=1e-5)
+    assert_close(found, predict(model, guide, rows(), samples=4), rtol=1e-5, atol=1e-5)
     assert calls
     for handle in handles:
         handle.remove()

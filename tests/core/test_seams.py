@@ -57,9 +57,6 @@ def test_a_likelihood_that_looks_at_all_tokens_is_given_all(monkeypatch: pytest.
     with torch.no_grad(), PosteriorMean(guide):
         expected = model.forward(batch.questions(slice(0, 4))).double().log_softmax(-1)
     assert_close(predict(model, guide, batch, samples=0)[0], expected, atol=1e-5, rtol=0)
-    gates = BaRA(backbone(), 4, r=2, form="gate", likelihood=Pooled(16), target_modules=["v_proj"])
-    with pytest.raises(ConfigError, match="Pooled uses all tokens"):
-        predict(gates, WeibullGuide(gates), batch, samples=2, last=1)
 
 
 def test_a_layer_that_the_likelihood_never_runs_is_named() -> None:

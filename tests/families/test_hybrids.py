@@ -21,12 +21,10 @@ from transformers import (
 
 from bara_pyro.core.prediction import predict
 from bara_pyro.data.split import collate_ids
-from bara_pyro.errors import BackboneError, ConfigError
+from bara_pyro.errors import BackboneError
 from bara_pyro.guides.delta import DeltaGuide
-from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.lm.backbone import Backbone
 from bara_pyro.lm.verifying import verify
-from bara_pyro.models.bara import BaRA
 from bara_pyro.models.lora import LoRA
 
 SIZES = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 4, "initializer_range": 0.3}
@@ -105,15 +103,6 @@ def test_texts_in_one_row_do_not_see_each_other_or_are_refused(name: str) -> Non
         return
     found = [backbone.hidden(row, torch.ones_like(row), segments)[:, -2:] for row in (ids, other)]
     assert_close(*found, rtol=0, atol=1e-5 * float(found[0].detach().abs().max()))
-
-
-def test_drawing_for_the_last_tokens_alone_needs_a_model_that_goes_on() -> None:
-    backbone = loaded("Llama")
-    model = BaRA(backbone, 4, r=2)
-    backbone.continues = False
-    batch = replace(collate_ids(ROWS, [0] * 4, list("abcd"), torch.tensor([3, 4, 5]), 1), labels=None)
-    with pytest.raises(ConfigError, match="cannot continue from tokens"):
-        predict(model, WeibullGuide(model), batch, samples=2, last=2)
 
 
 def test_a_model_that_sees_what_comes_is_refused() -> None:

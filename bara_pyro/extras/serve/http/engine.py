@@ -148,7 +148,6 @@ class RunEngine:
 
     def compute(self, questions: Sequence[QueuedQuestion]) -> list[Answer]:
         """Return answers in the order of the questions."""
-        c = self.system.config.predict
         # Sorted by length, so that the parts of a batch have little padding.
         order = sorted(range(len(questions)), key=lambda i: questions[i].encoded.lengths[0])
         ordered = [questions[i] for i in order]
@@ -160,7 +159,6 @@ class RunEngine:
             samples=self.samples,
             seed=self.seed,
             memory_budget=self.memory_budget,
-            last=c.last,
         )
         examples = [question.example for question in ordered]
         log_probs = among_offered(log_probs, [len(example.options) for example in examples])
