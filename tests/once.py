@@ -15,7 +15,7 @@ from bara_pyro.cli import app
 from bara_pyro.data.registry import TASKS
 from bara_pyro.lm import loading, verifying
 from bara_pyro.lm.backbone import Backbone
-from bara_pyro.lm.verifying import states_name
+from bara_pyro.lm.verifying import computation, fingerprint
 from bara_pyro.microworld import TASKS as WORLDS
 
 ABILITIES = ("verified", "tolerance", "last_apart", "continues", "takes_segments")
@@ -50,7 +50,17 @@ def verify_once(backbone: Backbone) -> None:
     sums = [float(weight.double().sum()) for weight in weights]
     tokenizer = backbone.tokenizer
     words = len(tokenizer) if isinstance(tokenizer, PreTrainedTokenizerBase) else None
-    key = repr((type(backbone.lm), words, states_name(backbone, str(backbone.dtype)), backbone.device, sums))
+    key = repr(
+        (
+            type(backbone.lm),
+            words,
+            fingerprint(backbone),
+            computation(backbone),
+            backbone.dtype,
+            backbone.device,
+            sums,
+        )
+    )
     if key not in VERIFIED:
         verifying.verify_once(backbone)
         VERIFIED[key] = {name: getattr(backbone, name) for name in ABILITIES}

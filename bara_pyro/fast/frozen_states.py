@@ -3,20 +3,16 @@
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from bara_pyro.atomic import part_folder
 from bara_pyro.data.types import TokenRows
 
 BUDGET = 2**30
 """Bytes of hidden states kept in memory by default; rows beyond are computed each time."""
-NAME = "states"  # of the tensor in a file
 # Attributes in which a PEFT layer stores the state of its adapters.
 OF_PEFT = ("_disable_adapters", "_active_adapter")
 
@@ -57,14 +53,11 @@ class FrozenStates:
     Attributes:
         layers: the decoder layers; empty if they are not one plain list.
         path: dotted path of that list.
-        folder: folder for the states, one file per row, shared by runs on the same language model; None: keep
-            them in memory.
     """
 
     def __init__(self, lm: PreTrainedModel, budget: int = BUDGET) -> None:
         self.lm = lm
         self.budget = budget
-        self.folder: Path | None = None
         self.path, self.layers = decoder_layers(lm)
         self._kept: dict[str, Tensor] = {}
         self._weights = self._stamp()
@@ -94,7 +87,7 @@ class FrozenStates:
         keys = _keys(depth, tokens, lengths)
         by_row: list[Tensor] = []
         for row, key in enumerate(keys):
-            states = self._get(key)
+            states = self._kept.get(key)
             if states is None:
                 # Each row runs in a batch of one, so that its rounding does not depend on other rows.
                 states = self.run(depth, inputs(tokens.chosen(row, lengths[row])))[0]
@@ -157,24 +150,13 @@ class FrozenStates:
         return hash((weights, *(tuple(str(layer.get(name)) for name in OF_PEFT) for layer in others)))
 
     def _forget_where_weights_changed(self) -> None:
-        """Drop cached states if the weights have changed; the folder belongs to the old weights as well."""
+        """Drop cached states if the weights have changed."""
         if (stamp := self._stamp()) != self._weights:
-            self._kept, self._bytes, self._weights, self.folder = {}, 0, stamp, None
-
-    def _get(self, key: str) -> Tensor | None:
-        if self.folder is None:
-            return self._kept.get(key)
-        path = self.folder / f"{key}.safetensors"
-        return load_file(path, device=str(self.lm.device))[NAME] if path.exists() else None
+            self._kept, self._bytes, self._weights = {}, 0, stamp
 
     def _put(self, key: str, states: Tensor) -> None:
         size = states.numel() * states.element_size()
-        if self.folder is not None:
-            path = self.folder / f"{key}.safetensors"
-            with part_folder(path) as place:
-                save_file({NAME: states.contiguous()}, place / path.name)
-                (place / path.name).replace(path)
-        elif self._bytes + size <= self.budget:
+        if self._bytes + size <= self.budget:
             self._kept[key] = states.clone()  # a view would keep the whole batch alive
             self._bytes += size
 

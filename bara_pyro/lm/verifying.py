@@ -234,12 +234,6 @@ def computation(backbone: Backbone) -> Json:
     return {key: value for key, value in sorted(plain.items()) if not key.startswith(NO_COMPUTATION)}
 
 
-def states_name(backbone: Backbone, dtype: str) -> str:
-    """Return the name of the folder of a language model's hidden states: a hash of weights and settings."""
-    does = hashlib.sha256(json.dumps(computation(backbone)).encode()).hexdigest()[:8]
-    return f"{fingerprint(backbone)}-{does}-{dtype}"
-
-
 def differing(stored: Json, found: Json) -> list[str]:
     """Return the settings in both that differ, as texts like `rms_norm_eps is 1e-06, was 1e-05`."""
     both = stored.keys() & found.keys()

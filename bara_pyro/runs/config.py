@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,10 +18,8 @@ from bara_pyro.types import Json
 LENGTH = ("steps", "epochs")  # settings of `train`, one of which gives the length of training
 # Raised when a default changes, since a hash names only what differs from the defaults.
 DEFAULTS = 1
-# Settings of the machine, without effect on results: they are reset if a run comes from another machine.
-OF_THE_MACHINE = (("backbone", "states_folder"),)
 # Settings of earlier versions without effect on results, which stored runs may have.
-REMOVED = {"task": ("streaming",), "predict": ("last",)}
+REMOVED = {"backbone": ("states_folder",), "task": ("streaming",), "predict": ("last",)}
 
 # Settings that only cost memory and time: they may change when a run is resumed (results agree to rounding).
 MEMORY = (
@@ -71,25 +68,14 @@ class RunConfig(RunSettings):
         """Return the configuration as plain JSON values."""
         return self.model_dump(mode="json")
 
-    def effective(self) -> Json:
-        """Return `dump` without settings that have no effect on results."""
-        return self.model_dump(mode="json", exclude=_by_section(OF_THE_MACHINE))
-
     def updated(self, section: str, **settings: object) -> "RunConfig":
         """Return a copy with other settings of a section, which are not checked."""
         return self.model_copy(update={section: getattr(self, section).model_copy(update=settings)})
 
-    def portable(self) -> "RunConfig":
-        """Return a copy with settings of the machine reset to their defaults."""
-        return self._with_settings_of(RunSettings(), OF_THE_MACHINE)
-
     def with_memory(self, other: "RunConfig") -> "RunConfig":
         """Return a copy with another configuration's settings that only cost memory and time."""
-        return self._with_settings_of(other, MEMORY)
-
-    def _with_settings_of(self, other: RunSettings, keys: Iterable[tuple[str, str]]) -> "RunConfig":
         config = self
-        for section, key in keys:
+        for section, key in MEMORY:
             config = config.updated(section, **{key: getattr(getattr(other, section), key)})
         return config
 
@@ -99,11 +85,13 @@ class RunConfig(RunSettings):
 
         Only settings that differ from their defaults count, so a setting that is added later changes no hash.
         A default that changes must change all hashes, see `DEFAULTS`.
-        Settings without effect on results, and those that only cost memory and time, never count. Labels
-        "words" count as "auto": if the words are single tokens, both give the same run, and otherwise "words"
-        is impossible. The default learning rate counts as none, and capture "off" as "auto".
+        Settings that only cost memory and time never count. Labels "words" count as "auto": if the words are
+        single tokens, both give the same run, and otherwise "words" is impossible. The default learning rate
+        counts as none, and capture "off" as "auto".
         """
-        uncounted = _by_section((*OF_THE_MACHINE, *MEMORY))
+        uncounted: dict[str, set[str]] = {}  # as pydantic takes them: section -> names
+        for section, key in MEMORY:
+            uncounted.setdefault(section, set()).add(key)
         data = self.model_dump(mode="json", exclude_defaults=True, exclude=uncounted)
         if self.task.labels == "words":
             del data["task"]["labels"]
@@ -114,14 +102,6 @@ class RunConfig(RunSettings):
         chosen: Json = {"defaults": DEFAULTS, **{name: part for name, part in data.items() if part}}
         chosen["method"] = self.method.model_dump(mode="json", exclude_defaults=True)
         return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:12]
-
-
-def _by_section(places: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
-    """Return settings as pydantic's `exclude` takes them: section -> names."""
-    sections: dict[str, set[str]] = {}
-    for section, key in places:
-        sections.setdefault(section, set()).add(key)
-    return sections
 
 
 def _started(data: Any) -> Any:

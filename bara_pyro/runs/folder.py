@@ -1,6 +1,5 @@
 """Write the configuration and parameters of a run to its folder, and read them back."""
 
-import logging
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -37,8 +36,6 @@ from bara_pyro.settings import DEFAULT_METHOD
 from bara_pyro.types import Json
 from bara_pyro.untrusted.files import read_json
 from bara_pyro.untrusted.schemas import SCHEMA, FittedFile, RunFile
-
-logger = logging.getLogger(__name__)
 
 
 def write_config(system: System, folder: str | Path) -> None:
@@ -191,9 +188,8 @@ def load_weights(system: System, folder: Path) -> None:
 def stored_config(folder: Path) -> tuple[RunConfig, Json]:
     """Return the configuration of a run, and the content of its settings file.
 
-    Settings that name folders of the machine on which the run was made are reset: a downloaded run must not
-    choose folders here. If the file is missing or foreign, or a plug-in or method is not installed, this
-    raises a `CheckpointError`.
+    If the file is missing or foreign, or a plug-in or method is not installed, this raises a
+    `CheckpointError`.
     """
     file = folder / CONFIG
     verify_files(folder, [file.name])
@@ -217,9 +213,7 @@ def stored_config(folder: Path) -> tuple[RunConfig, Json]:
     config = parse_config(stored["config"], stored=True)
     if config.hash != stored["config_hash"]:
         raise CheckpointError(f"{file} was edited after the run began: restore it, or train again.")
-    if config.backbone.states_folder is not None:
-        logger.info("%s: its states_folder %s is not used.", folder, config.backbone.states_folder)
-    return config.portable(), stored
+    return config, stored
 
 
 def load_system(
@@ -228,7 +222,6 @@ def load_system(
     backbone: str | Path | Backbone | None = None,
     device: str | None = None,
     data_dir: str | Path | None = None,
-    states_folder: str | Path | None = None,
     task: Task | ReplyTask | None = None,
     with_rows: bool = True,
 ) -> System:
@@ -239,7 +232,6 @@ def load_system(
         backbone: the language model, or its new location if it has moved.
         device: device to run on; default: the run's device.
         data_dir: new location of the data, if they have moved.
-        states_folder: folder to cache hidden states in, as in training; by default they are cached in memory.
         task: rows to use instead of the run's own.
         with_rows: whether to load the run's own rows; predicting new rows does not need them.
 
@@ -264,12 +256,7 @@ def load_system(
     in_memory, name = (backbone, None) if isinstance(backbone, Backbone) else (None, backbone)
     if in_memory is not None:
         device = in_memory.settings["device"]
-    moved = {
-        "backbone.name": name and str(name),
-        "backbone.device": device,
-        "backbone.states_folder": states_folder,
-        "task.data_dir": data_dir,
-    }
+    moved = {"backbone.name": name and str(name), "backbone.device": device, "task.data_dir": data_dir}
     config = load_config(overrides={key: value for key, value in moved.items() if value}, base=config)
     if in_memory is not None:
         _check_type(in_memory, config)

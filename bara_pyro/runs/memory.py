@@ -64,19 +64,11 @@ def states_note(config: RunConfig, backbone: Backbone, split: EncodedSplit | Enc
     c = config.adapter
     targets = find_targets(backbone.lm, c.target_modules, c.top_layers)
     depth = backbone.states.depth(target.path for target in targets if not target.is_head)
-    folder = config.backbone.states_folder
     if not depth or "frozen_layers" not in config.backbone.shortcuts:
-        why = "the shortcut frozen_layers is off" if depth else "the lowest layer has an adapter"
-        return (
-            [f"states_folder={str(folder)!r} (--states-folder) is not used, because {why}"] if folder else []
-        )
-    size = backbone.states.size(split.lengths)
-    where = "memory" if folder is None else str(folder)
-    note = f"the lowest {depth} layers have no adapter; their output takes {size / 2**20:,.0f} MiB in {where}"
-    if folder is None and size > backbone.states.budget:
-        limit = f"{backbone.states.budget / 2**20:,.0f}"
-        note += f", of which {limit} are cached: set states_folder (--states-folder) to cache all"
-    return [note]
+        return []
+    size, most = backbone.states.size(split.lengths), backbone.states.budget
+    note = f"the lowest {depth} layers have no adapter; their output takes {size / 2**20:,.0f} MiB in memory"
+    return [note + (f", of which {most / 2**20:,.0f} are cached" if size > most else "")]
 
 
 def check_stored_rank(

@@ -5,7 +5,7 @@ from pathlib import Path
 from bara_pyro.data import is_file_name
 from bara_pyro.errors import CheckpointError, ConfigError, DataError
 from bara_pyro.runs.by_rows import for_rows
-from bara_pyro.runs.config import MEMORY, OF_THE_MACHINE, RunConfig, differences, load_config
+from bara_pyro.runs.config import MEMORY, RunConfig, differences, load_config
 from bara_pyro.runs.folder import stored_config
 from bara_pyro.runs.manifest import ADAPTER, START
 from bara_pyro.settings import DEFAULT_METHOD
@@ -14,7 +14,7 @@ from bara_pyro.types import Json
 # Locations of model and data, which may have changed since the start; fingerprints check their content.
 PLACES = {"backbone.name", "task.name", "task.data_dir", "task.test_file"}
 # Settings that change no results.
-NEUTRAL = {".".join(key) for key in (*MEMORY, *OF_THE_MACHINE)}
+NEUTRAL = {".".join(key) for key in MEMORY}
 
 
 def resumed(

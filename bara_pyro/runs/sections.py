@@ -65,11 +65,6 @@ class BackboneConfig(SettingsSection):
     device: str = Field(
         "cpu", description="device to compute on: 'cpu', 'cuda', 'cuda:1', 'mps', or 'auto' for all GPUs"
     )
-    states_folder: Path | None = Field(
-        None,
-        description="folder that caches the hidden states below the lowest adapter, one file per row, for "
-        "all runs; by default up to 1 GiB is cached in memory",
-    )
     shortcuts: Annotated[list[Shortcut], AfterValidator(_in_order)] = Field(
         [*SHORTCUTS],
         description="shortcuts that are on; they save time and change results only by rounding, and "

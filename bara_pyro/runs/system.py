@@ -7,7 +7,6 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from bara_pyro.atomic import remove_parts
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.likelihood import CompletionLikelihood, TextLikelihood
 from bara_pyro.core.noise import seeded
@@ -20,7 +19,6 @@ from bara_pyro.data.reply_tasks import ReplyTask, is_reply_task
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.lm.backbone import Backbone
 from bara_pyro.lm.loading import AUTO, load_backbone
-from bara_pyro.lm.verifying import states_name
 from bara_pyro.methods import METHODS, build
 from bara_pyro.posthoc.corrections import CORRECTIONS, Corrections
 from bara_pyro.runs.by_rows import for_rows, may_calibrate, split_half_note
@@ -284,9 +282,6 @@ def assemble(
     answer_ids = answer_token_ids(backbone.tokenizer, () if texts else labelled.labels, labelled.chat)
     backbone.shortcuts = frozenset(config.backbone.shortcuts)
     backbone.checkpointing = config.train.checkpointing
-    if config.backbone.states_folder is not None:
-        backbone.states.folder = config.backbone.states_folder / states_name(backbone, config.backbone.dtype)
-        remove_parts(backbone.states.folder)
     adapter = adapter_options(config, rank_pattern)
     with seeded(backbone.device, config.seed):
         model, guide = build(config.method, backbone, num_data, adapter)

@@ -17,7 +17,7 @@ from bara_pyro.data import Task, answer_token_ids, encode_labels
 from bara_pyro.errors import DataError
 from bara_pyro.extras.hub.upload.scrub import scrubbed
 from bara_pyro.lm.verifying import fingerprint
-from bara_pyro.runs.config import OF_THE_MACHINE, RunConfig, parse_config
+from bara_pyro.runs.config import RunConfig, parse_config
 from bara_pyro.runs.evaluate import evaluate_system
 from bara_pyro.runs.manifest import FITTED, PREDICTIONS
 from bara_pyro.runs.rows import load_data
@@ -57,7 +57,7 @@ def _fitted(out: Path) -> dict[str, float]:
 
 def identity(config: RunConfig, settings: Mapping[str, Any]) -> Record:
     """Return the part of a record that says which run it is; paths of this machine by their last name."""
-    full = config.effective()
+    full = config.dump()
     for section, key in (("backbone", "name"), ("task", "name"), ("task", "data_dir"), ("task", "test_file")):
         full[section][key] = portable(full[section][key])
     return {
@@ -75,12 +75,8 @@ def identity(config: RunConfig, settings: Mapping[str, Any]) -> Record:
 
 
 def recorded(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return dotted settings as they are written down: none that changes no result, paths by their name."""
-    return {
-        key: portable(value)
-        for key, value in settings.items()
-        if tuple(key.split(".", 1)) not in OF_THE_MACHINE
-    }
+    """Return dotted settings as they are written down: paths by their name."""
+    return {key: portable(value) for key, value in settings.items()}
 
 
 def portable(value: Any) -> Any:

@@ -15,8 +15,6 @@ from bara_pyro.runs.config import RunConfig, differences, load_config
 from bara_pyro.runs.resumed import NEUTRAL
 from bara_pyro.runs.sections import TrainConfig
 
-# What is no part of what a run is called by: no result depends on it.
-WITHOUT_EFFECT = ("backbone.states_folder",)
 # What goes with none of the answers' settings.
 OF_REPLIES = ("task.likelihood", "task.packing")
 # What a setting is refused without.
@@ -55,7 +53,7 @@ def test_every_field_from_the_command_line_and_from_yaml(tmp_path: Path) -> None
         by_yaml = load_config(path, assignments=needed)
         assert by_yaml == by_set, key
         assert by_yaml.hash == by_set.hash
-        assert (by_set.hash == default.hash) == (key in {*WITHOUT_EFFECT, *NEUTRAL}), key
+        assert (by_set.hash == default.hash) == (key in NEUTRAL), key
         changed = differences(default, by_set)
         assert changed
         assert all(other == key or other.startswith(key + ".") for other in changed)

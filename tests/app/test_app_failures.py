@@ -15,8 +15,6 @@ from app_cases import Bara, Place, assert_one_sentence, files_of
 from bara_pyro.cli import running
 from bara_pyro.core.svi import SVI
 from bara_pyro.errors import CheckpointError, TrainingError
-from bara_pyro.lm.loading import load_backbone
-from bara_pyro.lm.verifying import states_name
 from bara_pyro.methods import METHODS
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.steps import make_svi
@@ -119,10 +117,8 @@ def test_a_language_model_that_computes_otherwise(place: Place, tmp_path: Path) 
     out = tmp_path / "run"
     config = Place(backbone, place.rows).config(train__steps=2)
     train(build_system(config), out)
-    before = states_name(load_system(out).backbone, "float32")
     settings = json.loads((backbone / "config.json").read_text())
     settings["rms_norm_eps"] = 0.1
     (backbone / "config.json").write_text(json.dumps(settings))
-    assert states_name(load_backbone(str(backbone)), "float32") != before
     with pytest.raises(CheckpointError, match=r"have changed since .* \(rms_norm_eps is 0.1, was 1e-06\)"):
         load_system(out)

@@ -256,12 +256,3 @@ def test_names_of_the_hub_are_told_from_folders(tmp_path: Path, monkeypatch: pyt
     assert hub_name(BASE) == BASE
     for folder in ("runs/model", "microworld", "/data/model", "./runs/other", "../model"):
         assert hub_name(folder) is None, folder
-
-
-def test_no_folder_of_states_is_published(place: Place, tmp_path: Path) -> None:
-    states = tmp_path / "home of somebody" / "states"
-    run = tmp_path / "run"
-    config = place.config(train__steps=2, backbone__states_folder=str(states), predict__samples=[0])
-    train(config, run)
-    published = prepare_upload(run, NAME, tmp_path / "hub", base=BASE)
-    assert "home of somebody" not in texts(published)

@@ -94,12 +94,11 @@ def backbone(arch: str = "qwen2") -> Backbone:
 
 
 def shared_states() -> dict[str, list[object]]:
-    """What a test must leave as it was: weights, hooks, training mode and where states are kept."""
+    """What a test must leave as it was: weights, hooks, training mode."""
     return {
         arch: [
             *(float(value.detach().double().sum()) for value in shared.lm.state_dict().values()),
             *((len(m._forward_hooks), len(m._forward_pre_hooks), m.training) for m in shared.lm.modules()),
-            shared.states.folder,
             shared.checkpointing,
             shared.shortcuts,
         ]

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 import torch
@@ -95,19 +94,6 @@ def test_without_room_a_row_is_run_once_a_forward() -> None:
         after = predict(model, guide, make_batch(), samples=5)
     assert sum(low) == 4
     assert torch.equal(before, after)
-
-
-def test_files_are_found_by_another_run(tmp_path: Path) -> None:
-    first = pair()
-    first[0].backbone.states.folder = tmp_path / "states"
-    whole = predict(*first, make_batch(), samples=5)
-    assert len(list((tmp_path / "states").glob("*.safetensors"))) == 4
-    second = pair()
-    second[0].backbone.states.folder = tmp_path / "states"
-    with counted(second[0].backbone.states.layers[0].mlp) as low:
-        assert torch.equal(predict(*second, make_batch(), samples=5), whole)
-    assert not low
-    assert not list((tmp_path / "states").glob("*.part"))
 
 
 def test_states_are_kept_by_tokens_and_type() -> None:

@@ -67,8 +67,6 @@ def test_a_record_does_not_say_where_this_machine_keeps_its_files(finished, tmp_
     hub = load_config(overrides={"backbone.name": "Qwen/Qwen2.5-0.5B", "task.data_dir": tmp_path})
     said = identity(hub, {"backbone.name": "Qwen/Qwen2.5-0.5B", "task.data_dir": tmp_path})
     assert said["settings"] == {"backbone.name": "Qwen/Qwen2.5-0.5B", "task.data_dir": tmp_path.name}
-    kept = {"backbone.states_folder": tmp_path / "states"}
-    assert "states_folder" not in json.dumps(identity(load_config(overrides=kept), kept))
 
 
 def test_records_are_written_and_read_back(finished, tmp_path: Path) -> None:

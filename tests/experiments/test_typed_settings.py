@@ -77,13 +77,9 @@ def kept_or_refused(planned: Plan, study: str, key: str, value: Any, small: tupl
         assert key.rpartition(".")[2] in configs
         return False
     for config in configs:
-        found = at(identity(config, {})["config"] if key not in WITHOUT_EFFECT else config.dump(), key)
+        found = at(identity(config, {})["config"], key)
         assert found == value, f"{study}: {key}={value!r} was typed, and a run has {found!r}"
     return True
-
-
-# Where data and states are kept: no record of results names it.
-WITHOUT_EFFECT = ("backbone.states_folder",)
 
 
 @pytest.mark.parametrize("study", STUDIES)

@@ -17,7 +17,6 @@ from safetensors.torch import load_file, save_file
 import bara_pyro as bp
 from bara_pyro.errors import BackboneError, BaraError, CheckpointError
 from bara_pyro.lm.backbone import Backbone
-from bara_pyro.runs.folder import stored_config
 from bara_pyro.runs.manifest import ADAPTER, CONFIG, GUIDE
 from bara_pyro.runs.store import read_tensors
 from bara_pyro.untrusted.files import DEPTH, bounded_json, check_tensors, read_json, read_jsonl
@@ -199,29 +198,6 @@ def test_fields_of_another_type_are_named(
     list_files(run)
     with pytest.raises(CheckpointError, match=re.escape(f"({said}")):
         bp.load_system(run, backbone=backbone, with_rows=False)
-
-
-def test_a_run_does_not_choose_where_states_are_kept(run: Path, place: Any, tmp_path: Path) -> None:
-    """The setting is left out of the hash of the settings, so that anybody can write it."""
-    spoil(run, CONFIG, ("config", "backbone", "states_folder"), str(tmp_path / "theirs"))
-    spoil(run, CONFIG, ("config", "adapter", "target_modules"), ["layers.1.self_attn.q_proj"])
-    rehash(run)
-    list_files(run)
-    config = stored_config(run)[0]
-    assert config.backbone.states_folder is None
-    path = "layers.1.self_attn.q_proj"
-    header, data = header_of(run / ADAPTER)
-    kept = {k: v for k, v in load_file(run / ADAPTER).items() if path in k}
-    save_file(kept, run / ADAPTER, header["__metadata__"])
-    list_files(run)
-    assert data
-    system = bp.load_system(run, with_rows=False)
-    assert system.backbone.states.folder is None
-    bp.predict(system, QUESTION, samples=0)
-    assert not (tmp_path / "theirs").exists()
-    mine = bp.load_system(run, with_rows=False, states_folder=tmp_path / "mine")
-    bp.predict(mine, QUESTION, samples=0)
-    assert list((tmp_path / "mine").rglob("*.safetensors"))
 
 
 LAYERS = {"num_hidden_layers": 10**6, "layer_types": None}

@@ -191,7 +191,6 @@ def _places(config: RunConfig) -> list[str]:
         task.name,
         task.data_dir,
         task.test_file,
-        lm.states_folder,
         None if hub_name(lm.name) else lm.name,
     ]
     return [str(place) for place in named if place and Path(place).name != str(place)]
@@ -201,8 +200,7 @@ def _public_config(run: Path, base: str | None) -> tuple[RunConfig, Json]:
     """Return the settings of a run and the content of their file, without local paths."""
     config, stored = stored_config(run)
     data = config.dump()
-    backbone = {"name": base or Path(data["backbone"]["name"]).name, "device": "cpu", "states_folder": None}
-    data["backbone"] |= backbone
+    data["backbone"] |= {"name": base or Path(data["backbone"]["name"]).name, "device": "cpu"}
     task = data["task"]
     task |= {key: Path(task[key]).name for key in ("name", "test_file") if task[key]} | {"data_dir": None}
     public = parse_config(data, stored=True)
