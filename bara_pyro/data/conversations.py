@@ -9,7 +9,6 @@ from bara_pyro.data.messages import (
     Message,
     after_system,
     asked_in,
-    given_only,
     joined_turns,
     messages_of,
     no_reply,
@@ -131,8 +130,6 @@ def _whole(
                 f"{where} has a column {column!r}, which is not read: leave it out, or put it into the "
                 "assistant's message."
             )
-    if not isinstance(prompt, str):
-        prompt = given_only(prompt, where)
     return Conversation(prompt, reply, row_id, template_options(row, where))
 
 

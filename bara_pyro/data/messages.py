@@ -89,46 +89,12 @@ def after_system(prompt: str | tuple[Message, ...], row: Fields, where: str) -> 
 def parted(messages: Sequence[Message], where: str) -> tuple[tuple[Message, ...], str | Message]:
     """Return the messages before the reply, and the reply, as a text if it has no other parts.
 
-    The reply is the assistant's last message whose `weight` (OpenAI's format) is not 0. If there is none, or
-    the last message is not the assistant's, this raises a `DataError`.
+    The reply is the last message; if it is not the assistant's, this raises a `DataError`.
     """
-    if messages[-1]["role"] != "assistant":
-        raise no_reply(len(messages), messages[-1]["role"], where)
-    answers = [n for n, message in enumerate(messages) if message["role"] == "assistant"]
-    learnt = [n for n in answers if _weight(messages[n], where) != 0]
-    if not learnt:
-        raise DataError(f"Every answer of {where} has the 'weight' 0, so none is learnt: leave it out.")
-    last = {key: part for key, part in messages[learnt[-1]].items() if key != "weight"}
-    return tuple(messages[: learnt[-1]]), last["content"] if last.keys() == {"role", "content"} else last
-
-
-def given_only(messages: Sequence[Message], where: str) -> tuple[Message, ...]:
-    """Return the messages of a prompt without their weights.
-
-    A `weight` other than 0 raises a `DataError`, because only the reply is learnt.
-    """
-    if any(_weight(message, where) for message in messages):
-        raise DataError(
-            f"A message of {where} before the reply has the 'weight' 1, but each row learns one reply: set "
-            "its weight to 0, or move it to another row."
-        )
-    return unweighted(messages)
-
-
-def unweighted(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Return messages without their weights."""
-    return tuple({key: part for key, part in message.items() if key != "weight"} for message in messages)
-
-
-def _weight(message: Message, where: str) -> object:
-    """Return the weight of a message, or None if it has none."""
-    weight = message.get("weight")
-    if weight is not None and (weight not in (0, 1) or (weight and message["role"] != "assistant")):
-        raise DataError(
-            f"A message of the {message['role']} in {where} has the 'weight' {repr(weight)[:20]}: use 0 or "
-            "1, and 1 only for the assistant."
-        )
-    return weight
+    *before, reply = messages
+    if reply["role"] != "assistant":
+        raise no_reply(len(messages), reply["role"], where)
+    return tuple(before), reply["content"] if reply.keys() == {"role", "content"} else reply
 
 
 def no_reply(count: int, role: str, where: str) -> DataError:
@@ -169,7 +135,7 @@ def _opening(messages: Sequence[Message]) -> tuple[Sequence[Message], Sequence[M
 def _same(some: Sequence[Message], others: Sequence[Message]) -> bool:
     """Return whether messages are equal except for white space around their texts."""
     one, other = (
-        [{**message, "content": message["content"].strip()} for message in unweighted(messages)]
+        [{**message, "content": message["content"].strip()} for message in messages]
         for messages in (some, others)
     )
     return one == other
@@ -195,6 +161,11 @@ def _message(value: object, where: str) -> Message | None:
     if not isinstance(value, Mapping):
         return None
     message = {str(key): part for key, part in value.items() if part is not None}
+    if "weight" in message:
+        raise DataError(
+            f"A message of {where} has a 'weight', which is not read: leave it out. Each row learns its last "
+            "answer."
+        )
     if "tool_calls" in message:
         calls = message.pop("tool_calls")
         if calls not in ("", "[]", [], ()):

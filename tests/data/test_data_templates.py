@@ -205,26 +205,9 @@ def test_options_of_the_template() -> None:
 
 
 @pytest.mark.parametrize(
-    ("messages", "prompt", "reply"),
-    [
-        ([ASK, {**SAID, "weight": 0}, ASK, {**SAID, "weight": 1}], (ASK, SAID, ASK), SAID["content"]),
-        ([ASK, SAID, ASK, {**SAID, "weight": 0}], (ASK,), SAID["content"]),
-        ([{**ASK, "weight": 0}, {**SAID, "weight": None}], (ASK,), SAID["content"]),
-    ],
-)
-def test_weights_say_which_answer_is_learnt(messages: list, prompt: tuple, reply: str) -> None:
-    [found] = load_conversations([{"messages": messages}])
-    assert (found.prompt, found.reply) == (prompt, reply)
-
-
-@pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({"messages": [ASK, {**SAID, "weight": 0}]}, "'weight' 0"),
-        ({"messages": [ASK, {**SAID, "weight": 1}, ASK, SAID]}, "before the reply has the 'weight' 1"),
-        ({"messages": [ASK, {**SAID, "weight": 0.5}]}, "'weight' 0.5"),
-        ({"messages": [ASK, {**SAID, "weight": "0"}]}, "'weight' '0'"),
-        ({"messages": [{**ASK, "weight": 1}, SAID]}, "the user in row 1.*'weight' 1"),
+        ({"messages": [ASK, {**SAID, "weight": 0}, ASK, SAID]}, "row 1 .*'weight', which is not read"),
         ({"messages": [ASK, SAID], "functions": [TOOL]}, "'functions'.*give 'tools'"),
         ({"messages": [ASK, SAID], "images": ["a.png"]}, "'images'.*only texts are read"),
         ({"prompt": "a", "completion": "b", "thinking": "hm"}, "'thinking', which is not read"),

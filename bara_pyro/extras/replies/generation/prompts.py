@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from bara_pyro.data.chat import in_chat, prompt_tokens
-from bara_pyro.data.messages import PROMPTS, Message, asked_in, said_by_user, texts_of, unweighted
+from bara_pyro.data.messages import PROMPTS, Message, asked_in, said_by_user, texts_of
 from bara_pyro.data.rows import check_ids, column_in, own_id
 from bara_pyro.data.tables import Data, read_table
 from bara_pyro.data.tokens import Tokenizer, check_unicode
@@ -131,4 +131,4 @@ def _prompt(row: Fields, where: str) -> str | tuple[Message, ...]:
     if isinstance(prompt, str):
         return prompt
     answered = len(prompt) > 1 and prompt[-1]["role"] == "assistant"
-    return unweighted(prompt[:-1] if answered else prompt)
+    return prompt[:-1] if answered else prompt
