@@ -130,7 +130,7 @@ def _learnt(texts: Written, tokenizer: Tokenizer) -> list[int]:
     while bare and not tokenizer.decode(bare[-1:]).strip():
         bare = bare[:-1]
     added = tokenizer.added_tokens_decoder
-    if bare and bare[-1] in added and added[bare[-1]].special:  # a tool call may end in a special token
+    if bare and bare[-1] in added and added[bare[-1]].special:  # a reply may end in a special token
         return bare
     end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     return [*tokens, *end] if tokens else []  # the template closes no turn, and a reply would never stop

@@ -9,19 +9,20 @@ from bara_pyro.data.messages import (
     Message,
     after_system,
     asked_in,
+    is_list,
     joined_turns,
     messages_of,
     no_reply,
     parted,
     said_by_assistant,
     said_by_user,
+    template_options,
     texts_of,
 )
 from bara_pyro.data.replies import EncodedReplies, EncodedReply
 from bara_pyro.data.rows import check_ids, column_in, own_id
 from bara_pyro.data.tables import Data, DataTable, read_table
 from bara_pyro.data.tokens import Tokenizer, check_unicode, continuation, pad_id
-from bara_pyro.data.tools import is_list, template_options
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.types import Fields
 
@@ -37,9 +38,9 @@ class Conversation:
 
     Attributes:
         prompt: a text, or the messages before the reply, each with `role` and `content`.
-        reply: a text, or the assistant's message if it has other parts (`tool_calls`, reasoning).
+        reply: a text, or the assistant's message if it has other parts, such as reasoning.
         id: a stable identifier.
-        options: further arguments of the chat template, such as `tools` and `documents`.
+        options: further arguments of the chat template.
     """
 
     prompt: str | tuple[Message, ...]
@@ -203,8 +204,8 @@ def tokens_of(
     if isinstance(prompt, str):
         if conversation.options or not isinstance(reply_value, str):
             raise DataError(
-                f"The prompt of {what} is a text, but tools and parts of a reply need a chat template: give "
-                "messages, or set chat=True (--chat)."
+                f"The prompt of {what} is a text, but arguments of a chat template and parts of a reply need "
+                "messages: give these, or set chat=True (--chat)."
             )
         reply = continuation(tokenizer, prompt, reply_value) if reply_value else []
         end = [tokenizer.eos_token_id] if reply and tokenizer.eos_token_id is not None else []

@@ -2,12 +2,11 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from bara_pyro.data.cells import label_text
-from bara_pyro.data.tools import is_list, tool_calls
 from bara_pyro.errors import DataError
-from bara_pyro.types import Fields
+from bara_pyro.types import Fields, Json
 
 Message = Mapping[str, Any]
 """A message: `role`, `content`, and other parts that a chat template may use."""
@@ -17,6 +16,40 @@ SYSTEM_COLUMNS = ("system", "system_prompt")
 """Columns of a system message beside a prompt."""
 SYSTEM = ("system", "developer")
 """Roles of messages that come before the first turn."""
+OPTIONS = "chat_template_kwargs"
+"""Column of further arguments of the chat template."""
+UNREAD = {
+    **dict.fromkeys(("tools", "documents", "functions"), "only what is said is read"),
+    **dict.fromkeys(("image", "images", "audio", "audios", "video", "videos"), "only texts are read"),
+}
+# What Arrow and CSV put where other rows have something.
+EMPTY: tuple[object, ...] = (None, "", "[]", [], (), {})
+
+
+def is_list(value: object) -> TypeGuard[Sequence[object]]:
+    """Return whether a value is a list or another sequence except a text."""
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
+def template_options(row: Fields, where: str) -> Json:
+    """Return a row's further arguments of its chat template, given as an object or its JSON.
+
+    Raises:
+        DataError: they have another format, or the row holds tools, documents, images or sounds.
+    """
+    for column, way_out in UNREAD.items():
+        if row.get(column) not in EMPTY:
+            raise DataError(f"{where} has a column {column!r}, which is not read: leave it out ({way_out}).")
+    given = row.get(OPTIONS)
+    if given in EMPTY:
+        return {}
+    try:
+        options = json.loads(given) if isinstance(given, str) else given
+    except (ValueError, RecursionError):
+        options = None
+    if not isinstance(options, Mapping):
+        raise DataError(f"{OPTIONS!r} of {where} is {str(given)[:60]!r}: give an object, or its JSON.")
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def said_by_user(prompt: str | Sequence[Message]) -> tuple[Message, ...]:
@@ -144,7 +177,7 @@ def _same(some: Sequence[Message], others: Sequence[Message]) -> bool:
 def messages_of(value: object, where: str, column: str) -> list[Message]:
     """Return the messages of a cell, without parts that are null, or raise a `DataError`.
 
-    Each has a role, and a text or tool calls.
+    Each has a role and a text.
     """
     parts = [_message(part, where) for part in value] if is_list(value) else []
     messages = [message for message in parts if message is not None]
@@ -161,16 +194,12 @@ def _message(value: object, where: str) -> Message | None:
     if not isinstance(value, Mapping):
         return None
     message = {str(key): part for key, part in value.items() if part is not None}
-    if "weight" in message:
-        raise DataError(
-            f"A message of {where} has a 'weight', which is not read: leave it out. Each row learns its last "
-            "answer."
-        )
-    if "tool_calls" in message:
-        calls = message.pop("tool_calls")
-        if calls not in ("", "[]", [], ()):
-            message["tool_calls"] = tool_calls(calls, where)
-            message.setdefault("content", "")
+    for part in ("tool_calls", "weight"):
+        if message.pop(part, None) not in EMPTY:
+            raise DataError(
+                f"A message of {where} has {part!r}, which is not read: leave the row out, or the part. Each "
+                "row learns the text of its last answer."
+            )
     if is_list(parts := message.get("content")):
         texts = [
             part["text"] for part in parts if isinstance(part, Mapping) and part.keys() == {"type", "text"}

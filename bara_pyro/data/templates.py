@@ -2,25 +2,25 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
 
 from jinja2 import TemplateError
 
-from bara_pyro.data.messages import Message, messages_of
-from bara_pyro.data.spoken import Text, mark_of, marked
+from bara_pyro.data.messages import Message, is_list, messages_of
 from bara_pyro.data.tokens import Tokenizer
-from bara_pyro.data.tools import BESIDE, parsed, with_arguments
 from bara_pyro.errors import DataError
-from bara_pyro.types import Fields
+from bara_pyro.types import Fields, Json
 from bara_pyro.untrusted.templates import rendered
 
 # Exceptions of templates about messages in a form that they do not expect.
 FAILURES = (TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 # Arguments of `apply_chat_template` that rows must not set.
-OURS = ("messages", "conversation", "chat_template", "add_generation_prompt", "continue_final_message")
+OURS = (
+    *("messages", "conversation", "tools", "documents", "chat_template", "add_generation_prompt"),
+    "continue_final_message",
+)
 # What to do about a message that a template omits, by its role.
 WAYS_OUT = {
     "system": "put it into the user's first message",
@@ -29,32 +29,20 @@ WAYS_OUT = {
 }
 
 
-Writer = Callable[[Sequence[Message], Fields], tuple[str, str]]
+Writer = Callable[[Sequence[Message]], tuple[str, str]]
+# Parts of messages that link or sort them and are not text.
+LINKS = ("role", "type", "id", "tool_call_id")
+# Roles whose name is part of the text; the name of a tool is not said by anybody.
+SPEAKERS = ("system", "developer", "user", "assistant")
 
 
 @dataclass(frozen=True)
-class Form:
-    """One of the forms in which templates expect messages.
+class Text:
+    """A text of a conversation: the role of its message, the part that holds it ("content"), and the text."""
 
-    Attributes:
-        as_text: whether arguments of tool calls are JSON texts instead of objects.
-        absent: whether a message without a text has no `content`.
-        in_parts: whether a text is a list of one part, as in models that also read images.
-    """
-
-    as_text: bool = False
-    absent: bool = False
-    in_parts: bool = False
-
-    def of(self, message: Message) -> Message:
-        """Return a message in this form; its tool calls must have objects as arguments."""
-        formed = with_arguments(message, _json) if self.as_text else dict(message)
-        content = formed["content"]
-        if self.absent and content == "":
-            del formed["content"]
-        elif self.in_parts:
-            formed["content"] = [{"type": "text", "text": content}]
-        return formed
+    role: str
+    part: str
+    said: str
 
 
 @dataclass(frozen=True)
@@ -81,28 +69,29 @@ def written(
 ) -> Written:
     """Write messages with a chat template, without and with a reply.
 
-    The first form (`Form`) is used in which the template writes every text: contents, reasoning, names and
-    arguments of tool calls, tools and documents. The template may change white space and write a text as
-    JSON. `options` are further arguments of the template (`data.tools.template_options`), and `what` names
+    A text is given as it is or, if the template then does not write every text of the messages, as a list of
+    one part, as models expect that also read images. The template may change white space and write a text as
+    JSON. `options` are further arguments of the template (`data.messages.template_options`), and `what` names
     the messages in errors, for example "row 'a'".
 
     Raises:
-        DataError: the template refuses the messages, omits a text in every form, or does not know an option.
+        DataError: the template refuses the messages, omits a text in both forms, or does not know an option.
     """
     options = options or {}
     _check_options(tokenizer, options, what)
     every = [*messages] if reply is None else [*messages, reply]
-    parsed_messages = [with_arguments(message, parsed) for message in messages_of(every, what, "messages")]
+    checked = messages_of(every, what, "messages")
     failed: Exception | None = None
     lost: list[Text] = []
-    for form in _forms(parsed_messages):
-        writer = partial(_rendered, tokenizer, form, answered=reply is not None)
+    for in_parts in (False, True):
+        writer = partial(_rendered, tokenizer, options, in_parts, answered=reply is not None)
         try:
-            texts, missing = _tried(parsed_messages, options, writer)
+            texts, missing = _tried(checked, writer)
         except FAILURES as error:
             failed = failed or error
             continue
-        missing += _spoiled(parsed_messages, form, texts.whole)
+        if in_parts:
+            missing += _spoiled(checked, texts.whole)
         if not missing:
             return texts
         lost = missing if not lost or len(missing) < len(lost) else lost
@@ -121,11 +110,6 @@ def model_of(tokenizer: Tokenizer) -> str:
 def _left_out(text: Text, tokenizer: Tokenizer, what: str) -> DataError:
     of = tokenizer.name_or_path or "the tokenizer"
     shown = f"{text.said.strip()[:40]!r}"
-    if text.role is None:
-        return DataError(
-            f"The chat template of {of} omits {shown} in {text.part!r} of {what}: leave it out, or choose a "
-            "model whose template writes it."
-        )
     way_out = WAYS_OUT.get(text.role, "change or leave out the message")
     if text.part != "content":
         way_out = f"leave {text.part!r} out of that message"
@@ -141,8 +125,8 @@ def _check_options(tokenizer: Tokenizer, options: Fields, what: str) -> None:
     """Refuse options that the template does not use, or that rows must not set."""
     template = tokenizer.chat_template
     if not isinstance(template, str):
-        template = tokenizer.get_chat_template(None, options.get("tools"))
-    for name in options.keys() - BESIDE:
+        template = tokenizer.get_chat_template(None)
+    for name in options:
         if name in OURS or not re.search(rf"\b{re.escape(name)}\b", template):
             of = tokenizer.name_or_path or "the tokenizer"
             raise DataError(
@@ -151,38 +135,32 @@ def _check_options(tokenizer: Tokenizer, options: Fields, what: str) -> None:
             )
 
 
-def _forms(messages: Sequence[Message]) -> Iterator[Form]:
-    """Yield the different forms of these messages."""
-    calls = any("tool_calls" in message for message in messages)
-    empty = any(message["content"] == "" for message in messages)
-    texts = any(message["content"] for message in messages)
-    yield from (
-        Form(*form) for form in dict.fromkeys(product((False, calls), (False, empty), (False, texts)))
-    )
-
-
 def _rendered(
-    tokenizer: Tokenizer, form: Form, messages: Sequence[Message], options: Fields, *, answered: bool
+    tokenizer: Tokenizer, options: Fields, in_parts: bool, messages: Sequence[Message], *, answered: bool
 ) -> tuple[str, str]:
     """Return the text up to the assistant's turn, and the whole text; they are the same unless `answered`."""
-    formed = [form.of(message) for message in messages]
+    formed = [{**message, "content": [_as_part(message)]} for message in messages] if in_parts else messages
     prompt = formed[:-1] if answered else formed
     before = rendered(tokenizer, prompt, options, opened=True)
     return before, rendered(tokenizer, formed, options, opened=False) if answered else before
 
 
-def _tried(messages: Sequence[Message], options: Fields, writer: Writer) -> tuple[Written, list[Text]]:
+def _as_part(message: Message) -> Json:
+    return {"type": "text", "text": message["content"]}
+
+
+def _tried(messages: Sequence[Message], writer: Writer) -> tuple[Written, list[Text]]:
     """Return the template's output, and the texts that it omits.
 
     Each text must be in the output. The template is also run with a unique mark in place of each text, which
     must be in that output: a short text may be there by chance.
     """
-    before, full = writer(messages, options)
+    before, full = writer(messages)
     texts: list[Text] = []
-    with_marks, beside = marked(messages, options, texts)
-    marks = {mark_of(number): text for number, text in enumerate(texts) if text.is_marked}
+    with_marks = [{key: _part(message, key, texts) for key in message} for message in messages]
+    marks = {_mark(number): text for number, text in enumerate(texts)}
     try:
-        _, tried = writer(with_marks, beside)
+        _, tried = writer(with_marks)
     except FAILURES:  # the template parses a text
         tried = "".join(marks)
     bare = _bare(full)
@@ -197,18 +175,34 @@ def _tried(messages: Sequence[Message], options: Fields, writer: Writer) -> tupl
     return Written(before, full, tail), missing
 
 
-def _spoiled(messages: Sequence[Message], form: Form, whole: str) -> Iterator[Text]:
-    """Yield texts that are written as Python or as double JSON: the template expects another form."""
+def _part(message: Message, key: str, texts: list[Text]) -> object:
+    """Return a part of a message with a mark in place of each text, which is added to `texts`."""
+    if key in LINKS or (key == "name" and message["role"] not in SPEAKERS):
+        return message[key]
+    return _marked(message[key], message["role"], key, texts)
+
+
+def _marked(value: object, role: str, part: str, texts: list[Text]) -> object:
+    if isinstance(value, str) and value.strip():
+        texts.append(Text(role, part, value))
+        return _mark(len(texts) - 1)
+    if is_list(value):
+        return [_marked(one, role, part, texts) for one in value]
+    if isinstance(value, Mapping):
+        return {key: one if key in LINKS else _marked(one, role, part, texts) for key, one in value.items()}
+    return value
+
+
+def _mark(number: int) -> str:
+    return f"mark{number}end"
+
+
+def _spoiled(messages: Sequence[Message], whole: str) -> Iterator[Text]:
+    """Yield texts whose part is written as Python or JSON, because the template expects the text itself."""
     for message in messages:
-        for call in message.get("tool_calls", ()):
-            arguments = call["function"]["arguments"]
-            as_json = _json(arguments)
-            wrong = _inside(as_json) if form.as_text else str(arguments)
-            if wrong != as_json and wrong in whole:
-                yield Text(message["role"], "tool_calls", as_json)
-        for part in form.of(message).get("content", ()) if form.in_parts else ():
-            if str(part) in whole or _json(part) in whole:
-                yield Text(message["role"], "content", part["text"])
+        part = _as_part(message)
+        if str(part) in whole or _json(part) in whole:
+            yield Text(message["role"], "content", message["content"])
 
 
 def _json(value: object) -> str:

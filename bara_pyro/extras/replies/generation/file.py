@@ -8,8 +8,8 @@ from itertools import islice
 from pathlib import Path
 
 from bara_pyro.atomic import check_there, jsonl_line, write_jsonl, writing
+from bara_pyro.data.messages import OPTIONS
 from bara_pyro.data.replies import EncodedReply
-from bara_pyro.data.tools import DOCUMENTS, OPTIONS, TOOLS
 from bara_pyro.errors import ConfigError
 from bara_pyro.extras.replies.generation.decoding import Decoding
 from bara_pyro.extras.replies.generation.generate import Reply, generate
@@ -165,9 +165,7 @@ def _columns(prompt: PromptLike) -> Json:
         return {"prompt": prompt}
     if not isinstance(prompt, Chat):
         return {"prompt": [*prompt]}
-    beside = {name: prompt.options[name] for name in (TOOLS, DOCUMENTS) if name in prompt.options}
-    others = {name: value for name, value in prompt.options.items() if name not in beside}
-    return {"prompt": [*prompt.messages], **beside, **({OPTIONS: others} if others else {})}
+    return {"prompt": [*prompt.messages], OPTIONS: dict(prompt.options)}
 
 
 def _encoded(prompt: Prompt, reply: Reply) -> EncodedReply:

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from bara_pyro.data.chat import in_chat, prompt_tokens
-from bara_pyro.data.messages import PROMPTS, Message, asked_in, said_by_user, texts_of
+from bara_pyro.data.messages import PROMPTS, Message, asked_in, said_by_user, template_options, texts_of
 from bara_pyro.data.rows import check_ids, column_in, own_id
 from bara_pyro.data.tables import Data, read_table
 from bara_pyro.data.tokens import Tokenizer, check_unicode
-from bara_pyro.data.tools import template_options
 from bara_pyro.errors import DataError
 from bara_pyro.types import Fields
 
@@ -21,7 +20,7 @@ class Chat:
 
     Attributes:
         messages: a conversation that ends with the user's message.
-        options: `tools`, `documents` and other arguments by name.
+        options: these arguments by name.
     """
 
     messages: tuple[Message, ...]
@@ -97,7 +96,7 @@ def load_prompts(data: Data) -> tuple[list[str], list[PromptLike]]:
     """Return identifiers and prompts of rows with `messages`, `prompt`, `instruction` or `question`.
 
     A reply at the end of `messages` is left out. `input` is appended to its `instruction`. A row with
-    `tools`, `documents` or `chat_template_kwargs` becomes a `Chat`.
+    `chat_template_kwargs` becomes a `Chat`.
 
     Raises:
         DataError: the file cannot be read, a row has no prompt or is not valid Unicode, or ids repeat.
