@@ -173,7 +173,8 @@ class Method(Generic[M, G, C]):
         finish: function called after training, which fits for example a Laplace approximation or a
             temperature. It changes frozen parameters of model and guide in place, so that they are saved, and
             returns numbers to record.
-        check: function called before training; raises if `finish` could not work.
+        check: function called before training; raises if `finish` could not work, for example if there are no
+            rows to fit to.
         uses_validation: whether `finish` uses validation rows, which are then no longer held out.
         tempered: whether `finish` sets a temperature, so that `adapter.calibrated` must be off.
         peft: whether the program's `lora_A` and `lora_B` alone are a usable LoRA (the posterior mean), so
@@ -189,7 +190,7 @@ class Method(Generic[M, G, C]):
     train: Json = field(default_factory=dict)
     svi: Callable[[M, G, Training, C], SVI] = default_svi
     finish: Callable[[Fit[M, G, C]], dict[str, float]] | None = None
-    check: Callable[[Fit[M, G, C]], None] | None = None
+    check: Callable[[Fit[M, G, C]], object] | None = None
     uses_validation: Callable[[C], bool] = lambda config: False
     tempered: bool = False
     peft: bool = False
@@ -197,11 +198,12 @@ class Method(Generic[M, G, C]):
 
 
 def pair(
-    program: Callable[..., M], guide: Callable[..., G]
-) -> Callable[[Backbone, int, AdapterOptions, MethodConfig], tuple[M, G]]:
+    program: Callable[..., M], guide: Callable[..., G], others: Callable[[Any], Json] = lambda config: {}
+) -> Callable[[Backbone, int, AdapterOptions, Any], tuple[M, G]]:
     """Return a `build` function that passes each setting to the program's or guide's parameter of that name.
 
-    Fix other parameters with `functools.partial`.
+    `others` returns arguments of the program that follow from the settings. Fix further parameters with
+    `functools.partial`.
 
     Examples:
         >>> from functools import partial
@@ -218,7 +220,7 @@ def pair(
     def build(
         backbone: Backbone, num_data: int, adapter: AdapterOptions, config: MethodConfig
     ) -> tuple[M, G]:
-        model = program(backbone, num_data, **given(program, config), **adapter)
+        model = program(backbone, num_data, **given(program, config), **others(config), **adapter)
         return model, guide(model, **given(guide, config))
 
     return build

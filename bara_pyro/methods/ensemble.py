@@ -1,17 +1,17 @@
 """Deep ensemble of LoRAs, all members trained in one run."""
 
+from functools import partial
 from typing import Unpack
 
 import torch
 from pydantic import PositiveInt
 from torch.optim import Optimizer
 
-from bara_pyro.core.optimizers import adamw
 from bara_pyro.core.svi import SVI, SVIOptions
 from bara_pyro.core.terms import ElboTerms
 from bara_pyro.guides.ensemble import Average, EnsembleGuide
 from bara_pyro.methods.base import Method, MethodConfig, pair, register_method, setting
-from bara_pyro.methods.recipes import Training, common
+from bara_pyro.methods.recipes import default_svi
 from bara_pyro.models.ensemble import Ensemble
 
 
@@ -65,13 +65,8 @@ class EnsembleSVI(SVI[Ensemble, EnsembleGuide]):
         self.optim.step()
 
 
-def ensemble_svi(
-    model: Ensemble, guide: EnsembleGuide, train: Training, config: EnsembleConfig
-) -> EnsembleSVI:
-    """Return the SVI that trains all members at once."""
-    optim = adamw(model, guide, train.peak_lr, weight_decay=train.weight_decay)
-    return EnsembleSVI(model, guide, optim, **common(optim, train))
-
+ensemble_svi = partial(default_svi, kind=EnsembleSVI)
+"""Returns the SVI that trains all members at once."""
 
 register_method(
     Method(

@@ -1,15 +1,12 @@
 """FVAE-LoRA: a factorised variational autoencoder of each layer's input (arXiv 2510.19640)."""
 
-from functools import partial
 from typing import Annotated
 
 from pydantic import Field, NonNegativeFloat
 
 from bara_pyro.core.optimizers import adamw
-from bara_pyro.core.program import AdapterOptions
 from bara_pyro.core.svi import SVI
 from bara_pyro.guides.fvae import FVAEGuide
-from bara_pyro.lm.backbone import Backbone
 from bara_pyro.methods.base import Method, MethodConfig, pair, register_method, setting
 from bara_pyro.methods.recipes import OF_ELBO, Recipe, Training, common, default_svi
 from bara_pyro.models.fvae import FVAE, Weights
@@ -55,12 +52,6 @@ def _weights(config: FVAEConfig) -> Weights:
     )
 
 
-def _build(
-    backbone: Backbone, num_data: int, adapter: AdapterOptions, config: FVAEConfig
-) -> tuple[FVAE, FVAEGuide]:
-    return pair(partial(FVAE, weights=_weights(config)), FVAEGuide)(backbone, num_data, adapter, config)
-
-
 def _svi(model: FVAE, guide: FVAEGuide, train: Training, config: FVAEConfig) -> SVI:
     """Return one AdamW on the loss; 'reproduction' divides its epsilon by the same weight as the loss."""
     if config.recipe == "elbo":
@@ -81,7 +72,7 @@ register_method(
         "fvae",
         "FVAE-LoRA: an encoder instead of A (arXiv 2510.19640)",
         FVAEConfig,
-        _build,
+        pair(FVAE, FVAEGuide, lambda config: {"weights": _weights(config)}),
         svi=_svi,
     )
 )

@@ -212,11 +212,6 @@ def fit_laplace(
     }
 
 
-def _check(fit: Fit[GaussianLoRA, LaplaceGuide, LaplaceConfig]) -> None:
-    """Check before training that the factors are not too large."""
-    fit.guide.check_size(len(fit.answer_ids))
-
-
 def _finish(fit: Fit[GaussianLoRA, LaplaceGuide, LaplaceConfig]) -> dict[str, float]:
     """Fit the approximation to the training rows."""
     started = time.perf_counter()
@@ -239,7 +234,7 @@ register_method(
         # Trained by maximum likelihood, with a flat prior: the scale has no effect with beta=0.
         pair(partial(GaussianLoRA, random="AB", prior_scale=1.0, beta=0.0), LaplaceGuide),
         finish=_finish,
-        check=_check,
+        check=lambda fit: fit.guide.check_size(len(fit.answer_ids)),
         peft=True,
         start=AS_IT_IS,
     )

@@ -44,7 +44,9 @@ class Training(Protocol):
     def sampled_kl(self) -> bool: ...  # noqa: D102
 
 
-def default_svi(model: AdaptedLM, guide: SiteGuide, train: Training, config: object) -> SVI:
+def default_svi(
+    model: AdaptedLM, guide: SiteGuide, train: Training, config: object, *, kind: type[SVI] = SVI
+) -> SVI:
     """Return an SVI with one AdamW on the negative ELBO, with linear warm-up and decay.
 
     Args:
@@ -52,11 +54,12 @@ def default_svi(model: AdaptedLM, guide: SiteGuide, train: Training, config: obj
         guide: its guide.
         train: the section `train` of a configuration.
         config: settings of the method; they are not used here.
+        kind: class of the SVI.
     """
     optim = adamw(
         model, guide, train.peak_lr, local_lr_scale=train.local_lr_scale, weight_decay=train.weight_decay
     )
-    return SVI(model, guide, optim, **common(optim, train))
+    return kind(model, guide, optim, **common(optim, train))
 
 
 def common(optim: Optimizer, train: Training) -> SVIOptions:

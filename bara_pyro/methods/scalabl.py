@@ -1,15 +1,12 @@
 """ScalaBL: a posterior over r singular values per module (Samplawski et al., UAI 2025)."""
 
-from functools import partial
 from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat
 
 from bara_pyro.core.optimizers import adamw
-from bara_pyro.core.program import AdapterOptions
 from bara_pyro.core.svi import SVI
 from bara_pyro.guides.scalabl import ScalaBLGuide
-from bara_pyro.lm.backbone import Backbone
 from bara_pyro.methods.base import Method, MethodConfig, pair, register_method, setting
 from bara_pyro.methods.recipes import OF_ELBO, Recipe, Training, alternating, default_svi
 from bara_pyro.models.scalabl import ScalaBL
@@ -33,13 +30,6 @@ class ScalaBLConfig(MethodConfig):
     )
 
 
-def _build(
-    backbone: Backbone, num_data: int, adapter: AdapterOptions, config: ScalaBLConfig
-) -> tuple[ScalaBL, ScalaBLGuide]:
-    program = partial(ScalaBL, shifted_prior=config.recipe == "reproduction")
-    return pair(program, ScalaBLGuide)(backbone, num_data, adapter, config)
-
-
 def _svi(model: ScalaBL, guide: ScalaBLGuide, train: Training, config: ScalaBLConfig) -> SVI:
     if config.recipe == "elbo":
         return default_svi(model, guide, train, config)
@@ -52,7 +42,7 @@ register_method(
         "scalabl",
         "ScalaBL: y = W0 x + s B diag(s) V x, random singular values (UAI 2025)",
         ScalaBLConfig,
-        _build,
+        pair(ScalaBL, ScalaBLGuide, lambda config: {"shifted_prior": config.recipe == "reproduction"}),
         svi=_svi,
     )
 )

@@ -3,6 +3,9 @@
 After maximum-likelihood training, the temperature minimises the NLL of held-out rows. The members of an
 ensemble share one temperature, which minimises the NLL of their average ("joint pool-and-calibrate" in
 Rahaman and Thiery, NeurIPS 2021).
+
+Published code trains the scalar 1/T, which may become negative, with AdamW for 5,000 steps of 4 rows. The NLL
+is convex in 1/T, so its exact minimum over all rows takes milliseconds.
 """
 
 import math
@@ -22,29 +25,7 @@ from bara_pyro.models.lora import LoRA
 from bara_pyro.posthoc.corrections import require_temperature
 from bara_pyro.posthoc.temperature import best_common_log_temperature
 
-
-class TemperatureConfig(MethodConfig):
-    """Settings of temperature scaling; there are none.
-
-    Published code trains the scalar 1/T, which may become negative, with AdamW for 5,000 steps of 4 rows at a
-    learning rate of 1e-3. The NLL is convex in 1/T, so its exact minimum over all rows takes milliseconds.
-    Published code does not support BoolQ, whose validation split serves as its test split; here, set rows
-    aside from the training rows.
-
-    The trainable parameters are LoRA's, which `bara params` counts; the second stage fits one more.
-    """
-
-
-class TemperedEnsembleConfig(EnsembleConfig):
-    """Settings of an ensemble with a temperature, the same as the ensemble's."""
-
-
 TemperatureFit = Fit[AdaptedLM, SiteGuide, Any]
-
-
-def check_validation(fit: TemperatureFit) -> None:
-    """Raise a `DataError` before training if there are no validation rows, or one of them is too long."""
-    fit.split("validation")
 
 
 @torch.no_grad()
@@ -72,10 +53,10 @@ register_method(
     Method(
         "temperature",
         "LoRA by maximum likelihood, then a temperature fitted on validation rows (Guo et al., 2017)",
-        TemperatureConfig,
+        MethodConfig,
         pair(LoRA, DeltaGuide),
         finish=fit_temperature,
-        check=check_validation,
+        check=lambda fit: fit.split("validation"),
         uses_validation=lambda config: True,
         tempered=True,
         peft=True,  # without the temperature: readers of the LoRA must divide the logits by it
@@ -86,11 +67,11 @@ register_method(
     Method(
         "ensemble_temperature",
         "Deep ensemble of LoRAs, then a shared temperature fitted on validation rows",
-        TemperedEnsembleConfig,
+        EnsembleConfig,
         pair(Ensemble, EnsembleGuide),
         svi=ensemble_svi,
         finish=fit_temperature,
-        check=check_validation,
+        check=lambda fit: fit.split("validation"),
         uses_validation=lambda config: True,
         tempered=True,
     )

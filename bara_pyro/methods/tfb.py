@@ -127,14 +127,6 @@ def published_search(feasible: Callable[[float], bool], low: float, high: float,
     return high
 
 
-def check_anchor(fit: TFBFit) -> None:
-    """Raise an error before training if there are no rows to measure the NLL on.
-
-    It is a `DataError` if there are no training rows or one of them is too long, a `ConfigError` for replies.
-    """
-    fit.split("train")
-
-
 @torch.no_grad()
 def fit_tfb(fit: TFBFit) -> dict[str, float]:
     """Rotate the weights and find sigma.
@@ -173,7 +165,7 @@ register_method(
         TFBConfig,
         pair(partial(PosthocLoRA, random="A", flipout=True), partial(PosthocGuide, by_row=True)),
         finish=fit_tfb,
-        check=check_anchor,
+        check=lambda fit: fit.split("train"),
         peft=True,
         start=AS_IT_IS,
     )

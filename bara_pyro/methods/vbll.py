@@ -23,14 +23,13 @@ from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.likelihood import LIKELIHOOD
 from bara_pyro.core.observing import last_states
-from bara_pyro.core.optimizers import adamw
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.svi import SVI
 from bara_pyro.core.terms import ElboTerms
 from bara_pyro.data.types import Batch
 from bara_pyro.guides.vbll import VBLLGuide
 from bara_pyro.methods.base import Fit, Method, MethodConfig, pair, register_method, setting
-from bara_pyro.methods.recipes import Training, common
+from bara_pyro.methods.recipes import Training, default_svi
 from bara_pyro.models.vbll import LAST, VBLL
 
 
@@ -99,9 +98,9 @@ def vbll_svi(
     model: VBLL, guide: VBLLGuide, train: Training, config: VBLLConfig, kind: type[SVI] = SVI
 ) -> SVI:
     """Return an SVI with one AdamW on the published bound."""
-    optim = adamw(model, guide, train.peak_lr, weight_decay=train.weight_decay)
-    options = common(optim, train) | {"loss": JensenELBO(sampled_kl=train.sampled_kl)}
-    return kind(model, guide, optim, **options)
+    svi = default_svi(model, guide, train, config, kind=kind)
+    svi.elbo = JensenELBO(sampled_kl=train.sampled_kl)
+    return svi
 
 
 def keep_tokens(fit: Fit[VBLL, VBLLGuide, VBLLConfig]) -> dict[str, float]:
