@@ -40,9 +40,6 @@ REPLY_PAGE = 'data-written-by="bara generate"'
 COMPARISON_PAGE = 'data-written-by="bara compare"'
 """Marks a page that compares two runs."""
 
-WORLD_CARD = "# The microworld"
-"""First line of a card that `bara microworld card` writes."""
-
 
 def _lines_with(keys: tuple[str, ...], path: Path) -> bool:
     """Whether the first line has these keys; an unfinished line must begin with the first key."""
@@ -58,14 +55,6 @@ def _lines_with(keys: tuple[str, ...], path: Path) -> bool:
         begun = json.dumps({keys[0]: ""})[:-3].encode()  # up to its value
         return not first.endswith(b"\n") and (first.startswith(begun) or begun.startswith(first))
     return isinstance(row, dict) and set(keys) <= set(row)
-
-
-def world_card_in(path: Path) -> bool:
-    """Return whether `bara microworld card` wrote a file."""
-    try:
-        return read_text(path).startswith(f"{WORLD_CARD}\n")
-    except (OSError, ValueError):
-        return False
 
 
 def _holds(mark: str, page: Path) -> bool:

@@ -17,7 +17,6 @@ from bara_pyro.runs.answers_file import (
     holds_replies,
     judged_in,
     reply_page_in,
-    world_card_in,
 )
 from bara_pyro.runs.manifest import CONFIG, check_run, read_manifest, write_manifest
 from bara_pyro.runs.ownership import adding, clear
@@ -218,7 +217,7 @@ def test_no_file_of_somebody_else_is_replaced(
 
 @pytest.mark.parametrize("content", CONTENTS)
 def test_what_others_wrote_is_not_taken_for_ours(content: str, tmp_path: Path) -> None:
-    readers = (answers_in, holds_replies, judged_in, world_card_in, reply_page_in, comparison_page_in)
+    readers = (answers_in, holds_replies, judged_in, reply_page_in, comparison_page_in)
     for suffix in (".jsonl", ".csv", ".tsv", ".parquet"):
         (tmp_path / f"mine{suffix}").write_text(content)
         assert not [ours for ours in readers if ours(tmp_path / f"mine{suffix}")], suffix

@@ -20,7 +20,6 @@ from bara_pyro.runs.answers_file import (
     holds_replies,
     judged_in,
     reply_page_in,
-    world_card_in,
 )
 from bara_pyro.untrusted.schemas import MOST_JSON
 
@@ -90,7 +89,7 @@ def test_a_long_line_of_utf_16_is_read_within_the_bound_of_a_file(tmp_path: Path
 
 OURS = (
     *(answers_in, scores_in, _results_in, holds_replies, judged_in),
-    *(world_card_in, reply_page_in, comparison_page_in),
+    *(reply_page_in, comparison_page_in),
 )
 
 
