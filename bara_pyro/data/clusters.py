@@ -46,14 +46,6 @@ def together(rows: Sequence[Example], *, clusters: bool = True, passages: bool =
 
     Returns:
         One name per row: a cluster of its group, or a name made from the id of the group's first row.
-
-    Examples:
-        >>> from bara_pyro.data import Example
-        >>> from bara_pyro.data.clusters import together
-        >>> texts = ["good", "bad", "good", "fine", "Fine", "poor"]
-        >>> authors = ["ann", "ann", "bob", "", "", ""]
-        >>> together([Example(str(i), texts[i], cluster=authors[i]) for i in range(6)])
-        ['ann', 'ann', 'ann', 'like 3', 'like 3', '']
     """
     kinds = [[row.cluster for row in rows]] if clusters else []
     texts = [compared_text(row) for row in rows]
@@ -116,11 +108,6 @@ def folds(names: Sequence[str], count: int) -> list[int]:
 
     Each group goes to the fold with the fewest rows so far. There are at most as many folds as groups; if all
     rows are in one group, each row counts as a separate group.
-
-    Examples:
-        >>> from bara_pyro.data.clusters import folds
-        >>> folds(["", "", "", "", ""], 3), folds(["a", "b", "a", "c", "b"], 2)
-        ([0, 1, 2, 0, 1], [0, 1, 0, 0, 1])
     """
     groups = _groups_or_rows(names)
     sizes, fold_of = [0] * min(count, len(groups)), [0] * len(names)
@@ -183,14 +170,6 @@ def one_of_each(rows: Sequence[Example], *, clusters: bool = True) -> list[Examp
 
     If groups are independent, these rows are: a guarantee calibrated on them holds for a row of a new group.
     Rows of one cluster belong together if `clusters`, rows with the same text always.
-
-    Examples:
-        >>> from bara_pyro.data.clusters import one_of_each
-        >>> from bara_pyro.data import Example
-        >>> names = ["a", "a", "b", "", ""]
-        >>> rows = [Example(f"row-{i}", f"{i} ?", cluster=name) for i, name in enumerate(names)]
-        >>> [row.cluster for row in one_of_each(rows)]
-        ['a', 'b', '', '']
     """
     representatives = {
         min((_order(row.id), row.id) for row in group)[1] for group in _groups(rows, clusters=clusters)
@@ -242,14 +221,6 @@ def halves(clusters: Sequence[str], seed: int) -> tuple[list[int], list[int]]:
     information about the others. Groups are divided as evenly as possible, and the larger part is fitted. The
     seed orders the groups; if all have the same size, the first ones are fitted. If all rows are of one
     group, the groups are ignored.
-
-    Examples:
-        >>> from bara_pyro.data.clusters import halves
-        >>> learnt, asked = halves([""] * 81, seed=0)
-        >>> len(learnt), len(asked), sorted(learnt + asked) == list(range(81))
-        (41, 40, True)
-        >>> halves(["cats", "cats", "dogs", "dogs"], seed=0)
-        ([0, 1], [2, 3])
     """
     groups = _groups_or_rows(clusters)
     order = np.random.default_rng([seed, len(groups)]).permutation(len(groups)).tolist()

@@ -148,14 +148,7 @@ def setting_fields() -> dict[str, FieldInfo]:
 
 
 def setting_names() -> dict[str, str]:
-    """Return a dictionary of short names and dotted keys.
-
-    Examples:
-        >>> from bara_pyro.runs.assignments import setting_names
-        >>> names = setting_names()
-        >>> names["lr"], names["task"], names["seed"], names["predict_seed"]
-        ('train.lr', 'task.name', 'seed', 'predict.seed')
-    """
+    """Return a dictionary of short names and dotted keys."""
     names: dict[str, str] = {}
     for key in sorted(setting_fields(), key=lambda key: key.rpartition(".")[0] not in FIRST):
         section, _, last = key.rpartition(".")

@@ -17,12 +17,6 @@ class Signs(TorchDistribution):
     Args:
         shape: the batch shape.
         device: the device of draws.
-
-    Examples:
-        >>> from bara_pyro.core.distributions import Signs
-        >>> Signs([2, 3], "cpu").sample().abs()
-        tensor([[1., 1., 1.],
-                [1., 1., 1.]])
     """
 
     arg_constraints = {}  # noqa: RUF012
