@@ -49,30 +49,20 @@ class ReplySource:
     """One dataset of the table.
 
     Attributes:
-        hub, config: its name on the Hugging Face hub.
-        folder: folder of a local copy, below `data_dir`.
-        test: the test split.
+        hub, config: its name on the Hugging Face hub; the last part is the folder of a local copy.
         spoken: whether plain prompts are messages of a user, for the chat template.
         note: a remark to report with a result.
     """
 
     hub: str
     config: str | None
-    folder: str
-    test: str = "test"
     spoken: bool = False
     note: str = ""
 
-    def file(self, data_dir: str | Path, split: str) -> Path:
-        """Return the file of a split in a folder of local copies."""
-        return Path(data_dir) / self.folder / f"{split}.jsonl"
-
 
 REPLY_SOURCES = {
-    "ultrafeedback": ReplySource(
-        "trl-lib/ultrafeedback_binarized", None, "ultrafeedback_binarized", spoken=True, note="chosen replies"
-    ),
-    "gsm8k": ReplySource("openai/gsm8k", "main", "gsm8k"),
+    "ultrafeedback": ReplySource("trl-lib/ultrafeedback_binarized", None, spoken=True, note="chosen replies"),
+    "gsm8k": ReplySource("openai/gsm8k", "main"),
 }
 
 
@@ -157,28 +147,21 @@ def load_replies(
     source = REPLY_SOURCES[name]
     split = partial(_split, source, data_dir, revision)
     where = f"{source.hub} at revision {revision or 'main'}" if data_dir is None else f"read from {data_dir}"
-    notes = (where, f"tested on the {source.test} rows", *([source.note] if source.note else []))
+    notes = (where, "tested on the test rows", *([source.note] if source.note else []))
     train, validation = carve(split("train"), validation_rows, seed)
-    return ReplyTask(name, train, validation, split(source.test), notes)
-
-
-def source_table(
-    source: ReplySource, data_dir: str | Path | None, revision: str | None, kind: str
-) -> DataTable:
-    """Return the rows of a split of a known dataset, from a folder or from the hub."""
-    if data_dir is None:
-        rows = read_hub(source.hub, source.config, kind, revision)
-        return DataTable(f"{source.hub}, {kind}", rows)
-    path = source.file(data_dir, kind)
-    return DataTable(str(path), parse_lines(path))
+    return ReplyTask(name, train, validation, split("test"), notes)
 
 
 def _split(
     source: ReplySource, data_dir: str | Path | None, revision: str | None, kind: str
 ) -> tuple[Conversation, ...]:
     """Return a split of a known dataset from a folder or from the hub."""
-    rows = conversations_in(source_table(source, data_dir, revision, kind), kind)
-    return tuple(row.spoken() if source.spoken else row for row in rows)
+    if data_dir is None:
+        table = DataTable(f"{source.hub}, {kind}", read_hub(source.hub, source.config, kind, revision))
+    else:
+        path = Path(data_dir) / Path(source.hub).name / f"{kind}.jsonl"
+        table = DataTable(str(path), parse_lines(path))
+    return tuple(row.spoken() if source.spoken else row for row in conversations_in(table, kind))
 
 
 def replies_from_rows(
