@@ -9,7 +9,7 @@ from bara_pyro.data.reply_tasks import ReplyTask
 from bara_pyro.errors import BaraError, CheckpointError, DataError
 from bara_pyro.runs.config import RunConfig
 from bara_pyro.runs.manifest import CONFIG
-from bara_pyro.runs.rows import load_data, load_reply_data
+from bara_pyro.runs.rows import load_data, load_rows
 from bara_pyro.runs.system import System
 from bara_pyro.types import Json
 from bara_pyro.untrusted.files import read_json
@@ -33,9 +33,7 @@ def own_rows(folder: Path, config: RunConfig, stored: Json) -> Task | ReplyTask:
             f"The file {Path(config.task.name).absolute()}, on which {folder} was trained, does not exist: "
             f"restore it, work in the run's own directory, or {OTHER_ROWS}."
         )
-    if config.task.likelihood == "completion":
-        return load_reply_data(config)
-    return load_data(config)
+    return load_rows(config)
 
 
 def check_own_rows(system: System, folder: Path) -> None:

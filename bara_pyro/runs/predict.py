@@ -27,7 +27,7 @@ from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.folder import fitted, stored_config, stored_task
 from bara_pyro.runs.own_rows import check_own_rows, own_rows, trained_on
 from bara_pyro.runs.remote import is_address, predict_remotely
-from bara_pyro.runs.rows import OnRows, load_data, load_reply_data
+from bara_pyro.runs.rows import OnRows, load_rows
 from bara_pyro.runs.sections import TaskConfig
 from bara_pyro.runs.system import System, require_answers
 from bara_pyro.types import Json
@@ -164,10 +164,7 @@ def rows_to_evaluate(folder: Path, config: RunConfig) -> Task | ReplyTask:
             )
         check_other_file(run_config.task.name, file)
         return _whole_file(file, c, stored_task(stored), run_config)
-    if c.name == run_config.task.name:
-        task = own_rows(folder, config, stored)
-    else:
-        task = load_reply_data(config) if c.likelihood == "completion" else load_data(config)
+    task = own_rows(folder, config, stored) if c.name == run_config.task.name else load_rows(config)
     if isinstance(task, ReplyTask):
         return task
     trained = stored_task(stored)

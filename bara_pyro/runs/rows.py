@@ -27,6 +27,7 @@ UNREADABLE = 75.0
 OnRows = Callable[[int], object]
 AnyTask = TypeVar("AnyTask", Task, ReplyTask)
 Row = TypeVar("Row")
+AnyEncoded = EncodedSplit | EncodedReplies
 
 # Settings of where and how rows are read; they do not apply to rows that have been read already.
 OF_FILES = ("data_dir", "revision")
@@ -105,6 +106,11 @@ def load_reply_data(config: RunConfig) -> ReplyTask:
     return _limited(task, config)
 
 
+def load_rows(config: RunConfig) -> Task | ReplyTask:
+    """Load the rows that a configuration names, to learn answers or replies."""
+    return load_reply_data(config) if config.task.likelihood == "completion" else load_data(config)
+
+
 def _limited(task: AnyTask, config: RunConfig) -> AnyTask:
     c = config.task
     if c.train_rows is not None:
@@ -163,31 +169,24 @@ def some(rows: Sequence[Row], task: str, name: str) -> Sequence[Row]:
     return rows
 
 
-def encode_split(config: RunConfig, backbone: Backbone, task: Task, name: str) -> EncodedSplit:
-    """Return a split of a task as token ids; a `DataError` if it is empty or every question is too long."""
-    split = encode_rows(config, backbone, task, some(getattr(task, name), task.name, name))
-    if not len(split):
-        raise DataError(
-            f"No {name} row of {task.name!r} has a question of at most {longest(config, backbone)} tokens: "
-            f"{way_to_longer(config, backbone)}."
-        )
-    return split
+def encode_split(config: RunConfig, backbone: Backbone, task: Task | ReplyTask, name: str) -> AnyEncoded:
+    """Return a split of a task as token ids; training rows of replies are packed if `packing` is set.
 
-
-def encode_reply_split(config: RunConfig, backbone: Backbone, task: ReplyTask, name: str) -> EncodedReplies:
-    """Return a split of prompts with replies as token ids; training rows are packed if `packing` is set.
-
-    An empty split, or one with only too long prompts, raises a `DataError`.
+    An empty split, or one with only too long questions or prompts, raises a `DataError`.
     """
     c, rows = config.task, some(getattr(task, name), task.name, name)
     most = longest(config, backbone)
-    encoded = encode_replies(rows, backbone.tokenizer, most, chat=c.chat, too_long=c.too_long)
-    if c.packing and name == "train":
-        encoded = encoded.packed(c.max_length)
+    encoded: AnyEncoded
+    if isinstance(task, ReplyTask):
+        encoded = encode_replies(rows, backbone.tokenizer, most, chat=c.chat, too_long=c.too_long)
+        if c.packing and name == "train":
+            encoded = encoded.packed(c.max_length)
+        fitting = f"prompt of fewer than {most}"
+    else:
+        encoded, fitting = encode_rows(config, backbone, task, rows), f"question of at most {most}"
     if not len(encoded):
         raise DataError(
-            f"No {name} row of {task.name!r} has a prompt of fewer than {most} tokens: "
-            f"{way_to_longer(config, backbone)}."
+            f"No {name} row of {task.name!r} has a {fitting} tokens: {way_to_longer(config, backbone)}."
         )
     return encoded
 
@@ -220,7 +219,7 @@ def way_to_longer(config: RunConfig, backbone: Backbone) -> str:
     return "raise task.max_length"
 
 
-def check_readable(split: EncodedSplit | EncodedReplies, backbone: Backbone) -> None:
+def check_readable(split: AnyEncoded, backbone: Backbone) -> None:
     """Raise a `DataError` if the tokenizer does not know most tokens of the training rows."""
     if isinstance(split, EncodedSplit):
         share = split.unknown
@@ -244,9 +243,7 @@ def unknown_note(share: float, name: str) -> list[str]:
     ]
 
 
-def reading_notes(
-    config: RunConfig, backbone: Backbone, split: EncodedSplit | EncodedReplies, name: str
-) -> list[str]:
+def reading_notes(config: RunConfig, backbone: Backbone, split: AnyEncoded, name: str) -> list[str]:
     """Return notes on how many rows of a split were cut, dropped or hold unknown tokens."""
     notes, what, part = [], "reply", "prompt"
     if isinstance(split, EncodedSplit):

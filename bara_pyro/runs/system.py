@@ -29,10 +29,8 @@ from bara_pyro.runs.memory import check_memory, states_note
 from bara_pyro.runs.read_peft import read_peft
 from bara_pyro.runs.rows import (
     check_readable,
-    encode_reply_split,
     encode_split,
-    load_data,
-    load_reply_data,
+    load_rows,
     reading_notes,
     seed_note,
 )
@@ -83,7 +81,7 @@ class System:
         return cast(EncodedSplit, self.encoded(name))
 
     def replies(self, name: str) -> EncodedReplies:
-        """Return a split of replies as token ids, encoded once; errors as `encode_reply_split`.
+        """Return a split of replies as token ids, encoded once; errors as `encode_split`.
 
         A model that learns answers raises a `ConfigError`.
         """
@@ -97,11 +95,9 @@ class System:
     def encoded(self, name: str) -> EncodedSplit | EncodedReplies:
         """Return a split of answers or replies as token ids, encoded once."""
         if name not in self._encoded:
-            if self.config.task.likelihood == "completion":
-                conversations = self.conversations or ReplyTask(self.task.name)
-                self._encoded[name] = encode_reply_split(self.config, self.backbone, conversations, name)
-            else:
-                self._encoded[name] = encode_split(self.config, self.backbone, self.task, name)
+            learns_replies = self.config.task.likelihood == "completion"
+            rows = self.conversations or (ReplyTask(self.task.name) if learns_replies else self.task)
+            self._encoded[name] = encode_split(self.config, self.backbone, rows, name)
         return self._encoded[name]
 
     def fingerprints(self) -> dict[str, str]:
@@ -186,7 +182,7 @@ def build_system(
     adapter = None if config.adapter.start is None else read_peft(config.adapter.start)
     if adapter is not None:
         config = with_base(config, adapter)
-    task = task or (load_reply_data(config) if replies else load_data(config))
+    task = task or load_rows(config)
     if isinstance(task, ReplyTask) != replies:
         likelihood = "answer" if replies else "completion"
         raise ConfigError(f"The rows given are a {type(task).__name__}: set task.likelihood={likelihood!r}.")
@@ -202,14 +198,11 @@ def build_system(
     _check_world(config, backbone, task.name)
     if adapter is not None:
         config = with_adapter(config, adapter, backbone)
-    split: EncodedSplit | EncodedReplies
-    if isinstance(task, ReplyTask):
-        split = encode_reply_split(config, backbone, task, "train")
-    else:
+    if isinstance(task, Task):
         if config.task.chat:
             task = replace(task, chat=chat_frame(backbone.tokenizer, config.task.system))
         task = encode_labels(task, backbone.tokenizer, config.task.labels)
-        split = encode_split(config, backbone, task, "train")
+    split = encode_split(config, backbone, task, "train")
     check_readable(split, backbone)
     held_out = 0
     if isinstance(task, Task) and isinstance(split, EncodedSplit) and may_calibrate(config, len(split)):
