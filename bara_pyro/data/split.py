@@ -5,32 +5,15 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from bara_pyro.data.replies import EncodedReplies
 from bara_pyro.data.texts import Texts, with_texts
 from bara_pyro.data.types import Batch, pad_left
 from bara_pyro.errors import ConfigError, DataError
-
-
-class EncodedRows(Protocol):
-    """Rows as token ids, of any kind, that a model can be trained on."""
-
-    def __len__(self) -> int: ...
-
-    @property
-    def lengths(self) -> Sequence[int]:
-        """Number of tokens of each row in a batch."""
-
-    @property
-    def fingerprint(self) -> str:
-        """Sixteen hexadecimal digits over the content of the rows."""
-
-    def batch(self, rows: Sequence[int], answer_ids: Tensor) -> Batch:
-        """Return the rows at these indices as a left-padded batch, as wide as its longest row."""
 
 
 def collate_ids(
@@ -112,6 +95,10 @@ class EncodedSplit:
         part = self.take(rows)
         plain = collate_ids(part.token_ids, part.labels, part.ids, answer_ids, self.pad_id)
         return with_texts(plain, part.token_ids, part.texts) if part.texts else plain
+
+
+EncodedRows = EncodedSplit | EncodedReplies
+"""Rows as token ids that a model can be trained on."""
 
 
 def first_rows(split: EncodedSplit, count: int) -> EncodedSplit:

@@ -16,7 +16,7 @@ from torch import Tensor
 from bara_pyro import __version__
 from bara_pyro.atomic import write_json, write_jsonl
 from bara_pyro.core.gate_draws import GateDraws, gate_draws
-from bara_pyro.data import EncodedSplit, Task, batches, first_rows
+from bara_pyro.data import EncodedRows, EncodedSplit, Task, batches, first_rows
 from bara_pyro.data.clusters import together
 from bara_pyro.data.labels import among_offered
 from bara_pyro.data.replies import EncodedReplies
@@ -39,7 +39,7 @@ SPARSITY_ROWS, SPARSITY_DRAWS = 256, 10
 
 def draw(
     system: System,
-    split: EncodedSplit | EncodedReplies,
+    split: EncodedRows,
     samples: int,
     *,
     repeats: int = 1,

@@ -5,11 +5,19 @@ from dataclasses import replace
 from typing import TypeVar
 
 from bara_pyro.columns import OPTIONS
-from bara_pyro.data import SOURCES, EncodedSplit, Example, Task, encode, load_task, task_from_rows
+from bara_pyro.data import (
+    SOURCES,
+    EncodedRows,
+    EncodedSplit,
+    Example,
+    Task,
+    encode,
+    load_task,
+    task_from_rows,
+)
 from bara_pyro.data.conversations import encode_replies
 from bara_pyro.data.loader import check_world
 from bara_pyro.data.registry import TASKS
-from bara_pyro.data.replies import EncodedReplies
 from bara_pyro.data.reply_tasks import ReplyTask, is_reply_task, load_replies, replies_from_rows
 from bara_pyro.data.rows import carve
 from bara_pyro.data.tables import Data
@@ -27,7 +35,6 @@ UNREADABLE = 75.0
 OnRows = Callable[[int], object]
 AnyTask = TypeVar("AnyTask", Task, ReplyTask)
 Row = TypeVar("Row")
-AnyEncoded = EncodedSplit | EncodedReplies
 
 # Settings of where and how rows are read; they do not apply to rows that have been read already.
 OF_FILES = ("data_dir", "revision")
@@ -169,14 +176,14 @@ def some(rows: Sequence[Row], task: str, name: str) -> Sequence[Row]:
     return rows
 
 
-def encode_split(config: RunConfig, backbone: Backbone, task: Task | ReplyTask, name: str) -> AnyEncoded:
+def encode_split(config: RunConfig, backbone: Backbone, task: Task | ReplyTask, name: str) -> EncodedRows:
     """Return a split of a task as token ids; training rows of replies are packed if `packing` is set.
 
     An empty split, or one with only too long questions or prompts, raises a `DataError`.
     """
     c, rows = config.task, some(getattr(task, name), task.name, name)
     most = longest(config, backbone)
-    encoded: AnyEncoded
+    encoded: EncodedRows
     if isinstance(task, ReplyTask):
         encoded = encode_replies(rows, backbone.tokenizer, most, chat=c.chat, too_long=c.too_long)
         if c.packing and name == "train":
@@ -219,7 +226,7 @@ def way_to_longer(config: RunConfig, backbone: Backbone) -> str:
     return "raise task.max_length"
 
 
-def check_readable(split: AnyEncoded, backbone: Backbone) -> None:
+def check_readable(split: EncodedRows, backbone: Backbone) -> None:
     """Raise a `DataError` if the tokenizer does not know most tokens of the training rows."""
     if isinstance(split, EncodedSplit):
         share = split.unknown
@@ -243,7 +250,7 @@ def unknown_note(share: float, name: str) -> list[str]:
     ]
 
 
-def reading_notes(config: RunConfig, backbone: Backbone, split: AnyEncoded, name: str) -> list[str]:
+def reading_notes(config: RunConfig, backbone: Backbone, split: EncodedRows, name: str) -> list[str]:
     """Return notes on how many rows of a split were cut, dropped or hold unknown tokens."""
     notes, what, part = [], "reply", "prompt"
     if isinstance(split, EncodedSplit):

@@ -11,7 +11,15 @@ from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.likelihood import CompletionLikelihood, TextLikelihood
 from bara_pyro.core.noise import seeded
 from bara_pyro.core.program import AdaptedLM, AdapterOptions
-from bara_pyro.data import EncodedSplit, Task, answer_token_ids, chat_frame, encode_labels, is_file_name
+from bara_pyro.data import (
+    EncodedRows,
+    EncodedSplit,
+    Task,
+    answer_token_ids,
+    chat_frame,
+    encode_labels,
+    is_file_name,
+)
 from bara_pyro.data.clusters import split_halves
 from bara_pyro.data.registry import has_worlds
 from bara_pyro.data.replies import EncodedReplies
@@ -62,7 +70,7 @@ class System:
     guide: SiteGuide
     corrections: Corrections
     conversations: ReplyTask | None = None
-    _encoded: dict[str, EncodedSplit | EncodedReplies] = field(default_factory=dict, init=False, repr=False)
+    _encoded: dict[str, EncodedRows] = field(default_factory=dict, init=False, repr=False)
 
     def __repr__(self) -> str:
         trained = count_parameters(self.model) + count_parameters(self.guide)
@@ -92,7 +100,7 @@ class System:
             )
         return cast(EncodedReplies, self.encoded(name))
 
-    def encoded(self, name: str) -> EncodedSplit | EncodedReplies:
+    def encoded(self, name: str) -> EncodedRows:
         """Return a split of answers or replies as token ids, encoded once."""
         if name not in self._encoded:
             learns_replies = self.config.task.likelihood == "completion"
