@@ -72,11 +72,6 @@ class FrozenStates:
             depth = min(depth, int(path[len(self.path) + 1 :].split(".")[0]) if inside else 0)
         return depth
 
-    def size(self, lengths: Sequence[int]) -> int:
-        """Return the bytes of the states of rows with the given numbers of tokens."""
-        width = int(self.lm.config.get_text_config().hidden_size)
-        return sum(lengths) * width * torch.empty((), dtype=self.lm.dtype).element_size()
-
     def of(self, depth: int, tokens: TokenRows, inputs: Callable[[TokenRows], dict[str, Any]]) -> Tensor:
         """Return the states above the lowest `depth` layers, `B x T x d`, 0 on padding.
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from bara_pyro.data import EncodedRows, EncodedSplit
-from bara_pyro.data.replies import EncodedReplies
+from bara_pyro.data import EncodedRows
 from bara_pyro.errors import CheckpointError, ConfigError
 from bara_pyro.lm.backbone import Backbone
 from bara_pyro.lm.targets import find_targets
@@ -57,18 +56,6 @@ def check_memory(config: RunConfig, backbone: Backbone, split: EncodedRows) -> N
             f"{needed / 2**30:,.1f} GiB, but {backbone.device} has {there / 2**30:,.1f}: lower --r or "
             "--batch-size, or raise --accumulate."
         )
-
-
-def states_note(config: RunConfig, backbone: Backbone, split: EncodedSplit | EncodedReplies) -> list[str]:
-    """Return a note on the memory of cached hidden states, if the lowest layers have no adapter."""
-    c = config.adapter
-    targets = find_targets(backbone.lm, c.target_modules, c.top_layers)
-    depth = backbone.states.depth(target.path for target in targets if not target.is_head)
-    if not depth or "frozen_layers" not in config.backbone.shortcuts:
-        return []
-    size, most = backbone.states.size(split.lengths), backbone.states.budget
-    note = f"the lowest {depth} layers have no adapter; their output takes {size / 2**20:,.0f} MiB in memory"
-    return [note + (f", of which {most / 2**20:,.0f} are cached" if size > most else "")]
 
 
 def check_stored_rank(

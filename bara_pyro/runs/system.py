@@ -33,7 +33,7 @@ from bara_pyro.runs.by_rows import for_rows, may_calibrate, split_half_note
 from bara_pyro.runs.config import RunConfig
 from bara_pyro.runs.from_adapter import put, with_adapter, with_base
 from bara_pyro.runs.launched import local_rank
-from bara_pyro.runs.memory import check_memory, states_note
+from bara_pyro.runs.memory import check_memory
 from bara_pyro.runs.read_peft import read_peft
 from bara_pyro.runs.rows import (
     check_readable,
@@ -219,7 +219,6 @@ def build_system(
     check_memory(config, backbone, split)
     notes = (
         *reading_notes(config, backbone, split, "train"),
-        *states_note(config, backbone, split),
         *seed_note(config),
         *split_half_note(config, len(split), held_out),
     )

@@ -82,12 +82,6 @@ def test_long_trainings_write_fewer_lines(
         assert [line["step"] for line in log] == expected
 
 
-def test_a_note_says_what_the_states_below_the_adapters_take(place: Place, tmp_path: Path) -> None:
-    upper = trained(place, tmp_path / "upper", adapter__target_modules=UPPER)
-    assert "the lowest 1 layers have no adapter" in upper[2]
-    assert "no adapter" not in trained(place, tmp_path / "all")[2]
-
-
 def test_so_many_training_rows(place: Place) -> None:
     whole = load_data(place.config())
     some = load_data(place.config(task__train_rows=7))
