@@ -8,7 +8,6 @@ from bara_pyro.data.templates import Written, model_of, written
 from bara_pyro.data.tokens import Tokenizer, continuation, front_ids, ids_of
 from bara_pyro.data.types import ChatFrame
 from bara_pyro.errors import DataError
-from bara_pyro.types import Fields
 
 QUESTION, ANSWER = "what-is-asked", "what-is-answered"
 """Texts that `chat_frame` looks for in the output of a template."""
@@ -62,18 +61,16 @@ def chat_frame(tokenizer: Tokenizer, system: str | None = None) -> ChatFrame:
     return ChatFrame(before, opened, after[len(opened) :])
 
 
-def prompt_tokens(
-    prompt: str | Sequence[Message], tokenizer: Tokenizer, what: str = "", options: Fields | None = None
-) -> list[int]:
+def prompt_tokens(prompt: str | Sequence[Message], tokenizer: Tokenizer, what: str = "") -> list[int]:
     """Return the tokens of a prompt: of a text, or of messages up to the assistant's turn.
 
-    `options` are further arguments of the chat template, and `what` names the prompt in errors. If there is
-    no template for messages, or it refuses them or omits their content, this raises a `DataError`.
+    `what` names the prompt in errors. If there is no template for messages, or it refuses them or omits their
+    content, this raises a `DataError`.
     """
     if isinstance(prompt, str):
         return front_ids(tokenizer) + ids_of(tokenizer, [prompt])[0]
     _check_template(tokenizer)
-    texts = written(prompt, tokenizer, what or f"the messages {str([*prompt])[:80]}", options)
+    texts = written(prompt, tokenizer, what or f"the messages {str([*prompt])[:80]}")
     return ids_of(tokenizer, [texts.given])[0]
 
 
@@ -96,7 +93,7 @@ def _check_template(tokenizer: Tokenizer) -> None:
 
 
 def answered(
-    prompt: Sequence[Message], reply: Message, tokenizer: Tokenizer, what: str, options: Fields
+    prompt: Sequence[Message], reply: Message, tokenizer: Tokenizer, what: str
 ) -> tuple[list[int], list[int]]:
     """Return the tokens of the messages up to the assistant's turn, and the tokens that the reply adds.
 
@@ -104,7 +101,7 @@ def answered(
         DataError: see `prompt_tokens`; or the template does not write the reply last.
     """
     _check_template(tokenizer)
-    texts = written(prompt, tokenizer, what, options, reply)
+    texts = written(prompt, tokenizer, what, reply=reply)
     if not texts.whole.startswith(texts.given):
         raise DataError(
             f"The chat template does not write the reply of {what} after the opening of the assistant's "

@@ -1,7 +1,7 @@
 """Read prompts with replies in TRL's formats, and turn them into tokens by a chat template."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from bara_pyro.data.chat import answered, in_chat, prompt_tokens
 from bara_pyro.data.messages import (
@@ -9,6 +9,7 @@ from bara_pyro.data.messages import (
     Message,
     after_system,
     asked_in,
+    check_read,
     is_list,
     joined_turns,
     messages_of,
@@ -16,7 +17,6 @@ from bara_pyro.data.messages import (
     parted,
     said_by_assistant,
     said_by_user,
-    template_options,
     texts_of,
 )
 from bara_pyro.data.replies import EncodedReplies, EncodedReply
@@ -40,13 +40,11 @@ class Conversation:
         prompt: a text, or the messages before the reply, each with `role` and `content`.
         reply: a text, or the assistant's message if it has other parts, such as reasoning.
         id: a stable identifier.
-        options: further arguments of the chat template.
     """
 
     prompt: str | tuple[Message, ...]
     reply: str | Message
     id: str
-    options: Fields = field(default_factory=dict)
 
     def spoken(self) -> "Conversation":
         """Return a copy whose plain prompt has become a message of the user."""
@@ -90,7 +88,7 @@ def conversations_in(table: DataTable, split: str) -> list[Conversation]:
     for number, row in enumerate(table.rows, 1):
         where = f"row {number} of {table.place}"
         one = _conversation(row, where, own_id(row) or f"{split}-{number}")
-        check_unicode(texts_of([one.prompt, one.reply, one.options, one.id]), row, where)
+        check_unicode(texts_of([one.prompt, one.reply, one.id]), row, where)
         conversations.append(one)
     check_ids([row.id for row in conversations], table.place)
     return conversations
@@ -123,7 +121,8 @@ def _conversation(row: Fields, where: str, row_id: str) -> Conversation:
 def _whole(
     prompt: str | tuple[Message, ...], reply: str | Message, row: Fields, row_id: str, where: str
 ) -> Conversation:
-    """Return a conversation with the row's arguments for the template; refuse columns that would be lost."""
+    """Return a conversation; refuse columns that would be lost."""
+    check_read(row, where)
     known = set(texts_of(reply))
     for column in REASONING:
         if row.get(column) and row[column] not in known:
@@ -131,7 +130,7 @@ def _whole(
                 f"{where} has a column {column!r}, which is not read: leave it out, or put it into the "
                 "assistant's message."
             )
-    return Conversation(prompt, reply, row_id, template_options(row, where))
+    return Conversation(prompt, reply, row_id)
 
 
 def encode_replies(
@@ -202,12 +201,12 @@ def tokens_of(
     prompt = in_chat(conversation.prompt, tokenizer) if chat else conversation.prompt
     what = f"row {conversation.id!r}"
     if isinstance(prompt, str):
-        if conversation.options or not isinstance(reply_value, str):
+        if not isinstance(reply_value, str):
             raise DataError(
-                f"The prompt of {what} is a text, but arguments of a chat template and parts of a reply need "
-                "messages: give these, or set chat=True (--chat)."
+                f"The prompt of {what} is a text, but parts of a reply need messages: give these, or set "
+                "chat=True (--chat)."
             )
         reply = continuation(tokenizer, prompt, reply_value) if reply_value else []
         end = [tokenizer.eos_token_id] if reply and tokenizer.eos_token_id is not None else []
         return prompt_tokens(prompt, tokenizer), reply + end
-    return answered(prompt, said_by_assistant(reply_value), tokenizer, what, conversation.options)
+    return answered(prompt, said_by_assistant(reply_value), tokenizer, what)

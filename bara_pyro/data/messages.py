@@ -6,7 +6,7 @@ from typing import Any, TypeGuard
 
 from bara_pyro.data.cells import label_text
 from bara_pyro.errors import DataError
-from bara_pyro.types import Fields, Json
+from bara_pyro.types import Fields
 
 Message = Mapping[str, Any]
 """A message: `role`, `content`, and other parts that a chat template may use."""
@@ -16,9 +16,8 @@ SYSTEM_COLUMNS = ("system", "system_prompt")
 """Columns of a system message beside a prompt."""
 SYSTEM = ("system", "developer")
 """Roles of messages that come before the first turn."""
-OPTIONS = "chat_template_kwargs"
-"""Column of further arguments of the chat template."""
 UNREAD = {
+    "chat_template_kwargs": "write their values into a copy of the template",
     **dict.fromkeys(("tools", "documents", "functions"), "only what is said is read"),
     **dict.fromkeys(("image", "images", "audio", "audios", "video", "videos"), "only texts are read"),
 }
@@ -31,25 +30,11 @@ def is_list(value: object) -> TypeGuard[Sequence[object]]:
     return isinstance(value, Sequence) and not isinstance(value, str)
 
 
-def template_options(row: Fields, where: str) -> Json:
-    """Return a row's further arguments of its chat template, given as an object or its JSON.
-
-    Raises:
-        DataError: they have another format, or the row holds tools, documents, images or sounds.
-    """
+def check_read(row: Fields, where: str) -> None:
+    """Raise a `DataError` if a row has a column that changes what is said and is not read."""
     for column, way_out in UNREAD.items():
         if row.get(column) not in EMPTY:
             raise DataError(f"{where} has a column {column!r}, which is not read: leave it out ({way_out}).")
-    given = row.get(OPTIONS)
-    if given in EMPTY:
-        return {}
-    try:
-        options = json.loads(given) if isinstance(given, str) else given
-    except (ValueError, RecursionError):
-        options = None
-    if not isinstance(options, Mapping):
-        raise DataError(f"{OPTIONS!r} of {where} is {str(given)[:60]!r}: give an object, or its JSON.")
-    return {name: value for name, value in options.items() if value is not None}
 
 
 def said_by_user(prompt: str | Sequence[Message]) -> tuple[Message, ...]:

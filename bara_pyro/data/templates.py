@@ -16,7 +16,7 @@ from bara_pyro.untrusted.templates import rendered
 
 # Exceptions of templates about messages in a form that they do not expect.
 FAILURES = (TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
-# Arguments of `apply_chat_template` that rows must not set.
+# Arguments of `apply_chat_template` that are not those of a template.
 OURS = (
     *("messages", "conversation", "tools", "documents", "chat_template", "add_generation_prompt"),
     "continue_final_message",
@@ -71,8 +71,8 @@ def written(
 
     A text is given as it is or, if the template then does not write every text of the messages, as a list of
     one part, as models expect that also read images. The template may change white space and write a text as
-    JSON. `options` are further arguments of the template (`data.messages.template_options`), and `what` names
-    the messages in errors, for example "row 'a'".
+    JSON. `options` are further arguments of the template, and `what` names the messages in errors, for
+    example "row 'a'".
 
     Raises:
         DataError: the template refuses the messages, omits a text in both forms, or does not know an option.
@@ -122,17 +122,14 @@ def _left_out(text: Text, tokenizer: Tokenizer, what: str) -> DataError:
 
 
 def _check_options(tokenizer: Tokenizer, options: Fields, what: str) -> None:
-    """Refuse options that the template does not use, or that rows must not set."""
+    """Refuse options that the template does not use, or that are not for it."""
     template = tokenizer.chat_template
     if not isinstance(template, str):
         template = tokenizer.get_chat_template(None)
     for name in options:
         if name in OURS or not re.search(rf"\b{re.escape(name)}\b", template):
             of = tokenizer.name_or_path or "the tokenizer"
-            raise DataError(
-                f"The chat template of {of} does not use {name!r} of 'chat_template_kwargs' in {what}: leave "
-                "it out."
-            )
+            raise DataError(f"The chat template of {of} does not use {name!r} in {what}: leave it out.")
 
 
 def _rendered(

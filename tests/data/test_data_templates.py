@@ -9,7 +9,6 @@ from template_cases import ASK, KINDS, SAID, TEMPLATES
 from bara_pyro.data.conversations import Conversation, encode_replies, load_conversations
 from bara_pyro.data.replies import EncodedReply
 from bara_pyro.errors import DataError
-from bara_pyro.extras.replies.generation import encode_prompts, load_prompts
 
 SPECIAL = (
     "<|im_start|>",
@@ -110,20 +109,6 @@ def test_the_learnt_span_is_what_a_template_marks_as_generated() -> None:
         )
 
 
-def test_options_of_the_template() -> None:
-    opening = "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
-    turns = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}<|im_end|>{% endfor %}"
-    tokenizer = with_template(turns + "{% if add_generation_prompt %}<assistant>" + opening + "{% endif %}")
-    found = load_prompts(
-        [{"messages": [ASK], "chat_template_kwargs": {"enable_thinking": False, "other": None}}]
-    )[1]
-    [prompt] = encode_prompts(found, tokenizer)
-    assert tokenizer.decode(prompt.token_ids).endswith("<assistant><think></think>")
-    for options in ({"enable_thinkin": False}, {"chat_template": "x"}):
-        with pytest.raises(DataError, match=f"does not use '{next(iter(options))}'"):
-            encoded({**KINDS["system"], "chat_template_kwargs": options}, tokenizer)
-
-
 @pytest.mark.parametrize(
     ("row", "said"),
     [
@@ -136,7 +121,7 @@ def test_options_of_the_template() -> None:
         ),
         ({"messages": [ASK, SAID], "images": ["a.png"]}, "'images'.*only texts are read"),
         ({"prompt": "a", "completion": "b", "thinking": "hm"}, "'thinking', which is not read"),
-        ({"messages": [ASK, SAID], "chat_template_kwargs": 3}, "'chat_template_kwargs' of row 1"),
+        ({"messages": [ASK, SAID], "chat_template_kwargs": {"a": 3}}, "'chat_template_kwargs', which is not"),
         ({"messages": [ASK, {**SAID, "content": None}]}, "a text as 'content'"),
     ],
 )

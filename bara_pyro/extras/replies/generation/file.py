@@ -8,12 +8,11 @@ from itertools import islice
 from pathlib import Path
 
 from bara_pyro.atomic import check_there, jsonl_line, write_jsonl, writing
-from bara_pyro.data.messages import OPTIONS
 from bara_pyro.data.replies import EncodedReply
 from bara_pyro.errors import ConfigError
 from bara_pyro.extras.replies.generation.decoding import Decoding
 from bara_pyro.extras.replies.generation.generate import Reply, generate
-from bara_pyro.extras.replies.generation.prompts import Chat, Prompt, PromptLike
+from bara_pyro.extras.replies.generation.prompts import Prompt, PromptLike
 from bara_pyro.extras.replies.generation.uncertainty import BUDGET, ReplyUncertainty, reply_uncertainty
 from bara_pyro.lm.verifying import fingerprint_of
 from bara_pyro.runs.system import System
@@ -161,11 +160,7 @@ def made_by(system: System, how: Decoding, uncertainty: int) -> str:
 
 def _columns(prompt: PromptLike) -> Json:
     """Return a prompt as columns that `load_prompts` reads."""
-    if isinstance(prompt, str):
-        return {"prompt": prompt}
-    if not isinstance(prompt, Chat):
-        return {"prompt": [*prompt]}
-    return {"prompt": [*prompt.messages], OPTIONS: dict(prompt.options)}
+    return {"prompt": prompt if isinstance(prompt, str) else [*prompt]}
 
 
 def _encoded(prompt: Prompt, reply: Reply) -> EncodedReply:

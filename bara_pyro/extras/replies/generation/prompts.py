@@ -6,28 +6,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from bara_pyro.data.chat import in_chat, prompt_tokens
-from bara_pyro.data.messages import PROMPTS, Message, asked_in, said_by_user, template_options, texts_of
+from bara_pyro.data.messages import PROMPTS, Message, asked_in, check_read, texts_of
 from bara_pyro.data.rows import check_ids, column_in, own_id
 from bara_pyro.data.tables import Data, read_table
 from bara_pyro.data.tokens import Tokenizer, check_unicode
 from bara_pyro.errors import DataError
 from bara_pyro.types import Fields
 
-
-@dataclass(frozen=True)
-class Chat:
-    """Messages with further arguments of the chat template.
-
-    Attributes:
-        messages: a conversation that ends with the user's message.
-        options: these arguments by name.
-    """
-
-    messages: tuple[Message, ...]
-    options: Fields
-
-
-PromptLike = str | Sequence[Message] | Chat
+PromptLike = str | Sequence[Message]
 """A text to continue, or the messages of a conversation that ends with the user's."""
 
 
@@ -82,9 +68,8 @@ def encode_prompts(
                 f"The prompt with the id {name!r} is one message, {str(prompt)[:60]}: give each conversation "
                 "as a list of messages, [[...], ...]."
             )
-        content, options = (prompt.messages, prompt.options) if isinstance(prompt, Chat) else (prompt, None)
-        content = in_chat(content, tokenizer) if chat else content
-        tokens = prompt_tokens(content, tokenizer, f"the prompt {name!r}", options)
+        content = in_chat(prompt, tokenizer) if chat else prompt
+        tokens = prompt_tokens(content, tokenizer, f"the prompt {name!r}")
         if not tokens:
             raise DataError(f"The prompt with the id {name!r} has no tokens: leave it out.")
         encoded.append(Prompt(tuple(tokens), name, isinstance(content, str)))
@@ -95,8 +80,7 @@ def encode_prompts(
 def load_prompts(data: Data) -> tuple[list[str], list[PromptLike]]:
     """Return identifiers and prompts of rows with `messages`, `prompt`, `instruction` or `question`.
 
-    A reply at the end of `messages` is left out. `input` is appended to its `instruction`. A row with
-    `chat_template_kwargs` becomes a `Chat`.
+    A reply at the end of `messages` is left out. `input` is appended to its `instruction`.
 
     Raises:
         DataError: the file cannot be read, a row has no prompt or is not valid Unicode, or ids repeat.
@@ -113,9 +97,9 @@ def load_prompts(data: Data) -> tuple[list[str], list[PromptLike]]:
     for number, (row_id, row) in enumerate(zip(ids, table.rows, strict=True), 1):
         where = f"row {number} of {table.place}"
         prompt = _prompt(row, where)
-        options = template_options(row, where)
-        check_unicode(texts_of([row_id, prompt, options]), row, where)
-        prompts.append(Chat(said_by_user(prompt), options) if options else prompt)
+        check_read(row, where)
+        check_unicode(texts_of([row_id, prompt]), row, where)
+        prompts.append(prompt)
     return ids, prompts
 
 

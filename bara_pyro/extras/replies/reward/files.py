@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from bara_pyro.data.conversations import Conversation, conversations_in
-from bara_pyro.data.messages import OPTIONS, PROMPTS, SYSTEM_COLUMNS, UNREAD
+from bara_pyro.data.messages import PROMPTS, SYSTEM_COLUMNS, UNREAD
 from bara_pyro.data.reading import Rows
 from bara_pyro.data.rows import column_in
 from bara_pyro.data.tables import Data, DataTable, read_table
@@ -42,7 +42,7 @@ def replies_in(data: Data) -> tuple[Rows, list[Conversation]]:
             )
         if not isinstance(row[reply], str):
             raise DataError(f"{reply!r} of {where} is {str(row[reply])[:60]!r}: give a text.")
-        beside = {name: row.get(name) for name in ("input", *SYSTEM_COLUMNS, OPTIONS, *UNREAD)}
+        beside = {name: row.get(name) for name in ("input", *SYSTEM_COLUMNS, *UNREAD)}
         rows.append({prompt: row[prompt], **beside, "completion": row[reply]})
     return table.rows, conversations_in(DataTable(table.place, rows), "row")
 

@@ -50,14 +50,14 @@ def _texts(conversation: Conversation, tokenizer: Tokenizer, form: str) -> tuple
     """Return a prompt, and the prompt with its reply."""
     if form != CHAT:
         prompt, reply = conversation.prompt, conversation.reply
-        if conversation.options or not (isinstance(prompt, str) and isinstance(reply, str)):
+        if not (isinstance(prompt, str) and isinstance(reply, str)):
             raise DataError(
                 f"Row {conversation.id!r} is a conversation, but the reward model has no chat template: give "
                 "prompt and reply as texts."
             )
         return prompt, prompt + reply
     messages, reply = said_by_user(conversation.prompt), said_by_assistant(conversation.reply)
-    texts = written(messages, tokenizer, f"row {conversation.id!r}", conversation.options, reply)
+    texts = written(messages, tokenizer, f"row {conversation.id!r}", reply=reply)
     return texts.given, texts.whole
 
 
