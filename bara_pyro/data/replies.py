@@ -48,16 +48,16 @@ class EncodedReply:
 class ReplyBatch(Batch):
     """A batch of prompts and replies; its `labels` are None.
 
+    A row is read from its first scored position to its end; W is the largest of these numbers (`counts`).
+
     Attributes:
         targets: long, `B x W`: the next token of each of the last W positions.
         scored: bool, `B x W`: which of these positions are scored.
-        counts: for each row, the number of positions from its first scored one to its end; W is the largest.
         training: whether the replies are learnt, not predicted.
     """
 
     targets: Tensor
     scored: Tensor
-    counts: tuple[int, ...]
     training: bool = True
 
     @property
@@ -65,23 +65,17 @@ class ReplyBatch(Batch):
         """Number of scored positions in all rows."""
         return int(self.scored.sum())
 
-    @property
-    def asked(self) -> tuple[int, ...]:
-        """Number of positions at the right end of each row whose outputs are read."""
-        return self.counts
-
     def unlabelled(self) -> Self:
         """Return the same rows for prediction instead of training."""
         return replace(self, training=False)
 
     def questions(self, rows: slice) -> Self:
         """Return some of the rows for prediction, cut to the longest of them."""
-        counts = self.counts[rows]
+        width = max(self.counts[rows])
         return replace(
             super().questions(rows),
-            targets=self.targets[rows, -max(counts) :],
-            scored=self.scored[rows, -max(counts) :],
-            counts=counts,
+            targets=self.targets[rows, -width:],
+            scored=self.scored[rows, -width:],
             training=False,
         )
 

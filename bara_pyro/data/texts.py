@@ -24,32 +24,24 @@ Texts = Sequence[Sequence[int]]
 class TextBatch(Batch):
     """Questions, and the tokens of their possible answers.
 
-    A row has K tokens to score; rows with fewer are padded with tokens of owner C.
+    The prompt's last position and those of its texts are read. A row has K tokens to score; rows with
+    fewer are padded with tokens of owner C.
 
     Attributes:
         tokens: long, `B x K`: the tokens.
         places: long, `B x K`: the position that predicts each token, counted from the right (0: last column).
         owners: long, `B x K`: the class whose text the token belongs to.
         lengths: long, `B x C`: number of tokens of each text; 0 for an answer that the row does not offer.
-        counts: number of positions read in each row.
     """
 
     tokens: Tensor
     places: Tensor
     owners: Tensor
     lengths: Tensor
-    counts: tuple[int, ...]
-
-    @property
-    def asked(self) -> tuple[int, ...]:
-        """Number of positions read in each row: the prompt's last one and those of its texts."""
-        return self.counts
 
     def questions(self, rows: slice) -> Self:
         """Return some of the rows without their labels, cut to the longest of them."""
-        of_questions = {
-            name: getattr(self, name)[rows] for name in ("tokens", "places", "owners", "lengths", "counts")
-        }
+        of_questions = {name: getattr(self, name)[rows] for name in ("tokens", "places", "owners", "lengths")}
         return replace(super().questions(rows), **of_questions)
 
 

@@ -170,6 +170,8 @@ class Batch:
         segments: long, `B x T`, or None for one text per row: 0 on the shared beginning of a row, c on its
             c-th continuation, whose tokens attend only to the beginning and their own segment.
         past: `bara_pyro.fast.prefix.Prefix`, or None: tokens read before, which these rows continue.
+        counts: number of positions at the right end of each row whose outputs are read; empty for plain
+            questions, of which the last position is read.
     """
 
     input_ids: Tensor
@@ -179,6 +181,7 @@ class Batch:
     ids: tuple[str, ...] = ()
     segments: Tensor | None = None
     past: Any = None
+    counts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.input_ids.dim() != 2 or not self.input_ids.numel():
@@ -202,16 +205,10 @@ class Batch:
             )
         # Only on the CPU, where batches are made: on an accelerator the check would wait for the device.
         if self.attention_mask.device.type == "cpu":
-            if not self.attention_mask[:, -1].all():
-                raise DataError(
-                    "A batch must be padded on the left, but its last column has padding: move it to "
-                    "the left."
-                )
-            if (self.attention_mask[:, :-1] & ~self.attention_mask[:, 1:]).any():
-                raise DataError(
-                    "A batch must be padded on the left, but a row has padding between tokens: move "
-                    "it to the left."
-                )
+            ends = bool(self.attention_mask[:, -1].all())
+            if not ends or (self.attention_mask[:, :-1] & ~self.attention_mask[:, 1:]).any():
+                found = "a row has padding between tokens" if ends else "its last column has padding"
+                raise DataError(f"A batch must be padded on the left, but {found}: move it to the left.")
         if self.answer_ids.device.type == "cpu":
             self._check_answers()
 
@@ -244,7 +241,7 @@ class Batch:
     @property
     def asked(self) -> tuple[int, ...]:
         """Number of positions at the right end of each row whose outputs are read: 1 for a plain question."""
-        return (1,) * len(self)
+        return self.counts or (1,) * len(self)
 
     def unlabelled(self) -> Self:
         """Return the same rows without their labels."""
@@ -261,6 +258,7 @@ class Batch:
             labels=None,
             ids=self.ids[rows],
             segments=None if self.segments is None else self.segments[rows, -width:],
+            counts=self.counts[rows],
         )
 
     def to(self, device: torch.device | str) -> Self:
