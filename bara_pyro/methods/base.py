@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from inspect import Parameter
-from typing import Any, Generic, Literal, Protocol, Self, TypeVar, get_args, get_origin
+from typing import Any, Generic, Literal, Self, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
 from torch import Tensor
@@ -103,14 +103,6 @@ G = TypeVar("G", bound=SiteGuide)
 C = TypeVar("C", bound=MethodConfig)
 
 
-class Draw(Protocol):
-    """Protocol: draw the answers' log-probabilities of rows, `max(S, 1) x n x C`, float64."""
-
-    def __call__(self, split: EncodedSplit, samples: int, *, seed: int) -> Tensor:
-        """Return the draws, in the order of the split's rows."""
-        ...
-
-
 @dataclass(frozen=True)
 class Fit(Generic[M, G, C]):
     """Input of a method's `check`, before training, and of its `finish`, after training.
@@ -121,7 +113,8 @@ class Fit(Generic[M, G, C]):
         corrections: corrections of the predictions.
         answer_ids: token id of each class, long, `C`.
         split: function from the name of a split to its encoded rows; raises `DataError` for a missing split.
-        draw: function that draws answers as prediction does.
+        draw: function `(split, samples, seed=...)` that draws the answers' log-probabilities as prediction
+            does, `max(S, 1) x n x C`, float64.
         seed: seed of the prediction's draws.
         batch_size: rows per forward pass of prediction.
     """
@@ -132,7 +125,7 @@ class Fit(Generic[M, G, C]):
     corrections: Corrections
     answer_ids: Tensor
     split: Callable[[str], EncodedSplit]
-    draw: Draw
+    draw: Callable[..., Tensor]
     seed: int
     batch_size: int
 
