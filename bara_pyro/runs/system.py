@@ -22,7 +22,6 @@ from bara_pyro.data import (
 )
 from bara_pyro.data.clusters import split_halves
 from bara_pyro.data.registry import has_worlds
-from bara_pyro.data.replies import EncodedReplies
 from bara_pyro.data.reply_tasks import ReplyTask, is_reply_task
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.lm.backbone import Backbone
@@ -88,18 +87,6 @@ class System:
         require_answers(self.config)
         return cast(EncodedSplit, self.encoded(name))
 
-    def replies(self, name: str) -> EncodedReplies:
-        """Return a split of replies as token ids, encoded once; errors as `encode_split`.
-
-        A model that learns answers raises a `ConfigError`.
-        """
-        if self.config.task.likelihood != "completion":
-            raise ConfigError(
-                "This model learns answers, not replies: train with likelihood='completion' "
-                "(--likelihood completion)."
-            )
-        return cast(EncodedReplies, self.encoded(name))
-
     def encoded(self, name: str) -> EncodedRows:
         """Return a split of answers or replies as token ids, encoded once."""
         if name not in self._encoded:
@@ -110,10 +97,11 @@ class System:
 
     def fingerprints(self) -> dict[str, str]:
         """Return fingerprints of the training and test rows."""
-        if not self.has_rows:
+        rows = self.conversations or self.task
+        if not rows.train:
             return {}
         prints = {"training_rows": self.encoded("train").fingerprint}
-        if (self.conversations or self.task).test:
+        if rows.test:
             prints["test_rows"] = self.encoded("test").fingerprint
         return prints
 
@@ -127,11 +115,6 @@ class System:
     def noisy_answers(self) -> bool:
         """Whether a correction adds noise to the answers, so that draws are more than draws of adapters."""
         return any(part.adds_noise for part in self.corrections.parts)
-
-    @property
-    def has_rows(self) -> bool:
-        """Whether there are rows to train on."""
-        return bool((self.conversations or self.task).train)
 
 
 def require_answers(config: RunConfig) -> None:

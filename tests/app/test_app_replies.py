@@ -67,7 +67,7 @@ def test_scores_of_replies(run: Path) -> None:
     metrics = read_json(run / "metrics.json")
     assert set(metrics["metrics"]) == {"0", "3"}
     system = bp.load_system(run)
-    split = system.replies("test")
+    split = system.encoded("test")
     rows = {row["id"]: row for row in read_jsonl(run / "predictions.jsonl")}
     for samples in (0, 3):
         log_probs = predict(system.model, system.guide, split.batch(range(len(split))), samples=samples)
@@ -353,9 +353,6 @@ def test_settings_that_do_not_go_together(settings: dict[str, object], said: str
 def test_rows_of_the_other_kind(place: Place) -> None:
     with pytest.raises(ConfigError, match=r"ReplyTask: set task\.likelihood='completion'"):
         build_system(place.config(), task=replies_from_rows(conversations()))  # type: ignore[arg-type]
-    system = build_system(place.config())
-    with pytest.raises(ConfigError, match="learns answers, not replies"):
-        system.replies("train")
     with pytest.raises(DataError, match="no reply to learn"):
         replies_from_rows([{"text": "a"}] * 4)
 

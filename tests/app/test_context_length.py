@@ -77,6 +77,6 @@ def test_replies_are_learnt_and_written_within_the_context(run: System, tmp_path
         steps=2,
         likelihood="completion",
     )
-    assert max(told.replies("train").lengths) == CONTEXT - 1  # the last token of a reply is not read
+    assert max(told.encoded("train").lengths) == CONTEXT - 1  # the last token of a reply is not read
     [reply] = bp.generate(told, [" ".join(LONG.split()[:10] * 6)])  # behind which 4 tokens have room
     assert reply["tokens"] <= CONTEXT - 60
