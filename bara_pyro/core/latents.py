@@ -113,11 +113,8 @@ class Gates:
     def of(self, values: Mapping[str, Tensor], path: str) -> Tensor:
         """Return a module's effective gate, the product of its parts: `draws x B x T x r`.
 
-        Dimensions on which the gate does not depend are 1, as are the draws of a posterior mean.
-
-        Args:
-            values: site -> value.
-            path: path of the module.
+        Dimensions on which the gate does not depend are 1, as are the draws of a posterior mean. `values` is
+        site -> value.
         """
         phi = self.global_gates(values)
         global_gate = None if phi is None else phi[:, self.modules.index(path), None, None]

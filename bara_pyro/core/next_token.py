@@ -44,8 +44,7 @@ class NextToken(TorchDistribution):
     def distributions(self, copies: int = 1) -> Iterator[tuple[slice, Tensor]]:
         """Yield slices of positions with the log-probabilities there, `draws x B x p x V`.
 
-        Args:
-            copies: number of tensors of that size that must fit `BUDGET`.
+        `copies` tensors of that size fit `BUDGET`.
         """
         for piece in self._pieces(copies):
             log_probs = self.logits(piece).log_softmax(-1)

@@ -116,12 +116,7 @@ class CounterNoise:
     ) -> "CounterNoise":
         """Return the noise of S draws with one row each; set the positions of the tokens with `move`.
 
-        Args:
-            seed: base seed.
-            draws: numbers of the draws of local sites, long, `S`.
-            shared: numbers of the draws of global sites, long, `S`.
-            ids: identifier of each draw's row.
-            sites: see the class.
+        `draws` and `shared` are the numbers of the draws of local and of global sites, long, `S`.
         """
         addresses = cls(seed, draws, ids, torch.zeros(len(ids), 1, 1, dtype=torch.long), sites=sites)
         addresses.rows = addresses.rows.unsqueeze(-1)

@@ -62,10 +62,7 @@ def narrowed(model: AdaptedLM, batch: Batch) -> Batch:
 def read_prefix(model: AdaptedLM, batch: Batch, states: Tensor | None = None) -> Prefix:
     """Run the body on rows from which others will continue; return their keys and values.
 
-    Args:
-        model: the program.
-        batch: the rows.
-        states: output of the layers below the adapters, `B x T x d`; None to run those layers.
+    `states` are the output of the layers below the adapters, `B x T x d`; None to run those layers.
     """
     below = 0 if states is None else model.frozen_layers
     with _reading(model, batch) as copies:

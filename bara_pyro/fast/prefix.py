@@ -47,13 +47,7 @@ class Prefix:
 
 
 def not_run(layers: int, mask: Tensor, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
-    """Return keys and values that stand for layers that were not run: they only have a number of tokens.
-
-    Args:
-        layers: number of layers.
-        mask: tokens of the prefix, `P x T`.
-        dtype: dtype of keys and values.
-    """
+    """Return keys and values for layers that were not run: they only have a number of tokens, `P x T`."""
     empty = mask.new_zeros(mask.shape, dtype=dtype)[:, None, :, None]
     return [(empty, empty)] * layers
 

@@ -218,9 +218,7 @@ class Backbone:
     def changed(self, changes: Mapping[nn.Module, Change], *, below: int = 0) -> AbstractContextManager[None]:
         """Add updates to the outputs of the body's linear layers while a block runs.
 
-        Args:
-            changes: layer -> function that returns the update of its output.
-            below: number of lowest decoder layers that hold none of these.
+        `changes` is layer -> function that returns its update; the lowest `below` decoder layers hold none.
         """
         upper = self.states.layers[below:] if self.checkpointing and torch.is_grad_enabled() else ()
         return changing(changes, recomputed=upper)
@@ -267,18 +265,11 @@ class Backbone:
         states: Tensor | None = None,
         width: int = 1,
     ) -> Prefix | None:
-        """Run all layers except the last, of which only keys and values are computed.
-
-        Args:
-            tokens: the rows.
-            copies: as in `hidden`.
-            below: number of lowest layers that are not run.
-            states: output of these layers, `B x T x d`.
-            width: number of tokens at the right end that will continue through the last layer.
+        """Run all layers except the last, of which only keys and values are computed; arguments as in `read`.
 
         Returns:
-            The last layer's keys and values of all earlier tokens, a prefix for each copy of each row; None
-            if that layer does not expose them.
+            The last layer's keys and values of all tokens except the last `width`, which will continue
+            through it, a prefix for each copy of each row; None if that layer does not expose them.
         """
         last = len(self.states.layers) - 1
         cache = KeysAndValues(last)

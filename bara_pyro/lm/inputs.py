@@ -15,11 +15,7 @@ def inputs_of(tokens: TokenRows, dtype: torch.dtype) -> dict[str, Any]:
     """Return the body's inputs for rows.
 
     Positions are counted from the first real token. If a row holds several texts, each gets the positions
-    that it would have alone after the prefix.
-
-    Args:
-        tokens: the rows.
-        dtype: dtype of the language model, for the attention mask.
+    that it would have alone after the prefix. `dtype` is the language model's, for the attention mask.
     """
     input_ids, attention_mask, segments = tokens
     if segments is None:

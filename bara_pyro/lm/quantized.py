@@ -23,14 +23,9 @@ MARKS = {"int8": "qdata", "int4": "quant_state"}
 
 
 def settings(dtype: str, device: str | torch.device) -> dict[str, Any]:
-    """Return arguments for `from_pretrained` that quantise weights on loading.
+    """Return arguments for `from_pretrained` that quantise weights to "int8" or "int4" on loading.
 
-    Args:
-        dtype: `"int8"` or `"int4"`.
-        device: device of the weights.
-
-    Raises:
-        BackboneError: a package is not installed.
+    A `BackboneError` if a package is not installed.
     """
     require_packages(f"The dtype {dtype}", PACKAGES[dtype], "quantized")
     if dtype == "int8":

@@ -160,12 +160,7 @@ class AdaLoRAConfig(MethodConfig):
 
 
 class AdaLoRASVI(SVI[AdaLoRA, DeltaGuide]):
-    """SVI with one AdamW, whose allocator masks singular values after each step.
-
-    Args:
-        model, guide, optim, **options: as for `SVI`.
-        allocator: the allocator, on the same optimiser.
-    """
+    """SVI with one AdamW, whose allocator, on the same optimiser, masks singular values after each step."""
 
     def __init__(
         self,

@@ -270,13 +270,7 @@ def method_config(value: Json | str, *, stored: bool = False) -> MethodConfig:
 def build(
     config: MethodConfig, backbone: Backbone, num_data: int, adapter: AdapterOptions
 ) -> tuple[AdaptedLM, SiteGuide]:
-    """Make the model and the guide of a method.
-
-    Args:
-        config: settings from `method_config`.
-        backbone: the frozen language model.
-        num_data: number of training examples.
-        adapter: options such as `r`, `lora_alpha` and `target_modules`.
+    """Make the model and the guide of a method, for `num_data` training examples.
 
     Raises:
         ConfigError: model or guide has a persistent buffer, which runs do not save.

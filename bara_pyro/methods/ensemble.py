@@ -34,11 +34,7 @@ class EnsembleSVI(SVI[Ensemble, EnsembleGuide]):
     AdamW works entry by entry, so members could interact only through the size of their gradients (Adam's
     epsilon) and through clipping. To avoid both, the gradient is that of the sum of the members' losses, not
     of the reported mean, and `clip_norm` applies to each member's gradient. `grad_norm` in the log is the
-    norm over all members before clipping.
-
-    Args:
-        model, guide, optim: as for `SVI`.
-        **options: options of `SVI`; `clip_norm` is the gradient norm per member, or None.
+    norm over all members before clipping. The arguments are those of `SVI`.
     """
 
     def __init__(

@@ -106,13 +106,9 @@ LOWEST, HIGHEST = 1e-8, 1e12
 
 
 def log_evidence(log_likelihood: float, eigenvalues: Tensor, squared_norm: float, precision: float) -> float:
-    """Return the Laplace approximation of log p(D), in nats.
+    """Return the Laplace approximation of log p(D), in nats, from `log p(D | theta)` in nats.
 
-    Args:
-        log_likelihood: `log p(D | theta)` of all training rows, in nats.
-        eigenvalues: eigenvalues of the curvature, float64; zeros may be omitted.
-        squared_norm: `|theta|^2`.
-        precision: prior precision lambda.
+    The eigenvalues are those of the curvature, float64, without zeros; `squared_norm` is `|theta|^2`.
     """
     occam = float((eigenvalues / precision).log1p().sum())
     return log_likelihood - 0.5 * (occam + precision * squared_norm)
@@ -124,14 +120,9 @@ def effective_parameters(eigenvalues: Tensor, precision: float) -> float:
 
 
 def best_precision(eigenvalues: Tensor, squared_norm: float) -> float:
-    """Return the prior precision that maximises the evidence, by bisection of its derivative.
+    """Return the prior precision in `[LOWEST, HIGHEST]` with the highest evidence, to rounding.
 
-    Args:
-        eigenvalues: eigenvalues of the curvature.
-        squared_norm: `|theta|^2`.
-
-    Returns:
-        The maximiser within `[LOWEST, HIGHEST]`, to rounding.
+    By bisection of the derivative of `log_evidence`.
     """
 
     def slope(log_precision: float) -> float:

@@ -49,12 +49,7 @@ def default_svi(
 ) -> SVI:
     """Return an SVI with one AdamW on the negative ELBO, with linear warm-up and decay.
 
-    Args:
-        model: the program.
-        guide: its guide.
-        train: the section `train` of a configuration.
-        config: settings of the method; they are not used here.
-        kind: class of the SVI.
+    `train` is the section of a configuration; `config`, the settings of the method, is not used here.
     """
     optim = adamw(
         model, guide, train.peak_lr, local_lr_scale=train.local_lr_scale, weight_decay=train.weight_decay

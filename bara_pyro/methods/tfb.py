@@ -75,9 +75,7 @@ def rotate(adapter: LowRankAdapter) -> Tensor:
 class Noise:
     """NLL of the anchor rows as a function of sigma, with the same standard normal draws for every sigma.
 
-    Args:
-        fit: the trained model, with rotated weights.
-        values: site -> singular values, `r`.
+    `fit` has rotated weights; `values` is site -> singular values, `r`.
     """
 
     def __init__(self, fit: TFBFit, values: dict[str, Tensor]) -> None:

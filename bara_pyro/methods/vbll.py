@@ -35,11 +35,7 @@ from bara_pyro.models.vbll import LAST, VBLL
 
 @dataclass(frozen=True)
 class GaussianLogits:
-    """Replaces a categorical distribution with Gaussian logits; `log_prob` is the Jensen bound.
-
-    Attributes:
-        mean, variance: mean and variance of the logits, `... x C`.
-    """
+    """Replaces a categorical distribution with Gaussian logits, `... x C`; `log_prob` is the Jensen bound."""
 
     mean: Tensor
     variance: Tensor
@@ -53,13 +49,9 @@ class GaussianLogits:
 def gaussian_logits(
     model: VBLL, posterior: DenseNormal, hidden: Tensor, answer_ids: Tensor
 ) -> GaussianLogits:
-    """Return the distribution of a batch's logits under a posterior of the rows.
+    """Return the distribution of a batch's logits under a posterior of the K rows, of event shape `d`.
 
-    Args:
-        model: the program.
-        posterior: posterior of the rows, batch shape `K`, event shape `d`.
-        hidden: last hidden states of the last token, `B x 1 x d`.
-        answer_ids: token ids of the answers, long, `C`.
+    `hidden` are the last hidden states of the last token, `B x 1 x d`; `answer_ids` are long, `C`.
     """
     places = model.places(answer_ids)
     mean = model.logits([posterior.loc[places]], hidden, answer_ids)

@@ -81,12 +81,7 @@ class Corrections(nn.Module):
         return cast(list[Correction], list(self.children()))
 
     def check(self, model: AdaptedLM, guide: SiteGuide, method: str = "this program") -> None:
-        """Check before training that the corrections can be fitted afterwards.
-
-        Args:
-            model: the program.
-            guide: its guide.
-            method: name of the method, for the error message.
+        """Check before training that the corrections can be fitted afterwards; `method` is for the message.
 
         Raises:
             ConfigError: `one_pass` for a program without latents, or with a guide whose draws do not differ.
@@ -178,14 +173,9 @@ class Corrections(nn.Module):
     def of_draws(
         self, model: AdaptedLM, batch: Batch, drawn: Tensor, numbers: Tensor | None = None, seed: int = 0
     ) -> Tensor:
-        """Return corrected draws of a batch: `S x B x C`, float64, on the CPU.
+        """Return the corrected draws of a batch: `S x B x C`, float64, on the CPU.
 
-        Args:
-            model: the program.
-            batch: the rows.
-            drawn: uncorrected draws, `S x B x C`.
-            numbers: numbers of the draws, long, `S`; None for the posterior mean.
-            seed: seed of the draws.
+        `numbers` are those of the draws, long, `S`; None for the posterior mean.
         """
         return self._corrected(drawn, PredictedRows(model, batch, numbers, seed))
 

@@ -67,12 +67,9 @@ class Distance(Correction):
         return (states.float() - self.mean) @ self.whitening
 
     def forward(self, log_probs: Tensor, states: Tensor) -> Tensor:
-        """Sample Z, shared by all rows; return the answers' log-probabilities with its noise.
+        """Sample Z, shared by all rows; return log-probabilities, `[draws x] B x C`, with its noise.
 
-        Args:
-            log_probs: the program's log-probabilities, `[draws x] B x C`: its logits up to a constant per
-                row.
-            states: `B x d`, see `frozen_states`.
+        `states` are `frozen_states`, `B x d`.
         """
         distribution = Normal(torch.zeros_like(self.scale), self.scale)
         weights = pyro.sample(SITE, distribution.expand([log_probs.shape[-1], len(self.mean)]).to_event(2))
@@ -157,11 +154,7 @@ class InTurn(Messenger):
 
     Draw s is noise number s // C with its classes rotated by s mod C. Every draw has the distribution of the
     site, so averages over draws are unbiased. If the noise decides the answer, each class wins once in C
-    draws, so a few draws suffice to show that the answer is uncertain.
-
-    Args:
-        seed: seed of the draws.
-        numbers: numbers of the draws, long, `S`.
+    draws, so a few draws suffice to show that the answer is uncertain. `numbers` are those of the draws.
     """
 
     def __init__(self, seed: int, numbers: Tensor) -> None:

@@ -64,9 +64,7 @@ class OnePass(Correction):
     def forward(self, log_probs: Tensor, states: Tensor) -> Tensor:
         """Return the approximate log average of draws, `B x C`.
 
-        Args:
-            log_probs: log-probabilities at the posterior mean, `B x C`.
-            states: last hidden states at the posterior mean, `B x d`.
+        Both arguments are at the posterior mean: log-probabilities, `B x C`, and last hidden states, `B x d`.
         """
         scale = (self.features(log_probs, states) @ self.weights.double()).exp()
         return (log_probs.double() * scale.unsqueeze(-1)).log_softmax(-1)
@@ -79,8 +77,7 @@ class OnePass(Correction):
     def fit(self, rows: TrainingRows) -> dict[str, float]:
         """Fit the temperatures to the first `MOST` training rows.
 
-        Returns:
-            `kl_before`, `kl_after`: mean KL(average || one pass) on these rows, nats; `rows`.
+        Return `kl_before` and `kl_after`, the mean KL(average || one pass) on these rows in nats, and `rows`.
 
         Raises:
             ConfigError: the guide's posterior is not fitted yet.

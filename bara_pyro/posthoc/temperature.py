@@ -97,14 +97,8 @@ def too_unsure(draws: Tensor, labels: Tensor, groups: Sequence[Sequence[int]] | 
 def score_of_log_temperature(draws: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Return each row's score -d ln p(label) / d ln T at T = 1, and its variance for labels drawn from p.
 
-    p is the average over draws of `softmax(draws / T)`. For labels drawn from p the score has mean 0.
-
-    Args:
-        draws: `S x n x C`, log-probabilities at T = 1.
-        labels: `n`, long.
-
-    Returns:
-        Score and variance, each `n`, float64.
+    p is the average over draws, `S x n x C`, of `softmax(draws / T)`. Labels are long, `n`; the results are
+    float64, `n`. For labels drawn from p the score has mean 0.
     """
     z = draws.double().log_softmax(-1)
     size = z.masked_fill(z.isneginf(), 0.0)  # 0 for answers that a row does not offer
@@ -115,23 +109,12 @@ def score_of_log_temperature(draws: Tensor, labels: Tensor) -> tuple[Tensor, Ten
 
 
 def predictive_at(draws: Tensor, log_temperature: float) -> Tensor:
-    """Return the log-probabilities, `n x C`, of the average over draws of `softmax(draws / T)`.
-
-    Args:
-        draws: log-probabilities at T = 1, `S x n x C`.
-        log_temperature: ln T.
-    """
+    """Return the log-probabilities, `n x C`, of the mean of `softmax(draws / T)` over `S x n x C` draws."""
     return posterior_predictive((draws / math.exp(log_temperature)).log_softmax(-1))
 
 
 def nll_at(draws: Tensor, labels: Tensor, log_temperature: float) -> float:
-    """Return the NLL of the average over draws of `softmax(draws / T)`, in nats.
-
-    Args:
-        draws: `S x n x C`, log-probabilities at T = 1.
-        labels: `n`, long.
-        log_temperature: ln T.
-    """
+    """Return the NLL of `predictive_at` for labels, long, `n`, in nats."""
     return nll(predictive_at(draws, log_temperature), labels)
 
 

@@ -104,7 +104,7 @@ _EXPONENTIAL_FAMILY = (ExponentialFamily, ExponentialFamily)
 
 
 def has_analytic_kl(q: Distribution, p: Distribution) -> bool:
-    """Return whether ``kl_divergence(q, p)`` has a closed form for this pair.
+    """Return whether ``kl_divergence(q, p)`` has a closed form for a posterior q and a prior p.
 
     Pyro's ``TraceMeanField_ELBO`` catches ``NotImplementedError`` and then silently estimates the divergence
     from one draw. This function checks beforehand, at the cost of a few dictionary look-ups.
@@ -112,14 +112,6 @@ def has_analytic_kl(q: Distribution, p: Distribution) -> bool:
     A rule also serves subclasses, except a user's subclass with another ``log_prob``, which is another
     distribution. ``to_event`` and ``mask`` are unwrapped on both sides. An ``ExpandedDistribution`` (from a
     class without its own ``expand``) has no divergence in Pyro, so the result is False.
-
-    Args:
-        q: Posterior.
-        p: Prior.
-
-    Returns:
-        True if the divergence is analytic.
-
     """
     if isinstance(q, MaskedDistribution) and isinstance(p, MaskedDistribution):
         return q._mask is False or p._mask is False or has_analytic_kl(q.base_dist, p.base_dist)
