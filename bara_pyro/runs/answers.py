@@ -2,10 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bara_pyro.runs.answers_file import write_predictions
 from bara_pyro.types import Fields, Json
 
 if TYPE_CHECKING:
@@ -98,11 +96,3 @@ def _is_json(cell: object) -> bool:
     if isinstance(cell, dict | list):
         return all(map(_is_json, cell.values() if isinstance(cell, dict) else cell))
     return cell is None or isinstance(cell, str | int | float)
-
-
-def write_answers(path: str | Path, answers: Answers) -> None:
-    """Write predictions as JSON Lines, or as a table with a column `prob_<label>` for each class.
-
-    If each row lists its own options, these columns are named by the letters of the options.
-    """
-    write_predictions(path, answers.lines, answers.to_pandas)

@@ -72,7 +72,7 @@ def predict(
     check_rows(None if remote else Path(run), files, output, overwrite=overwrite)
 
     from bara_pyro.cli.terminal import print_rows, progress, remark, result, say, say_notes
-    from bara_pyro.runs.answers import write_answers
+    from bara_pyro.runs.answers_file import write_predictions
 
     title = f"predict {'texts' if input_file is None else input_file.name}"
     system = None
@@ -98,7 +98,7 @@ def predict(
                 on_total=lambda total: advance(0, total=total),
             )
     if output is not None:
-        write_answers(output, answers)
+        write_predictions(output, answers.lines, answers.to_pandas)
         say_notes(answers.notes)
         say(f"Rows written to {output}: {len(answers.rows)}")
         if system is not None:
