@@ -8,7 +8,7 @@ from torch.optim import AdamW
 from bara_pyro.core.svi import SVI
 from bara_pyro.guides.contextual import ContextualGuide
 from bara_pyro.methods.base import Method, MethodConfig, pair, register_method, setting
-from bara_pyro.methods.recipes import OF_ELBO, Recipe, Training, TwoStepSVI, common, default_svi, kl_cycle
+from bara_pyro.methods.recipes import OF_ELBO, Recipe, Training, alternating, default_svi
 from bara_pyro.models.clora import CLoRA
 
 # Weight of the KL besides pi_i: 1e-6 of the public code, divided by its 65 modules, for every backbone.
@@ -37,17 +37,8 @@ def _svi(model: CLoRA, guide: ContextualGuide, train: Training, config: CLoRACon
         return default_svi(model, guide, train, config)
     # The optimiser holds A and B only: the published code creates it before the networks.
     optim = AdamW(model.parameters(), lr=train.peak_lr, weight_decay=train.weight_decay, eps=1e-6, fused=True)
-    return TwoStepSVI(
-        model,
-        guide,
-        optim,
-        kl_lr=KL_LR,
-        cycle=kl_cycle(model.num_data, train.batch_size),
-        kl_weight=KL_WEIGHT,
-        nll_weight=NLL_WEIGHT,
-        joint=True,
-        **common(optim, train),
-    )
+    weights = {"kl_weight": KL_WEIGHT, "nll_weight": NLL_WEIGHT}
+    return alternating(model, guide, optim, train, kl_lr=KL_LR, joint=True, **weights)
 
 
 register_method(

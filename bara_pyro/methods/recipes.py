@@ -1,7 +1,7 @@
 """Training recipes: one optimiser on the ELBO, or the two-step scheme of published methods."""
 
 import math
-from typing import Literal, Protocol, Unpack
+from typing import Any, Literal, Protocol, Unpack
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from bara_pyro.lm.loading import DTYPES
 from bara_pyro.settings import Unread
 
 Recipe = Literal["elbo", "reproduction"]
-OF_ELBO, OF_REPRODUCTION = Unread("recipe", ("reproduction",)), Unread("recipe", ("elbo",))
+OF_ELBO = Unread("recipe", ("reproduction",))
 
 
 class Training(Protocol):
@@ -173,11 +173,11 @@ def kl_share(i: int, cycle: int) -> float:
 
 
 def alternating(
-    model: AdaptedLM, guide: SiteGuide, optim: Optimizer, train: Training, *, kl_lr: float
+    model: AdaptedLM, guide: SiteGuide, optim: Optimizer, train: Training, **options: Any
 ) -> TwoStepSVI:
-    """Return the `TwoStepSVI` of BLoB and ScalaBL, with the cycle for the model's number of rows."""
+    """Return a `TwoStepSVI` with these options and the cycle for the model's number of rows."""
     cycle = kl_cycle(model.num_data, train.batch_size)
-    return TwoStepSVI(model, guide, optim, kl_lr=kl_lr, cycle=cycle, **common(optim, train))
+    return TwoStepSVI(model, guide, optim, cycle=cycle, **options, **common(optim, train))
 
 
 def kl_cycle(num_data: int, batch_size: int, gamma: float = 8.0) -> int:
