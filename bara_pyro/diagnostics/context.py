@@ -25,7 +25,7 @@ class Options:
     tau: float = 0.1  # a gate below this threshold counts as off
     texts: tuple[str, ...] = ()  # texts for the token maps; nine short default texts if empty
     deep: bool = True  # also inspect gates, draws and the posterior, not only accuracy and calibration
-    thorough: bool = True  # with `deep`: also PSIS-LOO on training rows, and draws from priors
+    thorough: bool = True  # with `deep`: also PSIS-LOO on training rows, and draws from the prior
 
     def longer(self) -> dict[str, "Options"]:
         """Return the options of inspections that compute more, by their name: "deep" and "thorough"."""

@@ -13,7 +13,6 @@ from bara_pyro.diagnostics.context import Context, Options, is_random, look
 from bara_pyro.diagnostics.gates.rank_use import RankUse, rank_use
 from bara_pyro.diagnostics.gates.tokens import TokenUse, token_use
 from bara_pyro.diagnostics.parts import ADDED
-from bara_pyro.diagnostics.posterior.collapse import GAMMAS
 from bara_pyro.diagnostics.posterior.predictive_scores import PredictiveScores, predictive_scores
 from bara_pyro.diagnostics.posterior.trust import FEW_ROWS, KL_DRAWS, PosteriorTrust, posterior_trust
 from bara_pyro.diagnostics.posterior.uncertainty_split import UncertaintySplit, uncertainty_split
@@ -25,7 +24,7 @@ from bara_pyro.runs.steps import train_seconds
 from bara_pyro.runs.system import System
 from bara_pyro.types import Json
 
-SCHEMA = 2
+SCHEMA = 3
 DIAGNOSTICS: dict[str, Callable[[Context], Result | None]] = {
     "scores": predictive_scores,
     "rank": rank_use,
@@ -216,5 +215,4 @@ def passes(o: Options, rows: int, train_rows: int) -> int:
         return rows * (o.samples + 1)
     few, exported = min(rows, FEW_ROWS), min(rows, EXPORTED_ROWS)
     deep = rows * (1 + 2 * o.samples) + few * KL_DRAWS
-    priors = exported * o.samples + len(GAMMAS) * few * o.samples
-    return deep + (rows * o.nested**2 + 2 * train_rows * o.samples + priors if o.thorough else 0)
+    return deep + (rows * o.nested**2 + (2 * train_rows + exported) * o.samples if o.thorough else 0)

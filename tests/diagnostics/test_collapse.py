@@ -1,4 +1,4 @@
-"""Posterior collapse: divergences by quadrature, and what the prior alone answers."""
+"""Posterior collapse: divergences by quadrature."""
 
 import math
 
@@ -6,12 +6,10 @@ import pytest
 import torch
 from core_cases import make_batch, noise_level, quadrature_kl
 from gate_cases import toy
-from posterior_cases import Grid, one_gate
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from bara_pyro.core.prediction import predict
-from bara_pyro.diagnostics.posterior.collapse import GAMMAS, Collapse, collapse, prior_predictive
+from bara_pyro.diagnostics.posterior.collapse import Collapse, collapse
 from bara_pyro.errors import ConfigError, DataError, MissingKLError
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.prior import PriorGuide
@@ -86,53 +84,3 @@ def test_what_has_no_divergence() -> None:
     heavy = BaRA(model.backbone, 4, r=2, latent="phi", phi_prior={"name": "halfcauchy"})
     with pytest.raises(MissingKLError, match=r"'phi': no analytic KL\(MeanWeibull \|\| HalfCauchy\)"):
         collapse(heavy, WeibullGuide(heavy), [make_batch()])
-
-
-def test_prior_predictive_by_quadrature() -> None:
-    model, _ = one_gate()
-    batch = make_batch()
-    grid = Grid(model, batch)
-    samples = 400
-    found = {one.prior: one for one in prior_predictive(model, [batch], samples=samples, seed=1)}
-    assert list(found) == list(GAMMAS)
-    probs = grid.log_probs.exp()  # points x rows x C
-    entropy = -(probs * grid.log_probs).sum(-1).mean(-1)
-    largest = probs.amax(-1).mean(-1)
-    for name, prior in GAMMAS.items():
-        a, b = prior["concentration"], prior["rate"]
-        # The density of the logarithm; Gamma(0.5) reaches beyond the grid on the left, where nothing acts.
-        density = (a * math.log(b) - math.lgamma(a) + a * grid.u - b * grid.u.exp()).exp()
-        left = 1 - grid.integrate(density)
-        one = found[name]
-        for value, at_points in ((one.entropy, entropy), (one.largest, largest)):
-            mean = grid.integrate(density * at_points) + left * float(at_points[0])
-            spread = grid.integrate(density * (at_points - mean) ** 2) ** 0.5
-            assert abs(value - mean) < 4 * spread / math.sqrt(samples) + 0.003, name
-        average = torch.trapezoid(density[:, None, None] * probs, grid.u, dim=0) + left * probs[0]
-        exact = float(-(average * average.log()).sum(-1).mean())
-        assert one.averaged_entropy == pytest.approx(exact, abs=0.05)
-        above = (probs.amax(-1) > 0.99).double().mean(-1)
-        assert one.saturated == pytest.approx(100 * grid.integrate(density * above), abs=8)
-    assert found["Gamma(1, 2)"].entropy != found["Gamma(1, 0.5)"].entropy
-
-
-def test_only_the_gates_are_drawn_anew() -> None:
-    # Under its own priors a program answers as it does when drawn from them.
-    model, _ = toy(phi_prior=GAMMAS["Gamma(2, 1)"], theta_prior=GAMMAS["Gamma(2, 1)"])
-    (found,) = prior_predictive(model, [make_batch()], {"own": GAMMAS["Gamma(2, 1)"]}, samples=4, seed=2)
-    drawn = predict(model, PriorGuide(model), make_batch(), samples=4, seed=2)
-    assert found.largest == float(drawn.exp().amax(-1).mean())
-    (other,) = prior_predictive(model, [make_batch()], {"other": GAMMAS["Gamma(1, 2)"]}, samples=4, seed=2)
-    assert other.largest != found.largest
-
-
-def test_what_cannot_be_asked() -> None:
-    model, batch = one_gate()
-    with pytest.raises(ConfigError, match="Unknown prior 'gama'"):
-        prior_predictive(model, [batch], {"typo": {"name": "gama"}})
-    with pytest.raises(DataError, match="no rows"):
-        prior_predictive(model, [])
-    with pytest.raises(ConfigError, match="samples is 0"):
-        prior_predictive(model, [batch], samples=0)
-    with pytest.raises(ConfigError, match="LoRA has no gates"):
-        prior_predictive(LoRA(model.backbone, 4), [batch])

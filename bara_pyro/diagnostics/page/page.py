@@ -101,7 +101,7 @@ def _head(inspection: Inspection, shown: list[Shown]) -> list[Block]:
     ]
     more = {
         "--deep": "gates, tokens, draws, posterior and bounds",
-        "--thorough": "sources of the uncertainty, leave-one-out on training rows, and draws from priors",
+        "--thorough": "sources of the uncertainty, leave-one-out on training rows, and draws from the prior",
     }
     blocks += [
         f"Not computed: {more[option]}. Add {option}{_about(seconds)}."

@@ -5,8 +5,8 @@ import math
 from matplotlib.figure import Figure
 
 from bara_pyro.diagnostics.parts import Shown, pairs, shown_section
-from bara_pyro.diagnostics.posterior.collapse import EPS, PriorPredictive
-from bara_pyro.diagnostics.posterior.trust import GateLearning, LeftOut, PosteriorTrust
+from bara_pyro.diagnostics.posterior.collapse import EPS
+from bara_pyro.diagnostics.posterior.trust import NOT_COMPUTED, GateLearning, LeftOut, PosteriorTrust
 from bara_pyro.report import Column, Picture, Table
 from bara_pyro.report.style import GREY, PALETTE, WIDTH, dress, legend_of, new_figure
 
@@ -21,7 +21,7 @@ ABOUT = (
 
 
 def render_posterior(found: PosteriorTrust) -> Shown:
-    """Return the section with the KL by gate, PSIS-LOO on training rows and prior predictions."""
+    """Return the section with the KL by gate and PSIS-LOO on training rows."""
     technical = [
         f"{one.at_prior:.0f} % of the {KINDS[one.kind]} gates are within {EPS:g} nats of their prior; the "
         f"mean KL of a unit is {one.mean:.2f} nats."
@@ -30,16 +30,9 @@ def render_posterior(found: PosteriorTrust) -> Shown:
     if found.why_not:
         technical.append(f"The KL by gate is unknown: {found.why_not}")
     technical.append(_weighing(found.left_out) if found.left_out else found.not_left_out)
-    technical += [
-        f"With all gates drawn from {one.prior}, answers have an entropy of {one.entropy:.2f} nats, and "
-        f"{one.saturated:.0f} % have a probability above 0.99."
-        for one in found.prior_predictive[:1]
-    ]
     tables = [_learning(found.learning)] if found.learning else []
     if found.left_out:
         tables.append(_left_out(found.left_out))
-    if found.thorough:
-        tables.append(_priors(found.prior_predictive))
     pictures = _pictures(found.left_out) if found.left_out else []
     return shown_section("The posterior", _plain(found), technical, [*pictures, ABOUT, *tables])
 
@@ -47,7 +40,7 @@ def render_posterior(found: PosteriorTrust) -> Shown:
 def _plain(trust: PosteriorTrust) -> str:
     words = _learnt({KINDS[one.kind]: 100 - one.at_prior for one in trust.learning})
     left = trust.left_out
-    if not trust.thorough:
+    if trust.not_left_out == NOT_COMPUTED:
         return f"{words}Whether training rows were memorized was not checked."
     if left is None:
         return f"{words}All draws give the same answers, so the posterior has no spread."
@@ -114,17 +107,6 @@ def _left_out(left: LeftOut) -> Table:
     )
     caption = f"PSIS-LOO on {left.rows} training rows, {left.draws} draws"
     return pairs(rows, ("quantity", "value"), caption, ".3f")
-
-
-def _priors(priors: list[PriorPredictive]) -> Table:
-    columns = (
-        Column("prior", "prior"),
-        Column("entropy", "entropy of a draw", "nats", ".3f"),
-        Column("largest", "largest probability", format=".3f"),
-        Column("saturated", "above 0.99", "% of draws", ".1f"),
-        Column("averaged_entropy", "entropy of the average", "nats", ".3f"),
-    )
-    return Table(columns, [vars(one) for one in priors], "Predictions with all gates drawn from the prior")
 
 
 def _finite(left: LeftOut) -> list[float]:

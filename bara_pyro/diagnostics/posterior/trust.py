@@ -1,4 +1,4 @@
-"""Quality of a posterior: what the gates learnt, influence of single rows, and prior predictions."""
+"""Quality of a posterior: what the gates learnt, and the influence of single rows."""
 
 import math
 
@@ -7,13 +7,7 @@ import torch
 from bara_pyro.data import batches, first_rows
 from bara_pyro.diagnostics.arviz.loo import NoSpreadError, loo_of
 from bara_pyro.diagnostics.context import Context, is_random
-from bara_pyro.diagnostics.posterior.collapse import (
-    EPS,
-    Collapse,
-    PriorPredictive,
-    collapse,
-    prior_predictive,
-)
+from bara_pyro.diagnostics.posterior.collapse import EPS, Collapse, collapse
 from bara_pyro.diagnostics.result import Number, Result
 from bara_pyro.errors import MissingKLError
 from bara_pyro.metrics import posterior_predictive
@@ -21,7 +15,7 @@ from bara_pyro.runs.evaluate import draw
 
 FEW_ROWS = 32
 KL_DRAWS = 5
-NOT_COMPUTED = "PSIS-LOO and predictions with gates from the prior were not computed."
+NOT_COMPUTED = "PSIS-LOO was not computed."
 
 
 class GateLearning(Result):
@@ -66,13 +60,6 @@ class PosteriorTrust(Result):
     why_not: str  # the reason if the KL is unknown, otherwise empty
     left_out: LeftOut | None  # PSIS-LOO; None if it does not exist
     not_left_out: str  # the reason if PSIS-LOO does not exist, otherwise empty
-    # Predictions with all gates drawn from each of several priors; empty if not computed.
-    prior_predictive: list[PriorPredictive]
-
-    @property
-    def thorough(self) -> bool:
-        """Whether PSIS-LOO and the predictions from priors were computed."""
-        return bool(self.prior_predictive)
 
 
 def posterior_trust(c: Context) -> PosteriorTrust | None:
@@ -87,21 +74,14 @@ def posterior_trust(c: Context) -> PosteriorTrust | None:
     except MissingKLError as error:
         why_not = str(error)
     left_out: LeftOut | None = None
-    not_left_out, predictive = NOT_COMPUTED, list[PriorPredictive]()
+    not_left_out = NOT_COMPUTED
     if c.options.thorough:
         not_left_out = ""
         try:
             left_out = _left_out(c)
         except NoSpreadError as error:
             not_left_out = str(error)
-        predictive = list(prior_predictive(c.system.model, few, samples=c.options.samples))
-    return PosteriorTrust(
-        learning=learning,
-        why_not=why_not,
-        left_out=left_out,
-        not_left_out=not_left_out,
-        prior_predictive=predictive,
-    )
+    return PosteriorTrust(learning=learning, why_not=why_not, left_out=left_out, not_left_out=not_left_out)
 
 
 def _learning(collapsed: Collapse, kind: str) -> GateLearning:
