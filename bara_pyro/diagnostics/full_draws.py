@@ -1,7 +1,8 @@
-"""Posterior draws of gates and answers for rows, with the KL of each draw."""
+"""Posterior draws of gates and answers for rows, with the KL of each draw and of each gate."""
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from pyro.poutine.messenger import Messenger
@@ -37,6 +38,10 @@ class FullDraws:
     theta_tokens: Tensor | None = None  # optional, `S x n x T x M x r`; NaN if a module does not see a token
     kl_phi: Tensor | None = None  # float64, `S`, nats: KL of all modules, with weight 1
     kl_theta: Tensor | None = None  # float64, `S x n`, nats: KL of all modules and real tokens, with weight 1
+    # "phi", "theta" -> float64, `M x r`, nats: KL of each unit, mean over rows and draws at the last token;
+    # NaN above a module's rank. A unit with a KL near 0 learnt nothing (Bowman et al., CoNLL 2016).
+    kl_units: dict[str, Tensor] = field(default_factory=dict)
+    unknown_kl: str = ""  # a latent whose KL has no closed form, in a sentence
     centre: float = 0.0  # subtracted from theta in the gate
 
     @property
@@ -108,18 +113,24 @@ def full_draws(
         theta=torch.empty(*rows, *units) if gates.theta else None,
         theta_tokens=torch.full((*rows, width, *units), torch.nan) if gates.theta and width else None,
         kl_theta=torch.zeros(rows, dtype=torch.float64) if gates.theta else None,
+        kl_units={kind: torch.zeros(units, dtype=torch.float64) for kind in gates.kinds},
         centre=gates.centre,
     )
+    divergences = _Divergences(model)
     place = {row_id: i for i, row_id in enumerate(part.ids)}
     for batch in batches(part, system.answer_ids, batch_size or c.batch_size, by_length=True):
         numbers = torch.tensor([place[row_id] for row_id in batch.ids])
         placed, budget = batch.to(system.backbone.device), c.memory_budget
-        with _Divergences(model) as divergences:
+        with divergences:
             for piece in system.corrections.record(
                 model, guide, placed, samples=samples, seed=seed, memory_budget=budget
             ):
-                _keep(out, piece, numbers[piece.rows], gates, modules, divergences.seen)
-                divergences.seen = {}
+                _keep(out, piece, numbers[piece.rows], gates, modules, divergences)
+                divergences.seen, divergences.units = {}, {}
+    out.unknown_kl = divergences.unknown
+    ranks = torch.tensor([model.rank_pattern.get(path, model.r) for path in modules])
+    absent = torch.arange(gates.r) >= ranks[:, None]
+    out.kl_units = {kind: kl.masked_fill(absent, math.nan) for kind, kl in out.kl_units.items()}
     return out
 
 
@@ -129,15 +140,19 @@ def _keep(
     rows: Tensor,
     gates: Gates,
     modules: Sequence[str],
-    kl: dict[str, Tensor | None],
+    kl: "_Divergences",
 ) -> None:
     """Store the draws of one forward pass."""
     out.log_probs[piece.draws, rows] = piece.log_probs
     phi = gates.global_gates(piece.values)
     if out.phi is not None and phi is not None:
-        out.phi[piece.draws] = phi[:, [gates.modules.index(path) for path in modules]].cpu()
-        global_kl = kl.get(str(gates.phi))  # the same in every forward pass
-        out.kl_phi = None if global_kl is None else global_kl.double().sum().cpu().expand(len(out.phi))
+        places, site = [gates.modules.index(path) for path in modules], str(gates.phi)
+        out.phi[piece.draws] = phi[:, places].cpu()
+        if site in kl.seen:  # the same in every forward pass
+            out.kl_phi = kl.seen[site].double().sum().cpu().expand(len(out.phi))
+            out.kl_units["phi"] = kl.units[site].reshape(-1, gates.r)[places]
+        else:
+            out.kl_units.pop("phi", None)
     if out.theta is None:
         return
     for i, path in enumerate(modules):
@@ -147,33 +162,52 @@ def _keep(
             width = values.shape[-2]  # 1 at the answer head
             real = values.masked_fill(~piece.mask[:, -width:, None], torch.nan)
             out.theta_tokens[piece.draws, rows, -width:, i] = real.cpu()
-    for site in gates.theta.values():
-        divergence = kl.get(site)
-        if divergence is None or out.kl_theta is None:
+    for path, site in gates.theta.items():
+        if site not in kl.seen or out.kl_theta is None:
             out.kl_theta = None
+            out.kl_units.pop("theta", None)
             return
+        divergence = kl.seen[site]
         real = divergence.masked_fill(~piece.mask[:, -divergence.shape[-1] :], 0.0)
         out.kl_theta[piece.draws, rows] += real.sum(-1, dtype=torch.float64).cpu()
+        if path in modules:
+            last = kl.units[site].expand(*piece.log_probs.shape[:2], -1).sum((0, 1))
+            units = out.kl_units["theta"][modules.index(path), : len(last)]
+            units += last / math.prod(out.log_probs.shape[:2])
 
 
 class _Divergences(Messenger):
     """Records KL(posterior || prior) of every latent as it is drawn, without weights and masks.
 
     Attributes:
-        seen: site -> KL in nats, of the posterior's batch shape; None without a closed form.
+        seen: site -> KL in nats, of the posterior's batch shape; without sites that have no closed form.
+        units: site -> the same for each unit, float64: of a local site at the last token only.
+        unknown: a sentence on a site without a closed form; "" if there is none.
     """
 
     def __init__(self, model: AdaptedLM) -> None:
         super().__init__()
-        self.sites = model.latents.sites
-        self.seen: dict[str, Tensor | None] = {}
+        self.latents = model.latents
+        self.seen: dict[str, Tensor] = {}
+        self.units: dict[str, Tensor] = {}
+        self.unknown = ""
 
     def _pyro_post_sample(self, msg: Message) -> None:
         name, infer = msg["name"], msg["infer"]
-        if name is not None and infer is not None and name in self.sites:
-            posterior, prior = distribution_of(msg), infer[PRIOR]
-            known = has_analytic_kl(posterior, prior)
-            self.seen[name] = kl_divergence(posterior, prior).expand(posterior.batch_shape) if known else None
+        if name is None or infer is None or name not in self.latents.sites:
+            return
+        # The base distributions, because `to_event` sums over units.
+        posterior, prior = distribution_of(msg).base_dist, infer[PRIOR].base_dist
+        if not has_analytic_kl(posterior, prior):
+            self.unknown = (
+                f"Site {name!r}: no analytic KL({type(posterior).__name__} || {type(prior).__name__}) is "
+                "registered; choose another prior or guide."
+            )
+            return
+        units = kl_divergence(posterior, prior).expand(posterior.batch_shape)
+        self.seen[name] = units.sum(-1)
+        last = units if name in self.latents.global_sites else units[..., -1, :]
+        self.units[name] = last.double().cpu()
 
 
 def answers(log_probs: Tensor, ids: Sequence[str], seed: int, key: str) -> Tensor:

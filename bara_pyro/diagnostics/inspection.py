@@ -14,7 +14,7 @@ from bara_pyro.diagnostics.gates.rank_use import RankUse, rank_use
 from bara_pyro.diagnostics.gates.tokens import TokenUse, token_use
 from bara_pyro.diagnostics.parts import ADDED
 from bara_pyro.diagnostics.posterior.predictive_scores import PredictiveScores, predictive_scores
-from bara_pyro.diagnostics.posterior.trust import FEW_ROWS, KL_DRAWS, PosteriorTrust, posterior_trust
+from bara_pyro.diagnostics.posterior.trust import PosteriorTrust, posterior_trust
 from bara_pyro.diagnostics.posterior.uncertainty_split import UncertaintySplit, uncertainty_split
 from bara_pyro.diagnostics.result import Result
 from bara_pyro.runs.evaluate import SPARSITY_DRAWS, SPARSITY_ROWS, parameter_counts
@@ -213,6 +213,5 @@ def passes(o: Options, rows: int, train_rows: int) -> int:
     rows, train_rows = min(rows, o.rows), min(train_rows, o.train_rows)
     if not o.deep:
         return rows * (o.samples + 1)
-    few, exported = min(rows, FEW_ROWS), min(rows, EXPORTED_ROWS)
-    deep = rows * (1 + 2 * o.samples) + few * KL_DRAWS
+    exported, deep = min(rows, EXPORTED_ROWS), rows * (1 + 2 * o.samples)
     return deep + (rows * o.nested**2 + (2 * train_rows + exported) * o.samples if o.thorough else 0)

@@ -275,7 +275,8 @@ def test_a_language_model_without_a_certificate_has_its_other_bounds(monkeypatch
     monkeypatch.setattr(bounds, "_pac_bayes", lambda *_: None)
     gates = SimpleNamespace(phi="phi")
     context = SimpleNamespace(
-        system=SimpleNamespace(model=SimpleNamespace(gates=gates), guide=SimpleNamespace(stochastic=True))
+        system=SimpleNamespace(model=SimpleNamespace(gates=gates)),
+        drawn=SimpleNamespace(kl_phi=None, unknown_kl=""),
     )
     found = bounds.guarantees(context)  # type: ignore[arg-type]
     assert found is not None

@@ -12,15 +12,14 @@ from inspection_cases import OPTIONS, fitted
 from pydantic import ValidationError
 
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.data import batches, first_rows
 from bara_pyro.data.types import Batch
 from bara_pyro.diagnostics.arviz.compat import inference_groups
 from bara_pyro.diagnostics.arviz.netcdf import read_netcdf
-from bara_pyro.diagnostics.context import Options
+from bara_pyro.diagnostics.context import Options, look
 from bara_pyro.diagnostics.gates.tokens import token_maps
 from bara_pyro.diagnostics.inspection import Inspection, part_names, passes, peak_memory
 from bara_pyro.diagnostics.page.page import inspect_run, write_page
-from bara_pyro.diagnostics.posterior.collapse import collapse
+from bara_pyro.diagnostics.posterior.trust import posterior_trust
 from bara_pyro.runs.evaluate import evaluate_system
 
 PARTS = part_names(Options())
@@ -179,15 +178,15 @@ def test_a_run_with_smaller_ranks(method: str, tmp_path: Path) -> None:
     if method == "lora":
         return
     # Nor are they gates that learnt nothing, at a token or in all.
-    few = list(batches(first_rows(smaller.split("train"), 4), smaller.answer_ids, 4))
-    learnt = collapse(smaller.model, smaller.guide, few, samples=2)
-    ranks = {path: smaller.model.rank_pattern.get(path, 3) for path in paths}
-    for kl in learnt.kl.values():
-        for own, path in zip(kl, learnt.modules, strict=True):
-            assert own.isfinite().sum() == ranks[path]
-            assert own[: ranks[path]].isfinite().all()
-    assert learnt.share(1e9) == {"phi": 100.0, "theta": 100.0}
-    assert learnt.share(-1.0) == {"phi": 0.0, "theta": 0.0}
+    context = look(tmp_path, smaller, OPTIONS)
+    ranks = [smaller.model.rank_pattern.get(path, 3) for path in context.gates.modules]
+    for kl in context.drawn.kl_units.values():
+        for own, rank in zip(kl, ranks, strict=True):
+            assert own.isfinite().sum() == rank
+            assert own[:rank].isfinite().all()
+    at_prior = {kind: torch.where(kl.isnan(), kl, 0.0) for kind, kl in context.drawn.kl_units.items()}
+    closed = replace(context, drawn=replace(context.drawn, kl_units=at_prior))
+    assert [one.at_prior for one in posterior_trust(closed).learning] == [100.0, 100.0]
     [text] = token_maps(smaller, {"one": "in winter"}, samples=3, tau=1e-9).texts
     assert text.mean == [0.0, 0.0]
 

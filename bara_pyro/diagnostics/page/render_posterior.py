@@ -5,8 +5,13 @@ import math
 from matplotlib.figure import Figure
 
 from bara_pyro.diagnostics.parts import Shown, pairs, shown_section
-from bara_pyro.diagnostics.posterior.collapse import EPS
-from bara_pyro.diagnostics.posterior.trust import NOT_COMPUTED, GateLearning, LeftOut, PosteriorTrust
+from bara_pyro.diagnostics.posterior.trust import (
+    EPS,
+    NOT_COMPUTED,
+    GateLearning,
+    LeftOut,
+    PosteriorTrust,
+)
 from bara_pyro.report import Column, Picture, Table
 from bara_pyro.report.style import GREY, PALETTE, WIDTH, dress, legend_of, new_figure
 

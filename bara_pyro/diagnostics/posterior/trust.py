@@ -3,18 +3,16 @@
 import math
 
 import torch
+from torch import Tensor
 
-from bara_pyro.data import batches, first_rows
+from bara_pyro.data import first_rows
 from bara_pyro.diagnostics.arviz.loo import NoSpreadError, loo_of
-from bara_pyro.diagnostics.context import Context, is_random
-from bara_pyro.diagnostics.posterior.collapse import EPS, Collapse, collapse
+from bara_pyro.diagnostics.context import Context
 from bara_pyro.diagnostics.result import Number, Result
-from bara_pyro.errors import MissingKLError
 from bara_pyro.metrics import posterior_predictive
 from bara_pyro.runs.evaluate import draw
 
-FEW_ROWS = 32
-KL_DRAWS = 5
+EPS = 0.01  # nats
 NOT_COMPUTED = "PSIS-LOO was not computed."
 
 
@@ -64,15 +62,9 @@ class PosteriorTrust(Result):
 
 def posterior_trust(c: Context) -> PosteriorTrust | None:
     """Return the quality of a run's posterior; None for methods without random gates."""
-    if not is_random(c.system):
+    if c.drawn is None or c.gates is None:
         return None
-    few = list(batches(first_rows(c.rows, FEW_ROWS), c.system.answer_ids, FEW_ROWS, by_length=True))
-    learning, why_not = [], ""
-    try:
-        collapsed = collapse(c.system.model, c.system.guide, few, samples=KL_DRAWS)
-        learning = [_learning(collapsed, kind) for kind in collapsed.kl]
-    except MissingKLError as error:
-        why_not = str(error)
+    learning = [_learning(kind, kl, c.gates.modules) for kind, kl in c.drawn.kl_units.items()]
     left_out: LeftOut | None = None
     not_left_out = NOT_COMPUTED
     if c.options.thorough:
@@ -81,18 +73,20 @@ def posterior_trust(c: Context) -> PosteriorTrust | None:
             left_out = _left_out(c)
         except NoSpreadError as error:
             not_left_out = str(error)
-    return PosteriorTrust(learning=learning, why_not=why_not, left_out=left_out, not_left_out=not_left_out)
+    return PosteriorTrust(
+        learning=learning, why_not=c.drawn.unknown_kl, left_out=left_out, not_left_out=not_left_out
+    )
 
 
-def _learning(collapsed: Collapse, kind: str) -> GateLearning:
-    kl = collapsed.kl[kind]
+def _learning(kind: str, kl: Tensor, modules: tuple[str, ...]) -> GateLearning:
+    at_prior = kl <= EPS  # False for units above a module's rank, which are NaN
     return GateLearning(
         kind=kind,
         mean=float(kl.nanmean()),
-        at_prior=collapsed.share()[kind],
+        at_prior=100 * float(at_prior.sum() / (~kl.isnan()).sum()),
         r=kl.shape[1],
-        by_module=dict(zip(collapsed.modules, kl.nanmean(1).tolist(), strict=True)),
-        at_prior_by_module=dict(zip(collapsed.modules, (kl <= EPS).sum(1).tolist(), strict=True)),
+        by_module=dict(zip(modules, kl.nanmean(1).tolist(), strict=True)),
+        at_prior_by_module=dict(zip(modules, at_prior.sum(1).tolist(), strict=True)),
     )
 
 

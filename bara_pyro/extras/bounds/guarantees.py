@@ -8,7 +8,6 @@ import torch
 from pyro.distributions import Distribution
 from torch import Tensor
 
-from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.latents import Gates
 from bara_pyro.core.noise import seeded
@@ -17,7 +16,7 @@ from bara_pyro.data import EncodedSplit, batches
 from bara_pyro.data.labels import among_offered
 from bara_pyro.diagnostics.context import Context
 from bara_pyro.diagnostics.result import Number, Result
-from bara_pyro.errors import ConfigError, MissingKLError
+from bara_pyro.errors import ConfigError
 from bara_pyro.extras.bounds.certificate import Constant
 from bara_pyro.extras.bounds.certify import certify_head
 from bara_pyro.extras.bounds.pac_bayes import GibbsBound, gibbs_bound, held_out_bound
@@ -82,18 +81,16 @@ class Guarantees(Result):
 def guarantees(c: Context) -> Guarantees | None:
     """Return the certified and PAC-Bayes bounds of a run, or None if it has no random gates."""
     gates = c.system.model.gates
-    if gates is None or not c.system.guide.stochastic:
+    if gates is None or c.drawn is None:
         return None
     bound, reason = None, ""
     try:
         bound = _certified(c, gates)
     except ConfigError as error:
         reason = str(error)
-    pac_bayes, unknown = None, ""
-    try:
-        pac_bayes = _pac_bayes(c, gates.phi) if gates.phi else None
-    except MissingKLError as error:
-        unknown = str(error)
+    kl = c.drawn.kl_phi
+    pac_bayes = None if kl is None else _pac_bayes(c, float(kl[0]))
+    unknown = c.drawn.unknown_kl if gates.phi and kl is None else ""
     return Guarantees(certified=bound, not_certified=reason, pac_bayes=pac_bayes, not_bounded=unknown)
 
 
@@ -115,8 +112,7 @@ def _certified(c: Context, gates: Gates) -> CertifiedHead | None:
     )
 
 
-def _pac_bayes(c: Context, phi: str) -> PacBayes:
-    kl = _kl(c, phi)
+def _pac_bayes(c: Context, kl: float) -> PacBayes:
     # Each row has separate draws: with shared ones, the number of draws would limit the bound.
     draws = gibbs_draws(c.system, c.rows, c.options.samples * len(c.rows), c.system.config.predict.seed)
     # The cap exceeds the loss of a uniform guess for any number of answers.
@@ -133,14 +129,6 @@ def _pac_bayes(c: Context, phi: str) -> PacBayes:
         bounds=[*map(_bound, gibbs), average],
         statement=gibbs[0].statement(),
     )
-
-
-def _kl(c: Context, site: str) -> float:
-    """Return the divergence of one site, even if those of other sites are unknown."""
-    batch = c.rows.batch(range(min(8, len(c.rows))), c.system.answer_ids).to(c.system.backbone.device)
-    with torch.no_grad():
-        prior, posterior = (trace.nodes[site] for trace in c.system.guide.run(batch))
-        return float(MeanFieldELBO().divergence(site, posterior, prior).sum())
 
 
 def _bound(gibbs: GibbsBound) -> Bound:
