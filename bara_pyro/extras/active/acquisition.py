@@ -22,7 +22,6 @@ choice is mostly noise: use more draws or a smaller batch.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -37,21 +36,14 @@ SAME = 1e-9  # nats; a smaller difference is rounding
 ENTRIES = 2**22  # the most numbers in one intermediate tensor
 
 
-@dataclass(frozen=True)
-class AcquiredBatch:
-    """A batch of rows to label.
-
-    Attributes:
-        indices: long, `count`: the rows in the order of their choice.
-        information: float64, `count`: mutual information (nats) of the latent variables and the answers of
-            the rows up to this one; at most `log S`.
-    """
-
-    indices: Tensor
-    information: Tensor
-
-
-def choose(log_probs: Numbers, count: int, by: Acquisition = "batch-bald", *, seed: int = 0) -> Tensor:
+def choose(
+    log_probs: Numbers,
+    count: int,
+    by: Acquisition = "batch-bald",
+    *,
+    seed: int = 0,
+    configurations: int = CONFIGURATIONS,
+) -> Tensor:
     """Return the rows to label next, the most useful first.
 
     Args:
@@ -61,6 +53,8 @@ def choose(log_probs: Numbers, count: int, by: Acquisition = "batch-bald", *, se
         by: `entropy`, `bald` or `batch-bald` (see the module's description), or `random`. The first of equal
             rows is chosen.
         seed: seed of `random` and of the configurations of `batch-bald`.
+        configurations: the most configurations of answers that `batch-bald` averages over. All are used while
+            there are no more; afterwards this many are drawn from the predictive distribution.
 
     Returns:
         Indices of rows, long, `count`.
@@ -85,7 +79,7 @@ def choose(log_probs: Numbers, count: int, by: Acquisition = "batch-bald", *, se
     if by == "random":
         return torch.randperm(draws.shape[1], generator=torch.Generator().manual_seed(seed))[:count]
     if by == "batch-bald":
-        return batch_bald(draws, count, seed=seed).indices
+        return _batch_bald(draws.exp(), count, seed, configurations)
     parts = decompose(draws)
     scores = parts.total if by == "entropy" else parts.epistemic
     if by == "bald":
@@ -93,47 +87,19 @@ def choose(log_probs: Numbers, count: int, by: Acquisition = "batch-bald", *, se
     return _rounded(scores).argsort(descending=True, stable=True)[:count]
 
 
-def batch_bald(
-    log_probs: Numbers, count: int, *, seed: int = 0, configurations: int = CONFIGURATIONS
-) -> AcquiredBatch:
-    """Choose a batch greedily by the joint mutual information of its answers and the latent variables.
-
-    Args:
-        log_probs: `S x n x C`, as for `choose`.
-        count: number of rows to choose.
-        seed: seed of the drawn configurations.
-        configurations: the most configurations of answers to average over. All are used while there are no
-            more; afterwards this many are drawn from the predictive distribution.
-
-    Raises:
-        ConfigError: there are fewer than `count` rows, or all draws agree.
-        DataError: the inputs fail the checks of `metrics.decompose`.
-
-    Examples:
-        >>> import torch
-        >>> from bara_pyro.extras.active.acquisition import batch_bald
-        >>> sure, other = [0.9, 0.1], [0.1, 0.9]
-        >>> probs = torch.tensor([[sure, sure, other], [other, other, other], [other, other, sure]])
-        >>> found = batch_bald(probs.log(), 3)
-        >>> found.indices.tolist(), [round(value, 3) for value in found.information.tolist()]
-        ([0, 2, 1], [0.332, 0.614, 0.736])
-    """
-    draws = check_log_probs(log_probs, "log_probs", dims=3)
-    check_count(count, draws.shape[1])
-    probs = draws.exp()
+def _batch_bald(probs: Tensor, count: int, seed: int, configurations: int) -> Tensor:
+    """Choose rows (of `S x n x C`) greedily by the joint information of their answers and the latents."""
     joint = _Joint(len(probs), configurations, seed)
     chosen: list[int] = []
-    information: list[float] = []
     for place in range(count):
         gains = _rounded(joint.gains(probs))
         if not place:
             _check_differ(gains)
         gains[chosen] = -1.0
         best = int((gains == gains.max()).nonzero()[0])  # the first of equal rows
-        information.append(float(gains[best]))
         chosen.append(best)
         joint.add(probs[:, best])
-    return AcquiredBatch(torch.tensor(chosen), _summed(information, len(probs)))
+    return torch.tensor(chosen)
 
 
 def joint_information(log_probs: Numbers, *, seed: int = 0, configurations: int = CONFIGURATIONS) -> Tensor:
@@ -141,8 +107,8 @@ def joint_information(log_probs: Numbers, *, seed: int = 0, configurations: int 
 
     Args:
         log_probs: `S x n x C`, as for `choose`; the order of the rows matters.
-        seed: as for `batch_bald`.
-        configurations: as for `batch_bald`.
+        seed: as for `choose`.
+        configurations: as for `choose`.
 
     Returns:
         Mutual information in nats, float64, `n`, at most `log S`.
@@ -163,7 +129,8 @@ def joint_information(log_probs: Numbers, *, seed: int = 0, configurations: int 
     for row in range(probs.shape[1]):
         information.append(float(joint.gains(probs[:, [row]])))
         joint.add(probs[:, row])
-    return _summed(information, len(probs))
+    # Clipped, because drawn configurations may slightly exceed the limit.
+    return torch.tensor(information, dtype=torch.float64).cumsum(0).clamp(max=math.log(len(probs)))
 
 
 class _Joint:
@@ -213,11 +180,6 @@ class _Joint:
     def _parts(self, rows: int, classes: int) -> Iterator[slice]:
         step = max(1, ENTRIES // (len(self.mass) * classes))
         return (slice(first, first + step) for first in range(0, rows, step))
-
-
-def _summed(gains: list[float], draws: int) -> Tensor:
-    """Return cumulative gains, clipped at `log draws`, which drawn configurations may slightly exceed."""
-    return torch.tensor(gains, dtype=torch.float64).cumsum(0).clamp(max=math.log(draws))
 
 
 def _rounded(scores: Tensor) -> Tensor:
