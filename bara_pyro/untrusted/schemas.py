@@ -1,6 +1,6 @@
 """Schemas of a run's JSON files: the type and the largest size of every field that is used."""
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 
@@ -246,13 +246,6 @@ class ReplyLine(Stored):
 
     id: Text
     number: Count
-
-
-class RewardFile(Stored):
-    """The settings of a reward model that an earlier version trained."""
-
-    format: Literal["chat", "plain"]
-    max_length: Annotated[int, Field(ge=1, le=10**9)]
 
 
 def later_schema(found: object, place: object) -> CheckpointError:

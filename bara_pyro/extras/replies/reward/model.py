@@ -14,18 +14,16 @@ from bara_pyro.data.tokens import Tokenizer
 from bara_pyro.errors import BackboneError, ConfigError, unknown
 from bara_pyro.lm.inputs import positions
 from bara_pyro.lm.loading import AUTO, DTYPES, load_other, resolve
-from bara_pyro.runs.manifest import is_run, verify_files
-from bara_pyro.runs.store import check_schema
+from bara_pyro.runs.manifest import is_run
 from bara_pyro.runs.system import find_device
 from bara_pyro.types import Json
-from bara_pyro.untrusted.files import check_name, read_json
-from bara_pyro.untrusted.schemas import RewardFile
+from bara_pyro.untrusted.files import check_name
 
-RECORD = "reward.json"
+RECORD = "reward.json"  # of an earlier version, which trained and read rows in another format
 HEAD = "score"
 """transformers' name of the head of a classifier made from a causal language model."""
 LONGEST = 2048
-CHAT, ENDED, PLAIN = "chat", "ended", "plain"
+CHAT, ENDED = "chat", "ended"
 
 
 @dataclass(frozen=True)
@@ -37,8 +35,7 @@ class RewardModel:
         tokenizer: the tokenizer of its folder.
         name: the folder or hub name.
         format: "chat" if prompt and reply go through the chat template; "ended" if the reply follows the
-            prompt, with the end-of-text token behind it; "plain" without that token, as folders of earlier
-            versions were trained.
+            prompt, with the end-of-text token behind it.
         max_length: most tokens of prompt and reply together.
     """
 
@@ -67,9 +64,8 @@ def load_reward_model(name: str | Path, dtype: str = "float32", device: str = "c
 
     Raises:
         BackboneError: the model cannot be read, lacks weights (which would be random), has more than one
-            output, or has no padding token.
+            output or no padding token, or an earlier version trained it.
         ConfigError: `dtype` or `device` is unknown.
-        CheckpointError: a file of a folder with a reward.json has changed.
 
     Examples:
         >>> from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -82,28 +78,16 @@ def load_reward_model(name: str | Path, dtype: str = "float32", device: str = "c
         >>> reward.format, reward.max_length
         ('ended', 256)
     """
-    record = read_record(Path(name))
+    check_name(Path(name), BackboneError)
+    if (Path(name) / RECORD).is_file():
+        raise BackboneError(
+            f"{str(name)!r} has a {RECORD}, so an earlier version of bara trained it, in a format that is no "
+            "longer read: train it again with TRL (docs/reward.md)."
+        )
     model, tokenizer = load_classifier(name, dtype, device)
     give_padding(model, tokenizer, name)
     float_head(model)
-    if record is not None:
-        return RewardModel(model, tokenizer, str(name), record["format"], record["max_length"])
     return RewardModel(model, tokenizer, str(name), format_of(tokenizer), token_limit(model))
-
-
-def read_record(folder: Path) -> Json | None:
-    """Return the content of a model's reward.json, which earlier versions wrote, or None if there is none.
-
-    If a file of the folder has changed since then, this raises a `CheckpointError`.
-    """
-    path = folder / RECORD
-    check_name(folder, BackboneError)
-    if not path.is_file():
-        return None
-    verify_files(folder)
-    record: Json = read_json(path, RewardFile)
-    check_schema(record, path)
-    return record
 
 
 def format_of(tokenizer: Tokenizer) -> str:

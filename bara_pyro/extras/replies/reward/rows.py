@@ -10,7 +10,7 @@ from bara_pyro.data.messages import said_by_assistant, said_by_user
 from bara_pyro.data.templates import written
 from bara_pyro.data.tokens import Tokenizer, check_unicode, ids_of
 from bara_pyro.errors import DataError
-from bara_pyro.extras.replies.reward.model import CHAT, ENDED
+from bara_pyro.extras.replies.reward.model import CHAT
 
 
 def row_of(conversation: Conversation, tokenizer: Tokenizer, form: str, max_length: int) -> list[int] | None:
@@ -18,9 +18,9 @@ def row_of(conversation: Conversation, tokenizer: Tokenizer, form: str, max_leng
 
     With "chat", both go through the chat template, including what the template writes after the reply, as on
     the cards of reward models; a plain prompt counts as a user's message. With "ended", the reply directly
-    follows the prompt, with the tokenizer's usual special tokens and one end-of-text token at the end; with
-    "plain", without that token. A row that is too long loses the beginning of its prompt, except a special
-    token at its start; the reply is never cut.
+    follows the prompt, with the tokenizer's usual special tokens and one end-of-text token at the end. A row
+    that is too long loses the beginning of its prompt, except a special token at its start, and never a part
+    of its reply.
 
     Raises:
         DataError: messages are given without the form "chat", the template rejects them or drops a text, a
@@ -35,7 +35,7 @@ def row_of(conversation: Conversation, tokenizer: Tokenizer, form: str, max_leng
     if not tokens:
         raise DataError(f"Prompt and reply of row {conversation.id!r} have no tokens: give a text.")
     end = tokenizer.eos_token_id
-    if form == ENDED and end is not None and tokens[-1] != end:
+    if form != CHAT and end is not None and tokens[-1] != end:
         tokens.append(end)
     excess = len(tokens) - max_length
     if excess <= 0:

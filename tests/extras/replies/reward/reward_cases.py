@@ -1,6 +1,5 @@
 """A tiny random language model with a few words, and classifiers made from it."""
 
-import json
 import random
 from pathlib import Path
 
@@ -15,8 +14,6 @@ from transformers import (
     PreTrainedTokenizerFast,
     RobertaConfig,
 )
-
-from bara_pyro.runs.manifest import record_files
 
 WORDS = (
     "<unk>",
@@ -81,13 +78,3 @@ def save_classifier(
 
 def words(rng: random.Random, least: int = 2, most: int = 6) -> list[str]:
     return rng.choices(PLAIN, k=rng.randint(least, most))
-
-
-def save_earlier(folder: Path) -> Path:
-    """Write a folder as `bara reward train` of earlier versions did: a classifier, reward.json, manifest."""
-    save_classifier(folder)
-    held_out = {"accuracy": 75.0, "low": 50.0, "high": 90.0, "level": 0.95, "pairs": 8}
-    record = {"schema": 2, "format": "plain", "max_length": 32, "held_out": held_out, "seconds": 1.0}
-    (folder / "reward.json").write_text(json.dumps(record))
-    record_files(folder, *(path.name for path in folder.iterdir()))
-    return folder

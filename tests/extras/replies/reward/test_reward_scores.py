@@ -65,14 +65,14 @@ def test_a_conversation_is_what_the_template_makes_of_it(tmp_path: Path) -> None
     assert_close(score_replies(reward, [([USER], "red")]), expected, **NEAR)
 
 
-@pytest.mark.parametrize("form", ["plain", "ended", "chat"])
+@pytest.mark.parametrize("form", ["ended", "chat"])
 def test_a_long_row_loses_the_beginning_of_its_prompt(form: str) -> None:
     made = tokenizer(template=True)
     row = Conversation("the fox is the hen is red", " blue good cat", "a")
     whole = row_of(row, made, form, 64)
     assert whole is not None
     front = 1 if form == "chat" and whole[0] in made.all_special_ids else 0
-    kept = {"plain": 3, "ended": 4, "chat": 5}[form]  # with what the template writes around it
+    kept = {"ended": 4, "chat": 5}[form]  # with what the template writes around it
     for length in range(kept, len(whole) + 1):
         cut = row_of(row, made, form, length)
         assert cut == whole[:front] + whole[len(whole) - (length - front) :]
@@ -91,8 +91,8 @@ def test_a_text_ends_once() -> None:
 
 def test_a_special_token_in_front_stays() -> None:
     made = tokenizer()
-    whole = made("<end> the fox is red")["input_ids"]
-    assert row_of(Conversation("<end> the fox is", " red", "a"), made, "plain", 3) == [whole[0], *whole[-2:]]
+    whole = [*made("<end> the fox is red")["input_ids"], made.eos_token_id]
+    assert row_of(Conversation("<end> the fox is", " red", "a"), made, "ended", 3) == [whole[0], *whole[-2:]]
 
 
 def test_progress_counts_rows(classifier: Path) -> None:
