@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bara_pyro.extras.replies.sampling import prompt_weights
+from bara_pyro.extras.replies.over_prompts import prompt_weights
 from bara_pyro.metrics import TaskDifference, crossed_interval
 from bara_pyro.metrics.base import METRICS
 from bara_pyro.report import Column, Table

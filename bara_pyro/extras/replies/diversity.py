@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.extras.replies.sampling import Floats, as_finite_array
+from bara_pyro.extras.replies.over_prompts import Floats, as_finite_array
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.bleu import BLEU

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.extras.replies.sampling import prompt_weights, sampling_curve
+from bara_pyro.extras.replies.over_prompts import prompt_weights, sampling_curve
 
 
 def test_weights_sum_to_one_and_follow_dirichlet() -> None:

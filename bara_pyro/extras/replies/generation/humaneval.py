@@ -14,7 +14,8 @@ from bara_pyro.extras.replies.generation.decoding import Decoding
 from bara_pyro.extras.replies.generation.file import append_lines, lines_there, made_by, reply_lines
 from bara_pyro.extras.replies.generation.prompts import encode_prompts
 from bara_pyro.extras.replies.generation.spread import diversity_of, token_entropy
-from bara_pyro.extras.replies.sampling import SamplingCurve, pass_at_k
+from bara_pyro.extras.replies.over_prompts import SamplingCurve
+from bara_pyro.extras.replies.sampling import pass_at_k
 from bara_pyro.extras.replies.sandbox import Limits, Problem, judge
 from bara_pyro.extras.replies.sandbox.humaneval import STOP_SEQUENCES
 from bara_pyro.runs.manifest import JUDGED, PROGRAMS
