@@ -1,4 +1,4 @@
-"""Diversity of the replies to a prompt: of their words (Self-BLEU, distinct-n) and of their embeddings.
+"""Diversity of the words of the replies to a prompt: Self-BLEU and distinct-n.
 
 Every measure gives one number for each prompt, higher for more diverse replies.
 """
@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.extras.replies.over_prompts import Floats, as_finite_array
+from bara_pyro.extras.replies.over_prompts import Floats
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.bleu import BLEU
@@ -143,36 +142,3 @@ def _check_replies(replies: Sequence[Sequence[str]]) -> None:
     for prompt, of_prompt in enumerate(replies):
         if isinstance(of_prompt, str) or not all(isinstance(reply, str) for reply in of_prompt):
             raise DataError(f"replies[{prompt}] is {of_prompt!r:.60}: give a list of texts for each prompt.")
-
-
-def mean_cosine_distance(embeddings: ArrayLike) -> Floats:
-    """Return the mean cosine distance between replies to each prompt (`prompts`); higher is more diverse.
-
-        mean over pairs i < j of 1 - cos(e_i, e_j), in 0..2
-
-    Args:
-        embeddings: `prompts x samples x dim`; they need not be normalized.
-
-    Raises:
-        DataError: `embeddings` is empty, ragged or not finite, an embedding is all zeros, or prompts have
-            only one reply.
-
-    Examples:
-        >>> from bara_pyro.extras.replies.diversity import mean_cosine_distance
-        >>> mean_cosine_distance([[[1.0, 0.0], [0.0, 2.0]], [[1.0, 1.0], [3.0, 3.0]]]).round(6).tolist()
-        [1.0, 0.0]
-    """
-    checked = as_finite_array(embeddings, "embeddings", ("prompts", "samples", "dim"))
-    samples = checked.shape[1]
-    if samples < 2:
-        raise DataError("Each prompt has 1 reply: give two replies or more for a distance.")
-    length = np.linalg.norm(checked, axis=2, keepdims=True)
-    if not length.all():
-        prompt, sample = np.argwhere(length[..., 0] == 0)[0].tolist()
-        raise DataError(
-            f"embeddings[{prompt}, {sample}] is all zeros and has no direction: embed the reply again."
-        )
-    # The squared norm of the sum of unit vectors is samples + 2 * sum over pairs of the cosine.
-    total = np.square((checked / length).sum(axis=1)).sum(axis=1)
-    cosine = (total - samples) / (samples * (samples - 1))
-    return np.maximum(1.0 - cosine, 0.0)

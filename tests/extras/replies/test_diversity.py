@@ -1,16 +1,14 @@
-"""Diversity of replies: BLEU by hand and by a loop over sacrebleu, n-grams by hand, scipy's cosines."""
+"""Diversity of replies: BLEU by hand and by a loop over sacrebleu, n-grams by hand."""
 
 import math
 import sys
-from itertools import combinations
 
 import numpy as np
 import pytest
 import sacrebleu
-from scipy.spatial.distance import cosine
 
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.extras.replies.diversity import distinct_n, mean_cosine_distance, self_bleu_diversity
+from bara_pyro.extras.replies.diversity import distinct_n, self_bleu_diversity
 
 TEXT = "a bird may sing where no one hears it , or else be still and wait for rain ."
 
@@ -121,35 +119,3 @@ def test_unusable_replies(replies, sentence: str) -> None:
 def test_a_prompt_without_words() -> None:
     with pytest.raises(DataError, match="The replies to prompt 1 have no word"):
         distinct_n([["a"], ["", " "]], 1)
-
-
-def test_cosine_distance_equals_the_pairs_in_a_loop() -> None:
-    embeddings = np.random.default_rng(1).normal(0.3, 1.0, (4, 5, 7))
-    expected = [
-        np.mean([cosine(of_prompt[i], of_prompt[j]) for i, j in combinations(range(5), 2)])
-        for of_prompt in embeddings
-    ]
-    found = mean_cosine_distance(embeddings)
-    assert found == pytest.approx(expected, abs=1e-12)
-    scaled = embeddings * np.array([1.0, 2.0, 5.0, 0.1, 1e6])[:, None]
-    assert mean_cosine_distance(scaled) == pytest.approx(found, abs=1e-12)
-    assert mean_cosine_distance(embeddings.astype(np.float32)) == pytest.approx(found, abs=1e-6)
-
-
-def test_cosine_distance_of_equal_opposite_and_orthogonal_replies() -> None:
-    assert mean_cosine_distance([[[1.0, 2.0]] * 9])[0] == pytest.approx(0.0, abs=1e-14)
-    assert mean_cosine_distance(np.random.default_rng(0).normal(size=(50, 1, 3)).repeat(4, axis=1)).min() >= 0
-    assert mean_cosine_distance([[[1.0, 0.0], [-3.0, 0.0]], [[1.0, 0.0], [0.0, 2.0]]]) == pytest.approx(
-        [2, 1]
-    )
-
-
-def test_unusable_embeddings() -> None:
-    with pytest.raises(DataError, match=r"embeddings\[1, 0\] is all zeros"):
-        mean_cosine_distance([[[1.0], [1.0]], [[0.0], [1.0]]])
-    with pytest.raises(DataError, match="Each prompt has 1 reply"):
-        mean_cosine_distance(np.ones((3, 1, 2)))
-    with pytest.raises(DataError, match="prompts x samples x dim"):
-        mean_cosine_distance(np.ones((3, 2)))
-    with pytest.raises(DataError, match=r"embeddings\[0, 1, 0\] is nan"):
-        mean_cosine_distance([[[1.0], [math.nan]]])
