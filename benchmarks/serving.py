@@ -32,7 +32,7 @@ from fastapi.responses import JSONResponse
 from transformers import AutoModelForCausalLM
 
 from bara_pyro.extras.serve.http.app import create_app
-from bara_pyro.extras.serve.http.engine import Answer, QueuedQuestion, RunEngine, joined_questions
+from bara_pyro.extras.serve.http.engine import Answer, QueuedQuestion, RunEngine, united
 from bara_pyro.extras.serve.http.schema import RowRequest, probability_row
 from bara_pyro.extras.serve.http.server import listen, serve, url_of
 from bara_pyro.microworld import backbone_path
@@ -71,7 +71,8 @@ class PeftEngine:
     @torch.no_grad()
     def compute(self, questions: Sequence[QueuedQuestion]) -> list[Answer]:
         """Answer all questions with one forward pass."""
-        batch = joined_questions(questions).batch(range(len(questions)), self.system.answer_ids)
+        split = united([question.encoded for question in questions])
+        batch = split.batch(range(len(questions)), self.system.answer_ids)
         drawn = answer_logits(self.model, batch).double().log_softmax(-1)[None]
         examples = [question.example for question in questions]
         said = answers_of(drawn, examples, self.system.task)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from bara_pyro.data import ColumnNames, EncodedSplit, Example, load_questions
@@ -151,7 +151,8 @@ class RunEngine:
         # Sorted by length, so that the parts of a batch have little padding.
         order = sorted(range(len(questions)), key=lambda i: questions[i].encoded.lengths[0])
         ordered = [questions[i] for i in order]
-        batch = joined_questions(ordered).batch(range(len(ordered)), self.system.answer_ids)
+        split = replace(united([question.encoded for question in ordered]), labels=(-1,) * len(ordered))
+        batch = split.batch(range(len(ordered)), self.system.answer_ids)
         log_probs = self.system.corrections.predict(
             self.system.model,
             self.system.guide,
@@ -186,7 +187,7 @@ def parts(examples: Sequence[Example]) -> Iterator[list[Example]]:
 
 
 def united(splits: Sequence[EncodedSplit]) -> EncodedSplit:
-    """Return several splits as one."""
+    """Return several splits as one; ids may repeat."""
     tokens = [sum(map(len, split.token_ids)) for split in splits]
     unknown = sum(size * split.unknown for size, split in zip(tokens, splits, strict=True))
     return EncodedSplit(
@@ -199,16 +200,4 @@ def united(splits: Sequence[EncodedSplit]) -> EncodedSplit:
         unknown=unknown / max(sum(tokens), 1),
         texts=tuple(texts for split in splits for texts in split.texts),
         offered=(),
-    )
-
-
-def joined_questions(questions: Sequence[QueuedQuestion]) -> EncodedSplit:
-    """Return questions as one split; ids may repeat across requests."""
-    rows = [question.encoded for question in questions]
-    return EncodedSplit(
-        token_ids=tuple(row.token_ids[0] for row in rows),
-        labels=(-1,) * len(rows),
-        ids=tuple(row.ids[0] for row in rows),
-        pad_id=rows[0].pad_id,
-        texts=tuple(row.texts[0] for row in rows) if rows[0].texts else (),
     )
