@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 from lm_eval.api.instance import Instance
@@ -20,13 +21,7 @@ from bara_pyro.data import templates
 from bara_pyro.data.replies import EncodedReply
 from bara_pyro.errors import ConfigError, DataError, check_choice
 from bara_pyro.extras.lmeval.harness.predictives import DRAWN, check_predictive, log_likelihoods
-from bara_pyro.extras.lmeval.harness.writing import (
-    Request,
-    WritingSettings,
-    generated_texts,
-    most_tokens,
-    settings_of,
-)
+from bara_pyro.extras.lmeval.harness.writing import Request, generated_texts, most_tokens, settings_of
 from bara_pyro.extras.replies.generation import Prompt
 from bara_pyro.lm.backbone import Backbone
 from bara_pyro.lm.loading import load_backbone
@@ -183,14 +178,16 @@ class BaraLM(HFLM):
         system = self._drawn_from()
         eos = self.tok_decode(self.eot_token_id, skip_special_tokens=False)
         needed: list[Request] = []
-        known: dict[int, tuple[Prompt, WritingSettings]] = {}
+        known: dict[int, Request] = {}
         numbers: Counter[int] = Counter()
         for request in requests:
             which = id(request)  # repeats of a request are the same object
             if which not in known:
                 settings = settings_of(request.args[1], self.max_gen_toks, eos)
-                known[which] = self._prompt(request.args[0], settings, str(len(known))), settings
-            needed.append(Request(known[which][0], numbers[which], known[which][1]))
+                most = most_tokens(request.args[1], self.max_gen_toks, self.max_length)
+                prompt = self._prompt(request.args[0], most, str(len(known)))
+                known[which] = Request(prompt, 0, settings)
+            needed.append(replace(known[which], number=numbers[which]))
             numbers[which] += 1
         written: dict[int, str] = {}
         with tqdm(total=len(requests), disable=quiet, desc=f"{self.predictive}, text of a draw") as bar:
@@ -200,9 +197,9 @@ class BaraLM(HFLM):
                 bar.update()
         return [written[place] for place in range(len(requests))]
 
-    def _prompt(self, context: str, settings: WritingSettings, name: str) -> Prompt:
+    def _prompt(self, context: str, new_tokens: int, name: str) -> Prompt:
         """Return a context as `HFLM` reads it, cut at the left to leave room for the text."""
-        room = self.max_length - settings.max_new_tokens
+        room = self.max_length - new_tokens
         [tokens], _ = self.tok_batch_encode([context], left_truncate_len=room, truncation=self.truncation)
         if not len(tokens):
             raise DataError(f"The context {context!r} has no tokens: give at least one token.")

@@ -3,27 +3,17 @@
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs
 
 from bara_pyro.errors import ConfigError
 from bara_pyro.extras.replies.generation import Prompt, generate
+from bara_pyro.extras.replies.generation.decoding import Decoding
 from bara_pyro.runs.system import System
 from bara_pyro.types import Json
 
 HONOURED = ("do_sample", "max_gen_toks", "num_beams", "temperature", "top_k", "top_p", "until")
-
-
-@dataclass(frozen=True)
-class WritingSettings:
-    """A request's settings, as arguments of `generation.generate`."""
-
-    max_new_tokens: int
-    stop: tuple[str, ...]
-    temperature: float
-    top_p: float
-    top_k: int
 
 
 @dataclass(frozen=True)
@@ -38,7 +28,7 @@ class Request:
 
     prompt: Prompt
     number: int
-    settings: WritingSettings
+    settings: Decoding
 
 
 def most_tokens(gen_kwargs: Json, default: int, max_length: int) -> int:
@@ -61,8 +51,8 @@ def most_tokens(gen_kwargs: Json, default: int, max_length: int) -> int:
     return most
 
 
-def settings_of(gen_kwargs: Json, default: int, eos: str) -> WritingSettings:
-    """Return a request's settings for `generation.generate`.
+def settings_of(gen_kwargs: Json, default: int, eos: str) -> Decoding:
+    """Return a request's settings.
 
     Args:
         gen_kwargs: settings of the request. Without `do_sample` and a temperature, decoding is greedy.
@@ -70,7 +60,7 @@ def settings_of(gen_kwargs: Json, default: int, eos: str) -> WritingSettings:
         eos: text of the end-of-text token, which ends a reply in addition to `until`.
 
     Raises:
-        ConfigError: a setting is not supported under draws of the posterior.
+        ConfigError: a setting is not supported under draws of the posterior, or out of range.
     """
     settings = _normal(gen_kwargs, default)
     for name, value in settings.items():
@@ -89,9 +79,14 @@ def settings_of(gen_kwargs: Json, default: int, eos: str) -> WritingSettings:
     if not all(isinstance(text, str) for text in until):
         raise ConfigError(f"The task's generation_kwargs have until={until[:-1]!r}: give texts.")
     stop = tuple(dict.fromkeys(text for text in until if text))
-    top_p, top_k = settings.get("top_p"), settings.get("top_k")
-    narrowing = 1.0 if top_p is None else float(top_p), int(top_k or 0)
-    return WritingSettings(int(settings["max_gen_toks"]), stop, temperature, *narrowing)
+    top_p = settings.get("top_p")
+    return Decoding(
+        temperature=temperature,
+        top_p=1.0 if top_p is None else float(top_p),
+        top_k=int(settings.get("top_k") or 0),
+        max_new_tokens=int(settings["max_gen_toks"]),
+        stop=stop,
+    )
 
 
 def _normal(gen_kwargs: Json, default: int) -> Json:
@@ -119,7 +114,7 @@ def generated_texts(
     Raises:
         ConfigError: see `generation.generate`.
     """
-    alike: dict[WritingSettings, list[int]] = defaultdict(list)
+    alike: dict[Decoding, list[int]] = defaultdict(list)
     for place in sorted(range(len(requests)), key=lambda i: -len(requests[i].prompt.token_ids)):
         alike[requests[place].settings].append(place)
     for settings, places in alike.items():
@@ -133,8 +128,7 @@ def generated_texts(
                 list(prompts.values()),
                 replies=count,
                 skip={(name, n) for name in prompts for n in range(count)} - some.keys(),
-                seed=seed,
                 memory_budget=sys.maxsize,  # the caller limits the requests
-                **asdict(settings),
+                **asdict(replace(settings, seed=seed)),
             ):
                 yield some[reply.prompt, reply.number], reply.text
