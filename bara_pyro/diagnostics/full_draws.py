@@ -35,7 +35,6 @@ class FullDraws:
     log_probs: Tensor  # float64, `S x n x C`
     phi: Tensor | None = None  # float32, `S x M x r`
     theta: Tensor | None = None  # float32, `S x n x M x r`, at the last token
-    theta_tokens: Tensor | None = None  # optional, `S x n x T x M x r`; NaN if a module does not see a token
     kl_phi: Tensor | None = None  # float64, `S`, nats: KL of all modules, with weight 1
     kl_theta: Tensor | None = None  # float64, `S x n`, nats: KL of all modules and real tokens, with weight 1
     # "phi", "theta" -> float64, `M x r`, nats: KL of each unit, mean over rows and draws at the last token;
@@ -51,13 +50,13 @@ class FullDraws:
 
     def first(self, rows: int) -> "FullDraws":
         """Return the draws of the first rows."""
-        by_row = {name: getattr(self, name) for name in ("theta", "theta_tokens", "kl_theta")}
+        by_row = {name: getattr(self, name) for name in ("theta", "kl_theta")}
         kept = {name: value[:, :rows] for name, value in by_row.items() if value is not None}
         return replace(self, log_probs=self.log_probs[:, :rows], **kept)
 
     def gates(self) -> dict[str, Tensor]:
         """Return the program's gates by name, and their product as `gate` if it has both kinds."""
-        by_kind = {"phi": self.phi, "theta": self.theta, "theta_tokens": self.theta_tokens}
+        by_kind = {"phi": self.phi, "theta": self.theta}
         if self.phi is not None and self.theta is not None:
             by_kind["gate"] = self.psi
         return {name: value for name, value in by_kind.items() if value is not None}
@@ -94,13 +93,12 @@ def full_draws(
     seed: int,
     modules: Sequence[str],
     *,
-    width: int = 0,
     batch_size: int | None = None,
 ) -> FullDraws:
     """Return draws of answers and, if the method has them, gates: the draws of `core.prediction.predict`.
 
     Draws of the n rows in `part`, in their order, for the latents of a guide or of the prior. Gates are kept
-    of the `modules`, which are paths, and of `width` tokens as `theta_tokens`; 0 keeps only the last token.
+    of the `modules`, which are paths, at the last token.
     """
     model, gates, c = system.model, system.model.gates, system.config.predict
     require_answer_tokens(model.likelihood, "Diagnostics of draws")
@@ -111,7 +109,6 @@ def full_draws(
         torch.empty(*rows, len(system.task.labels), dtype=torch.float64),
         phi=torch.empty(samples, *units) if gates.phi else None,
         theta=torch.empty(*rows, *units) if gates.theta else None,
-        theta_tokens=torch.full((*rows, width, *units), torch.nan) if gates.theta and width else None,
         kl_theta=torch.zeros(rows, dtype=torch.float64) if gates.theta else None,
         kl_units={kind: torch.zeros(units, dtype=torch.float64) for kind in gates.kinds},
         centre=gates.centre,
@@ -156,12 +153,7 @@ def _keep(
     if out.theta is None:
         return
     for i, path in enumerate(modules):
-        values = piece.values[gates.theta[path]]
-        out.theta[piece.draws, rows, i] = values[..., -1, :].cpu()
-        if out.theta_tokens is not None:
-            width = values.shape[-2]  # 1 at the answer head
-            real = values.masked_fill(~piece.mask[:, -width:, None], torch.nan)
-            out.theta_tokens[piece.draws, rows, -width:, i] = real.cpu()
+        out.theta[piece.draws, rows, i] = piece.values[gates.theta[path]][..., -1, :].cpu()
     for path, site in gates.theta.items():
         if site not in kl.seen or out.kl_theta is None:
             out.kl_theta = None

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 import bara_pyro as bp
 from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.gate_draws import gate_draws
-from bara_pyro.core.prediction import predict, record
+from bara_pyro.core.prediction import predict
 from bara_pyro.data import batches
 from bara_pyro.diagnostics.arviz import inference_data
 from bara_pyro.diagnostics.arviz.compat import arviz, inference_groups, renewed
@@ -41,7 +41,7 @@ def bara():
 
 @pytest.fixture(scope="module")
 def data(bara):
-    return to_inference_data(bara, rows=N, samples=S, seed=3, tokens="all")
+    return to_inference_data(bara, rows=N, samples=S, seed=3)
 
 
 def needed_bytes(system, **given: object) -> int:
@@ -58,7 +58,7 @@ def stored_bytes(data) -> int:
 def test_dimensions_and_coordinates(bara, data) -> None:
     dims = ("chain", "draw", "obs", "module", "rank")
     for group in ("posterior", "prior"):
-        assert set(data[group]) - {"theta_tokens"} == GATES
+        assert set(data[group]) == GATES
         assert data[group]["phi"].dims == ("chain", "draw", "module", "rank")
         assert data[group]["theta"].dims == data[group]["gate"].dims == dims
         assert data[group]["theta"].shape == (1, S, N, 5, R)
@@ -168,30 +168,10 @@ def test_chosen_rows_and_modules(bara, data) -> None:
         )
 
 
-def test_theta_at_every_token(bara, data) -> None:
-    every = data.posterior["theta_tokens"]
-    np.testing.assert_array_equal(every.sel(token=0, drop=True), data.posterior["theta"])
-    split = bara.split("test")
-    width = max(map(len, split.token_ids[:N]))
-    assert list(every["token"].values) == list(range(1 - width, 1))
-    for i in range(N):
-        length = len(split.token_ids[i])
-        (piece,) = record(bara.model, bara.guide, split.batch([i], bara.answer_ids), samples=S, seed=3)
-        for path in MODULES:
-            row = every[0, :, i].sel(module=path).values
-            assert np.isnan(row[:, : width - length]).all()
-            alone = piece.values[f"theta/{path}"][:, 0]
-            np.testing.assert_allclose(row[:, width - length :], alone, rtol=0, atol=2e-5)
-    assert np.isnan(every.sel(module="lm_head")[..., :-1, :]).all()  # it sees the last token only
-
-
 def test_padding_in_a_batch_of_several_lengths(bara) -> None:
     longer = with_rows(bara, "test", question=LONG)
-    found = to_inference_data(longer, rows=2, samples=S, tokens="all", prior=False).posterior["theta_tokens"]
     lengths = [len(tokens) for tokens in longer.split("test").token_ids[:2]]
     assert lengths[0] > lengths[1]
-    missing = np.isnan(found.sel(module=MODULES[0]).values).all(axis=(0, 1, 4))
-    assert missing.sum(axis=-1).tolist() == [0, lengths[0] - lengths[1]]
     alone = to_inference_data(longer, rows=[longer.split("test").ids[1]], samples=S, prior=False)
     both = to_inference_data(longer, rows=2, samples=S, prior=False)
     np.testing.assert_allclose(
@@ -331,7 +311,7 @@ def test_a_predictive_of_its_own() -> None:
 
 
 def test_as_many_bytes_are_stored_as_are_needed(bara, data) -> None:
-    assert needed_bytes(bara, rows=N, samples=S, tokens="all") == stored_bytes(data)
+    assert needed_bytes(bara, rows=N, samples=S) == stored_bytes(data)
     less = {"rows": 2, "samples": 3, "modules": MODULES[:1], "prior": False}
     assert needed_bytes(bara, **less) == stored_bytes(to_inference_data(bara, **less))
 
@@ -355,7 +335,6 @@ def test_too_large_is_refused_before_anything_is_drawn(bara, monkeypatch) -> Non
         ({"rows": []}, ConfigError, "at least one row"),
         ({"rows": ["fox-red"] * 2, "split": "train"}, (ConfigError, DataError), "fox-red"),
         ({"rows": ["wolf"]}, DataError, "no row 'wolf' among the 8 rows of the test split"),
-        ({"tokens": "first"}, ConfigError, "'first'"),
         ({"modules": ["lm_tail"]}, ConfigError, "'lm_tail'"),
         ({"tau": -1.0}, ConfigError, "-1.0"),
     ],
@@ -369,7 +348,7 @@ def test_a_model_its_guide_and_rows_are_a_run(bara, data) -> None:
     """The same draws as of the run whose they are, by row and seed."""
     part = wanted_rows(bara, "test", N)
     batch = part.batch(range(N), bara.answer_ids)
-    pair, how = (bara.model, bara.guide), {"samples": S, "seed": 3, "tokens": "all"}
+    pair, how = (bara.model, bara.guide), {"samples": S, "seed": 3}
     for given in (to_inference_data(pair, rows=batch, **how), to_inference_data(*pair, batch, **how)):
         assert set(inference_groups(given)) == set(inference_groups(data))
         for group in ("posterior", "prior", "posterior_predictive", "log_likelihood", "sample_stats"):

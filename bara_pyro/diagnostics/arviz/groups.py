@@ -21,8 +21,8 @@ class Variable:
     dtype: str
     text: str  # description
     unit: str = ""  # "nats", "tokens", ..; empty for a plain number
-    # What the variable needs: "phi", "theta" (such a gate), "gates" (either), "tokens" (gates of all tokens
-    # are kept), "labels" (for every row), "prior" (draws from the prior).
+    # What the variable needs: "phi", "theta" (such a gate), "gates" (either), "labels" (for every row),
+    # "prior" (draws from the prior).
     needs: tuple[str, ...] = ()
 
 
@@ -43,15 +43,9 @@ def _predictive(*needs: str) -> dict[str, Variable]:
     }
 
 
-_TOKENS = Variable(
-    (*SAMPLE, "obs", "token", "module", "rank"),
-    SMALL,
-    "local gate theta at every token, counted from the last; NaN where the module sees none",
-    needs=("theta", "tokens"),
-)
 _ROW = (*SAMPLE, "obs")
 GROUPS: dict[str, dict[str, Variable]] = {
-    "posterior": {**_gates(), "theta_tokens": _TOKENS},
+    "posterior": _gates(),
     "prior": _gates("prior"),
     "posterior_predictive": _predictive(),
     "prior_predictive": _predictive("gates", "prior"),

@@ -19,7 +19,6 @@ used in training it only measures how far the likelihood spreads over the draws;
 import json
 import math
 from collections.abc import Sequence
-from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -36,7 +35,7 @@ from bara_pyro.diagnostics.arviz.given import GIVEN, Pair, looked_at
 from bara_pyro.diagnostics.arviz.groups import Variables, dataset, module_coords, nbytes
 from bara_pyro.diagnostics.full_draws import FullDraws, Rows, answers, full_draws
 from bara_pyro.diagnostics.gates.sparsity import TAU, check_tau
-from bara_pyro.errors import ConfigError, unknown
+from bara_pyro.errors import ConfigError
 from bara_pyro.guides.prior import PriorGuide
 from bara_pyro.metrics import sparsity_by_module
 from bara_pyro.runs.evaluate import environment, true_probabilities
@@ -45,7 +44,6 @@ from bara_pyro.types import Json
 from bara_pyro.untrusted.schemas import SCHEMA
 
 MAX_BYTES = 2**30
-Tokens = Literal["last", "all"]
 
 
 def to_inference_data(
@@ -56,7 +54,6 @@ def to_inference_data(
     split: str = "test",
     samples: int = 100,
     modules: Sequence[str] | None = None,
-    tokens: Tokens = "last",
     prior: bool = True,
     tau: float = TAU,
     seed: int | None = None,
@@ -73,8 +70,6 @@ def to_inference_data(
         split: the split of a run's rows; PSIS-LOO needs "train".
         samples: number S of draws. A guide with its own predictive distribution may return another number.
         modules: paths of the modules whose gates are kept; all if None. KLs always cover all modules.
-        tokens: "all" also keeps theta at every token as `theta_tokens`; the coordinate `token` is 0 for the
-            last token and negative before it.
         prior: also draw from the prior, which doubles the work.
         tau: threshold of `effective_rank` and `sparsity`.
         seed: seed of the draws; the configured seed if None.
@@ -106,7 +101,7 @@ def to_inference_data(
     is_system = isinstance(system, System)
     system, part = looked_at(system, guide, split, rows)
     paths = chosen_modules(system.model, modules)
-    features = _features(system, part, tokens, prior)
+    features = _features(system, part, prior)
     needed, n = nbytes(features, _sizes(system, part, samples, len(paths))), len(part)
     if needed > max_bytes:
         raise ConfigError(
@@ -114,9 +109,8 @@ def to_inference_data(
             f"lower rows (to about {max(1, n * max_bytes // needed)}) or samples, or choose fewer modules."
         )
     seed = system.config.predict.seed if seed is None else seed
-    width = max(map(len, part.token_ids)) if "tokens" in features else 0
     if drawn is None:
-        drawn = full_draws(system, system.guide, part, samples, seed, paths, width=width)
+        drawn = full_draws(system, system.guide, part, samples, seed, paths)
     arrays: dict[str, Variables] = {
         "posterior": drawn.gates(),
         "posterior_predictive": _predictive(drawn, part, seed, "y"),
@@ -133,7 +127,6 @@ def to_inference_data(
         "obs": np.array(part.ids),
         "rank": np.arange(system.model.r),
         "answer": np.array(system.task.names or system.task.labels),
-        "token": np.arange(1 - width, 1),
         **module_coords(paths),
     }
     if "labels" in features:
@@ -150,14 +143,12 @@ def to_inference_data(
     return container(datasets, facts)
 
 
-def _features(system: System, part: EncodedSplit, tokens: str, prior: bool) -> set[str]:
+def _features(system: System, part: EncodedSplit, prior: bool) -> set[str]:
     """Return what the system and its rows offer, in the terms of `Variable.needs`."""
-    if tokens not in get_args(Tokens):
-        raise ConfigError(unknown("choice of tokens", tokens, get_args(Tokens)))
     features = {"labels"} if min(part.labels) >= 0 else set()
     if system.model.gates is not None:
         features |= {"gates", *system.model.gates.kinds}
-    return features | ({"prior"} if prior else set()) | ({"tokens"} if tokens == "all" else set())
+    return features | ({"prior"} if prior else set())
 
 
 def _sizes(system: System, part: EncodedSplit, samples: int, modules: int) -> dict[str, int]:
@@ -170,7 +161,6 @@ def _sizes(system: System, part: EncodedSplit, samples: int, modules: int) -> di
         "module": modules,
         "rank": system.model.r,
         "answer": len(system.task.labels),
-        "token": max(map(len, part.token_ids)),
     }
 
 
