@@ -8,7 +8,7 @@ the plain likelihood is already that of unseen data.
 **Limits.** The draws come from the guide, not from the exact posterior, and the weights do not correct this.
 They also act only on latent variables: the point estimates A and B have seen row i. The estimate is therefore
 optimistic, and it does not exist for a method without posterior spread. If you have validation rows, prefer
-their likelihood. `arviz.compare` ranks methods by exported draws of the same training rows.
+their likelihood. `arviz.loo` and `arviz.compare` take the exported draws of training rows.
 """
 
 import math
@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bara_pyro.diagnostics.arviz.compat import Idata, inference_groups, pareto_smoothed
-from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.diagnostics.arviz.compat import pareto_smoothed
+from bara_pyro.errors import ConfigError
 
 
 class NoSpreadError(ConfigError):
@@ -45,40 +45,8 @@ class Loo:
         return tuple(row for row, k in zip(self.ids, self.pareto_k.tolist(), strict=True) if k > self.good_k)
 
 
-def loo(data: Idata) -> Loo:
-    """Return the PSIS-LOO estimate for exported draws of training rows, with the Pareto k of every row.
-
-    Args:
-        data: the result of `to_inference_data(system, split="train", ...)`.
-
-    Raises:
-        ConfigError: the rows are not from the training split, or all draws are the same (`NoSpreadError`).
-        DataError: the rows have no labels.
-
-    Examples:
-        >>> import bara_pyro as bp
-        >>> from bara_pyro.diagnostics.arviz.loo import loo
-        >>> run = bp.train(task="micro-wgs", method="bara-gate", steps=2, limit=4, out="runs/first")
-        >>> data = bp.to_inference_data(run, split="train", rows=4, samples=30, prior=False)
-        >>> found = loo(data)
-        >>> found.pareto_k.shape
-        torch.Size([4])
-    """
-    split = data.attrs.get("split")
-    if split != "train":
-        raise ConfigError(
-            f"The rows are from the split {split!r}, but PSIS-LOO is for training rows: export them with "
-            "split='train', or use the plain likelihood."
-        )
-    groups = inference_groups(data)
-    if "log_likelihood" not in groups:
-        raise DataError("There is no group log_likelihood: export rows with known labels for PSIS-LOO.")
-    y = groups["log_likelihood"]["y"].stack(sample=("chain", "draw")).transpose("sample", "obs")
-    return loo_of(torch.tensor(y.values), list(map(str, y["obs"].values)), str(data.attrs.get("method")))
-
-
 def loo_of(log_likelihood: Tensor, ids: Sequence[str], method: str) -> Loo:
-    """Return `loo` of training rows from the log-likelihoods of independent draws, `S x n`, float64, nats.
+    """Return the estimate of n training rows from their log-likelihoods in S draws, `S x n`, float64, nats.
 
     Raises:
         NoSpreadError: all draws are the same.
