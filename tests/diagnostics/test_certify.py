@@ -156,7 +156,7 @@ def test_norms_and_constants(system: System) -> None:
     weight = system.backbone.lm.model.norm.weight
     assert certificate.inputs.value == pytest.approx(math.sqrt(16) * float(weight.max()), rel=1e-5)
     assert (certificate.n, certificate.r, certificate.outputs) == (len(system.split("test")), R, 2)
-    assert certificate.cover.nats == 0
+    assert certificate.gate_nats == 0
     assert certificate.vacuous
     fixed = {"A": 2 * down, "B": 3 * up, "x": 50.0}
     given = certify_head(system, "test", **SETTINGS, caps=fixed, choices=5).certificate

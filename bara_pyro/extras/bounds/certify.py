@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bara_pyro.errors import ConfigError, unknown
 from bara_pyro.extras.bounds.certificate import Certificate, Constant
-from bara_pyro.extras.bounds.gate_cover import COVERS, Cap, gate_cover, norm_cap
+from bara_pyro.extras.bounds.gate_cover import COVERS, Cap, norm_cap
 from bara_pyro.extras.bounds.head import HeadRows, head_rows, input_bound
 from bara_pyro.extras.bounds.pac_bayes import held_out_bound
 from bara_pyro.extras.bounds.rademacher import certified_change, certified_gate
@@ -121,7 +121,7 @@ def certify_head(
         up=norm_cap("B", float(rows.up.norm()), caps.get("B")),
         down=norm_cap("A", float(rows.down.norm()), caps.get("A")),
         inputs=inputs,
-        cover=gate_cover(cover, n=len(rows.labels), r=len(rows.down), clip=clip),
+        cover=cover,
         empirical=scores["certified"]["nll"],
         loss_cap=cap,
         outputs=len(rows.up),

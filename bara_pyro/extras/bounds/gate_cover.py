@@ -8,7 +8,7 @@ learned gate (`Gamma_gate`, the logarithm of the number of gate matrices that re
 import math
 from dataclasses import dataclass
 
-from bara_pyro.errors import ConfigError, unknown
+from bara_pyro.errors import ConfigError
 
 UNIT = 2.0**-4
 """Smallest cap of the grid."""
@@ -55,41 +55,13 @@ def norm_cap(name: str, measured: float, fixed: float | None = None, unit: float
     return Cap(name, value, share, reason)
 
 
-@dataclass(frozen=True)
-class GateCover:
-    """A bound on the number of gate matrices that differ by more than eps."""
-
-    name: str  # a key of `COVERS`
-    nats: float  # `Gamma_gate(n, s, eps)`, nats (equation for the gate cover in the second appendix)
-    eps: float  # resolution, at most `R_g / sqrt(n)`
-    assumption: str  # assumption of the cover, one sentence
-
-
 COVERS = {
     "absorbed": "The gate costs nothing because it does not depend on these rows: it is the same for all "
     "inputs and is absorbed into B, or gate and amortiser were fixed before these rows were seen.",
     "global": "The gate is one vector in [0, R_g]^r for all inputs and does not depend on x.",
 }
-"""Name of the cover -> its assumption. A cover of all gates of an amortiser makes every bound vacuous."""
+"""Name of a cover of the gate matrices -> its assumption.
 
-
-def gate_cover(name: str, *, n: int, r: int, clip: float) -> GateCover:
-    """Return the cover of the gates under a named assumption, with its cost `Gamma_gate` in nats.
-
-    The cost of "absorbed" is 0, that of "global" is `r log(R_g / eps)`.
-
-    Args:
-        name: a key of `COVERS`.
-        n: number of rows.
-        r: rank.
-        clip: `R_g`.
-
-    Raises:
-        ConfigError: the name is unknown, or a size is out of range.
-    """
-    if name not in COVERS:
-        raise ConfigError(unknown("gate cover", name, COVERS))
-    if n < 1 or r < 1 or not 0 < clip < math.inf:
-        raise ConfigError(f"n={n}, r={r}, clip={clip}: choose n and r of at least 1 and clip > 0.")
-    eps = clip / math.sqrt(n)  # the largest resolution that the bound allows
-    return GateCover(name, r * math.log(clip / eps) if name == "global" else 0.0, eps, COVERS[name])
+The cost `Gamma_gate` of "absorbed" is 0, that of "global" is `r log(R_g / eps)` nats. A cover of all gates of
+an amortiser makes every bound vacuous.
+"""
