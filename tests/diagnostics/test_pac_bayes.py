@@ -124,7 +124,7 @@ def test_coverage_with_draws_in_place_of_the_mean() -> None:
     for i in range(trials):
         chosen = RNG.choice(40, draws, p=q[i])
         mean = float((RNG.random((draws, n)) < empirical[i][chosen, None]).mean())
-        result = GibbsBound("zero-one", mean, draws, n, float(kl[i]), delta, delta, 1.0)
+        result = GibbsBound("drawn-answer", mean, draws, n, float(kl[i]), delta, delta, 1.0)
         above_draws += result.empirical < q[i] @ empirical[i]
         above_rows += result.bound < q[i] @ risks
         assert result.bound >= pac_bayes_kl(mean, float(kl[i]), n, delta)
@@ -145,12 +145,8 @@ def some_draws(
 
 
 def plain_loss(name: str, probs: list[float], label: int, cap: float) -> float:
-    if name == "zero-one":
-        return float(probs.index(max(probs)) != label)
     if name == "drawn-answer":
         return 1 - probs[label]
-    if name == "clipped-nll":
-        return min(-math.log(probs[label]), cap)
     uniform = len(probs) * math.exp(-cap)
     return -math.log((1 - uniform) * probs[label] + uniform / len(probs))
 
@@ -184,7 +180,7 @@ def test_a_certain_and_wrong_answer_stays_within_the_cap() -> None:
 # What it says --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["zero-one", "smoothed-nll"])
+@pytest.mark.parametrize("name", LOSSES)
 def test_no_way_to_print_it_without_what_was_assumed(name: str) -> None:
     result = gibbs_bound(*some_draws(), 2.0, loss=name)
     for text in (str(result), repr(result), f"{result}", f"{[result]}"):

@@ -19,13 +19,12 @@ from bara_pyro.diagnostics.result import Number, Result
 from bara_pyro.errors import ConfigError
 from bara_pyro.extras.bounds.certificate import Constant
 from bara_pyro.extras.bounds.certify import certify_head
-from bara_pyro.extras.bounds.pac_bayes import GibbsBound, gibbs_bound, held_out_bound
+from bara_pyro.extras.bounds.pac_bayes import LOSSES, GibbsBound, gibbs_bound, held_out_bound
 from bara_pyro.metrics import posterior_predictive
 from bara_pyro.runs.system import System
 
 CAP = 4.6  # of the NLL, nats
 CLIP = 2.0  # R_g, twice the mean of the prior Gamma(1, 1)
-LOSSES = ("drawn-answer", "smoothed-nll")
 DELTA = 0.05  # of all bounds, as in `gibbs_bound`
 SEQUENCES = 128  # the most draws times rows in a forward pass
 
