@@ -25,7 +25,7 @@ from bara_pyro.extras.replies.generation.humaneval import judge_programs, write_
 from bara_pyro.extras.replies.generation.prompts import encode_prompts
 from bara_pyro.extras.replies.generation.spread import diversity_of, token_entropy
 from bara_pyro.extras.replies.reward import RewardModel, load_reward_model, score_replies
-from bara_pyro.extras.replies.reward.model import LONGEST, format_of, read_record
+from bara_pyro.extras.replies.reward.model import LONGEST
 from bara_pyro.extras.replies.reward.rows import row_of
 from bara_pyro.extras.replies.sampling import best_of_n_win_rate, pass_at_k
 from bara_pyro.extras.replies.sandbox import check_isolation, load_humaneval
@@ -265,15 +265,13 @@ def _unread(data: Path, asked: Replies) -> list[str]:
             "with one output"
         ]
     tokenizer = load_tokenizer(asked.judge)
-    record = read_record(Path(asked.judge)) or {"format": format_of(tokenizer), "max_length": LONGEST}
-    most = record["max_length"]
-    if asked.new_tokens >= most:
-        return [f"the judge {asked.judge} reads {most} tokens: give --new-tokens below that"]
+    if asked.new_tokens >= LONGEST:
+        return [f"the judge {asked.judge} reads {LONGEST} tokens: give --new-tokens below that"]
     for number, row in enumerate(_alpaca_eval(data, asked), 1):
         pair = Conversation(row["instruction"], row["output"], str(number))
-        if row_of(pair, tokenizer, record["format"], most) is None:
+        if row_of(pair, tokenizer, LONGEST) is None:
             return [
-                f"the judge {asked.judge} reads {most} tokens, fewer than row {number} of AlpacaEval's "
+                f"the judge {asked.judge} reads {LONGEST} tokens, fewer than row {number} of AlpacaEval's "
                 "outputs: give another judge, or fewer --test-rows"
             ]
     return []

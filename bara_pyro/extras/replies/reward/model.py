@@ -23,32 +23,31 @@ RECORD = "reward.json"  # of an earlier version, which trained and read rows in 
 HEAD = "score"
 """transformers' name of the head of a classifier made from a causal language model."""
 LONGEST = 2048
-CHAT, ENDED = "chat", "ended"
 
 
 @dataclass(frozen=True)
 class RewardModel:
-    """A classifier with one output, its tokenizer and its settings.
+    """A classifier with one output, and its tokenizer.
 
     Attributes:
         model: the classifier, in evaluation mode.
         tokenizer: the tokenizer of its folder.
         name: the folder or hub name.
-        format: "chat" if prompt and reply go through the chat template; "ended" if the reply follows the
-            prompt, with the end-of-text token behind it.
-        max_length: most tokens of prompt and reply together.
     """
 
     model: PreTrainedModel
     tokenizer: Tokenizer
     name: str
-    format: str
-    max_length: int
 
     @property
     def device(self) -> torch.device:
         """The device of the model."""
         return self.model.device
+
+    @property
+    def max_length(self) -> int:
+        """Most tokens of prompt and reply together: `LONGEST`, or the model's own limit if lower."""
+        return min(LONGEST, positions(self.model) or LONGEST)
 
 
 def load_reward_model(name: str | Path, dtype: str = "float32", device: str = "cpu") -> RewardModel:
@@ -74,9 +73,8 @@ def load_reward_model(name: str | Path, dtype: str = "float32", device: str = "c
         >>> untrained = AutoModelForSequenceClassification.from_pretrained(backbone_path(), num_labels=1)
         >>> untrained.save_pretrained("judge")
         >>> _ = AutoTokenizer.from_pretrained(backbone_path()).save_pretrained("judge")
-        >>> reward = load_reward_model("judge")
-        >>> reward.format, reward.max_length
-        ('ended', 256)
+        >>> load_reward_model("judge").max_length
+        256
     """
     check_name(Path(name), BackboneError)
     if (Path(name) / RECORD).is_file():
@@ -84,29 +82,17 @@ def load_reward_model(name: str | Path, dtype: str = "float32", device: str = "c
             f"{str(name)!r} has a {RECORD}, so an earlier version of bara trained it, in a format that is no "
             "longer read: train it again with TRL (docs/reward.md)."
         )
-    model, tokenizer = load_classifier(name, dtype, device)
-    give_padding(model, tokenizer, name)
-    float_head(model)
-    return RewardModel(model, tokenizer, str(name), format_of(tokenizer), token_limit(model))
+    model, tokenizer = _classifier(name, dtype, device)
+    _give_padding(model, tokenizer, name)
+    head = getattr(model, HEAD, None)
+    if isinstance(head, nn.Linear):
+        head.float()
+        head.register_forward_pre_hook(lambda _, inputs: tuple(value.float() for value in inputs))
+    return RewardModel(model, tokenizer, str(name))
 
 
-def format_of(tokenizer: Tokenizer) -> str:
-    """Return the format that TRL's RewardTrainer trains on: "chat" with a chat template, else "ended"."""
-    return CHAT if tokenizer.chat_template else ENDED
-
-
-def token_limit(model: PreTrainedModel) -> int:
-    """Return the default limit of a row in tokens: `LONGEST`, or the model's own limit if lower."""
-    return min(LONGEST, positions(model) or LONGEST)
-
-
-def load_classifier(name: str | Path, dtype: str, device: str) -> tuple[PreTrainedModel, Tokenizer]:
-    """Load a classifier with one output, and its tokenizer.
-
-    Raises:
-        BackboneError: the model cannot be read, lacks weights, is a run, or has more than one output.
-        ConfigError: `dtype` or `device` is unknown.
-    """
+def _classifier(name: str | Path, dtype: str, device: str) -> tuple[PreTrainedModel, Tokenizer]:
+    """Load a classifier with one output, and its tokenizer; errors as for `load_reward_model`."""
     if dtype not in DTYPES:
         raise ConfigError(unknown("dtype", dtype, DTYPES))
     if device == AUTO:
@@ -144,11 +130,8 @@ def _no_reports() -> Iterator[None]:
         logging.set_verbosity(before)
 
 
-def give_padding(model: PreTrainedModel, tokenizer: Tokenizer, name: str | Path) -> None:
-    """Set the model's padding token, which it needs to find the end of a row in a batch.
-
-    Without one in the configuration and the tokenizer, this raises a `BackboneError`.
-    """
+def _give_padding(model: PreTrainedModel, tokenizer: Tokenizer, name: str | Path) -> None:
+    """Set the model's padding token, which it needs to find the end of a row in a batch."""
     config = model.config.get_text_config()
     if config.pad_token_id is None:
         config.pad_token_id = tokenizer.pad_token_id
@@ -157,11 +140,3 @@ def give_padding(model: PreTrainedModel, tokenizer: Tokenizer, name: str | Path)
             f"{str(name)!r} has no padding token, which marks the end of replies in a batch: set "
             "pad_token_id in its config.json to the token of its training."
         )
-
-
-def float_head(model: PreTrainedModel) -> None:
-    """Make the head of a classifier made from a causal language model compute in float32."""
-    head = getattr(model, HEAD, None)
-    if isinstance(head, nn.Linear):
-        head.float()
-        head.register_forward_pre_hook(lambda _, inputs: tuple(value.float() for value in inputs))

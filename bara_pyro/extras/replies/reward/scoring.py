@@ -4,12 +4,13 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from bara_pyro.data.conversations import Conversation
 from bara_pyro.data.messages import Message
 from bara_pyro.errors import BackboneError, ConfigError, DataError
 from bara_pyro.extras.replies.reward.model import RewardModel
-from bara_pyro.extras.replies.reward.rows import pad_right, row_of
+from bara_pyro.extras.replies.reward.rows import row_of
 from bara_pyro.lm.inputs import positions
 
 OnRows = Callable[[int], object]
@@ -57,8 +58,25 @@ def score_replies(
         torch.Size([2])
     """
     conversations = [_conversation(reply, number) for number, reply in enumerate(replies, 1)]
-    rows = encoded_rows(reward, conversations, check_length(reward, max_length))
-    scores = scores_of_rows(reward, rows, batch_size, on_rows)
+    length = _checked_length(reward, max_length)
+    if batch_size < 1:
+        raise ConfigError(f"batch_size is {batch_size}: choose 1 or more.")
+    if not conversations:
+        raise DataError("There are no replies to score: give at least one.")
+    rows = [torch.tensor(_row(reward, conversation, length)) for conversation in conversations]
+    order = sorted(range(len(rows)), key=lambda place: len(rows[place]))
+    scores = torch.empty(len(rows))
+    pad = reward.model.config.get_text_config().pad_token_id
+    for start in range(0, len(order), batch_size):
+        places = order[start : start + batch_size]
+        with torch.inference_mode():
+            # Padding is on the right, so that tokens keep their positions: a model may have learnt those.
+            ids = pad_sequence([rows[place] for place in places], batch_first=True, padding_value=pad)
+            mask = pad_sequence([torch.ones_like(rows[place]) for place in places], batch_first=True)
+            output = reward.model(input_ids=ids.to(reward.device), attention_mask=mask.to(reward.device))
+            scores[places] = output.logits[:, 0].float().cpu()
+        if on_rows is not None:
+            on_rows(len(places))
     if not torch.isfinite(scores).all():
         worst = conversations[int((~torch.isfinite(scores)).nonzero()[0])]
         raise BackboneError(
@@ -74,8 +92,7 @@ def _conversation(reply: Replied, number: int) -> Conversation:
     return Conversation(prompt if isinstance(prompt, str) else tuple(prompt), text, f"row-{number}")
 
 
-def check_length(reward: RewardModel, max_length: int | None) -> int:
-    """Return the limit of rows in tokens; raise `ConfigError` if the model reads fewer."""
+def _checked_length(reward: RewardModel, max_length: int | None) -> int:
     length, most = max_length or reward.max_length, positions(reward.model)
     if max_length is not None and max_length < 1:
         raise ConfigError(f"max_length is {max_length}: choose a positive number of tokens.")
@@ -87,39 +104,11 @@ def check_length(reward: RewardModel, max_length: int | None) -> int:
     return length
 
 
-def encoded_rows(
-    reward: RewardModel, conversations: Sequence[Conversation], max_length: int
-) -> list[list[int]]:
-    """Return the tokens of rows; raise `DataError` if there are no rows or a reply is too long."""
-    if not conversations:
-        raise DataError("There are no replies to score: give at least one.")
-    rows = []
-    for conversation in conversations:
-        row = row_of(conversation, reward.tokenizer, reward.format, max_length)
-        if row is None:
-            raise DataError(
-                f"The reply of row {conversation.id!r} is longer than {max_length} tokens: raise max_length "
-                "(--max-length), or leave the row out."
-            )
-        rows.append(row)
-    return rows
-
-
-def scores_of_rows(
-    reward: RewardModel, rows: Sequence[Sequence[int]], batch_size: int, on_rows: OnRows | None = None
-) -> Tensor:
-    """Return the scores of rows of tokens, float32, `n`; see `score_replies`."""
-    if batch_size < 1:
-        raise ConfigError(f"batch_size is {batch_size}: choose 1 or more.")
-    order = sorted(range(len(rows)), key=lambda place: len(rows[place]))
-    scores = torch.empty(len(rows))
-    pad = reward.model.config.get_text_config().pad_token_id
-    for start in range(0, len(order), batch_size):
-        places = order[start : start + batch_size]
-        with torch.inference_mode():
-            ids, mask = pad_right([rows[place] for place in places], pad)
-            output = reward.model(input_ids=ids.to(reward.device), attention_mask=mask.to(reward.device))
-            scores[places] = output.logits[:, 0].float().cpu()
-        if on_rows is not None:
-            on_rows(len(places))
-    return scores
+def _row(reward: RewardModel, conversation: Conversation, max_length: int) -> list[int]:
+    row = row_of(conversation, reward.tokenizer, max_length)
+    if row is None:
+        raise DataError(
+            f"The reply of row {conversation.id!r} is longer than {max_length} tokens: raise max_length "
+            "(--max-length), or leave the row out."
+        )
+    return row

@@ -37,7 +37,7 @@ def test_one_with_a_head_is_accepted(classifier: Path) -> None:
     reward = load_reward_model(classifier)
     stored = load_file(classifier / "model.safetensors")["score.weight"]
     assert torch.equal(reward.model.score.weight, stored)
-    assert (reward.format, reward.max_length) == ("ended", 64)
+    assert reward.max_length == 64
     assert not reward.model.training
 
 
@@ -106,8 +106,7 @@ def test_bfloat16_keeps_the_order_and_more_than_its_own_digits(classifier: Path)
     assert not torch.equal(scores, scores.bfloat16().float())
 
 
-def test_what_a_language_model_for_chat_says_of_its_format(tmp_path: Path) -> None:
-    assert load_reward_model(save_classifier(tmp_path, template=True)).format == "chat"
+def test_a_language_model_is_no_judge(tmp_path: Path) -> None:
     with pytest.raises(BackboneError, match="random"):
         load_reward_model(save_lm(tmp_path / "lm", template=True))
 

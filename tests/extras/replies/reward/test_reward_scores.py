@@ -58,7 +58,7 @@ def test_a_conversation_is_what_the_template_makes_of_it(tmp_path: Path) -> None
     told = reward.tokenizer.apply_chat_template([USER, SAID], tokenize=True, return_dict=False)
     for prompt in ("the fox is", [USER]):
         given = Conversation(prompt if isinstance(prompt, str) else tuple(prompt), "red", "a")
-        assert row_of(given, reward.tokenizer, "chat", 64) == told
+        assert row_of(given, reward.tokenizer, 64) == told
     with torch.no_grad():
         expected = reward.model(torch.tensor([told])).logits[:, 0]
     assert_close(score_replies(reward, [("the fox is", "red")]), expected, **NEAR)
@@ -67,16 +67,16 @@ def test_a_conversation_is_what_the_template_makes_of_it(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("form", ["ended", "chat"])
 def test_a_long_row_loses_the_beginning_of_its_prompt(form: str) -> None:
-    made = tokenizer(template=True)
+    made = tokenizer(template=form == "chat")
     row = Conversation("the fox is the hen is red", " blue good cat", "a")
-    whole = row_of(row, made, form, 64)
+    whole = row_of(row, made, 64)
     assert whole is not None
     front = 1 if form == "chat" and whole[0] in made.all_special_ids else 0
     kept = {"ended": 4, "chat": 5}[form]  # with what the template writes around it
     for length in range(kept, len(whole) + 1):
-        cut = row_of(row, made, form, length)
+        cut = row_of(row, made, length)
         assert cut == whole[:front] + whole[len(whole) - (length - front) :]
-    assert row_of(row, made, form, 2) is None
+    assert row_of(row, made, 2) is None
 
 
 def test_a_text_ends_once() -> None:
@@ -84,15 +84,15 @@ def test_a_text_ends_once() -> None:
     end = made.eos_token_id
     tokens = made("the fox is red")["input_ids"]
     for reply in (" red", " red <end>"):
-        assert row_of(Conversation("the fox is", reply, "a"), made, "ended", 64) == [*tokens, end]
+        assert row_of(Conversation("the fox is", reply, "a"), made, 64) == [*tokens, end]
     made.eos_token = None
-    assert row_of(Conversation("the fox is", " red", "a"), made, "ended", 64) == tokens
+    assert row_of(Conversation("the fox is", " red", "a"), made, 64) == tokens
 
 
 def test_a_special_token_in_front_stays() -> None:
     made = tokenizer()
     whole = [*made("<end> the fox is red")["input_ids"], made.eos_token_id]
-    assert row_of(Conversation("<end> the fox is", " red", "a"), made, "ended", 3) == [whole[0], *whole[-2:]]
+    assert row_of(Conversation("<end> the fox is", " red", "a"), made, 3) == [whole[0], *whole[-2:]]
 
 
 def test_progress_counts_rows(classifier: Path) -> None:
@@ -142,7 +142,7 @@ def test_roberta_reads_fewer_tokens_than_it_has_positions(tmp_path: Path) -> Non
     cut = score_replies(reward, row)
     with pytest.raises(ConfigError, match="reads 64 tokens at most"):
         score_replies(reward, row, max_length=65)
-    ids = torch.tensor([row_of(Conversation(*row[0], "x"), reward.tokenizer, "ended", 64)])
+    ids = torch.tensor([row_of(Conversation(*row[0], "x"), reward.tokenizer, 64)])
     assert ids.shape[1] == 64
     with torch.no_grad():
         assert_close(cut[0], reward.model(ids).logits[0, 0], **NEAR)
