@@ -155,9 +155,7 @@ def regret_figure(regrets: Mapping[str, Mapping[str, float]]) -> Figure:
         axes.plot([median(of_pair.values())] * 2, [place - 0.3, place + 0.3], color=INK, linewidth=2)
         for pair, value in of_pair.items():
             marker, colour = MARKS[pair.split(",")[0]]
-            axes.plot(
-                value, place, marker, color=colour, markerfacecolor="none", label=f"{pair}: {value:+.3f}"
-            )
+            axes.plot(value, place, marker, color=colour, markerfacecolor="none")
     axes.axvline(0, color=INK, linewidth=0.9, linestyle="--")
     axes.set_xscale("symlog", linthresh=0.1)
     name_rows(axes, regrets, "NLL minus that of the tuned run (nats)")

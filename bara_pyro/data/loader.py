@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
-from bara_pyro.columns import ColumnOptions
+from bara_pyro.columns import ColumnOptions, column_names
 from bara_pyro.data.labels import as_letters
 from bara_pyro.data.reading import Rows, parse_lines, read_hub, require_rows
 from bara_pyro.data.registry import SOURCES, TASKS, Source, has_worlds, task_key
@@ -77,6 +77,7 @@ def load_task(
     name = str(name)
     if labels not in LABEL_STYLES:
         raise ConfigError(unknown("label style", labels, LABEL_STYLES))
+    column_names(columns)  # a keyword that is none is a mistake, whatever the task
     check_effect(
         name,
         name in TASKS,

@@ -58,8 +58,6 @@ def test_shortcuts_that_are_off_are_the_same_training(place: Place, tmp_path: Pa
     without = trained(place, tmp_path / "without", adapter__target_modules=UPPER, backbone__shortcuts=on)
     for a, b in zip(plain[0], without[0], strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
-    assert "have no adapter" in plain[2]
-    assert "have no adapter" not in without[2]  # nothing is cached
     again = load_system(tmp_path / "without")
     assert again.backbone.shortcuts == {*on}
     assert again.config.hash == load_system(tmp_path / "plain").config.hash

@@ -20,7 +20,7 @@ from bara_pyro.core.noise import seeded
 from bara_pyro.errors import BaraError, ConfigError, TrainingError
 from bara_pyro.guides.families import FAMILIES
 from bara_pyro.lm.backbone import Backbone
-from bara_pyro.methods import METHODS, clora, recipes
+from bara_pyro.methods import METHODS, recipes
 from bara_pyro.processes import ALONE
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.folder import load_system
@@ -59,8 +59,7 @@ def backbone(here: Place) -> Backbone:
 @pytest.fixture(autouse=True)
 def short_cycles(monkeypatch: pytest.MonkeyPatch) -> None:
     """The KL of published recipes counts from the first steps on, not only after thousands."""
-    for module in (recipes, clora):
-        monkeypatch.setattr(module, "kl_cycle", lambda *_: 2)
+    monkeypatch.setattr(recipes, "kl_cycle", lambda *_: 2)
 
 
 def outcome(here: Place, backbone: Backbone, settings: dict[str, Any]) -> Outcome:

@@ -54,13 +54,14 @@ def compare(
     from bara_pyro.errors import ConfigError
     from bara_pyro.runs.answers_file import comparison_page_in
 
-    if a.resolve() == b.resolve():
-        raise ConfigError(f"{b} is on both sides: give two different runs.")
     check_overwrite(page)
     if page is not None:
         if page.suffix.lower() != ".html":
             raise ConfigError(f"--page {page}: end the name in .html.")
         check_file(page, overwrite=overwrite, inputs=[a, b], option="--page", ours=comparison_page_in)
+
+    if a.resolve() == b.resolve():
+        raise ConfigError(f"{b} is on both sides: give two different runs.")
 
     from bara_pyro.cli.terminal import arrow, result, say, say_again, say_notes, shell_word, show
     from bara_pyro.diagnostics.page.render_paired import comparison_sentences, table, write_comparison
