@@ -8,7 +8,7 @@ import torch
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from torch import Tensor
-from torch.distributions import kl_divergence
+from torch.distributions import Distribution, Independent, kl_divergence
 
 from bara_pyro.core.distributions import has_analytic_kl
 from bara_pyro.core.gate_draws import product
@@ -168,6 +168,11 @@ def _keep(
             units += last / math.prod(out.log_probs.shape[:2])
 
 
+def by_unit(fn: Distribution) -> Distribution:
+    """Return a distribution whose KL is that of each unit; a joint one, which has none, as it is."""
+    return fn.base_dist if isinstance(fn, Independent) else fn
+
+
 class _Divergences(Messenger):
     """Records KL(posterior || prior) of every latent as it is drawn, without weights and masks.
 
@@ -188,8 +193,7 @@ class _Divergences(Messenger):
         name, infer = msg["name"], msg["infer"]
         if name is None or infer is None or name not in self.latents.sites:
             return
-        # The base distributions, because `to_event` sums over units.
-        posterior, prior = distribution_of(msg).base_dist, infer[PRIOR].base_dist
+        posterior, prior = by_unit(distribution_of(msg)), by_unit(infer[PRIOR])
         if not has_analytic_kl(posterior, prior):
             self.unknown = (
                 f"Site {name!r}: no analytic KL({type(posterior).__name__} || {type(prior).__name__}) is "

@@ -5,6 +5,7 @@ import math
 import torch
 from core_cases import make_batch, noise_level, quadrature_kl
 from gate_cases import toy
+from pyro.distributions import MultivariateNormal, TorchDistribution
 from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
@@ -36,6 +37,18 @@ def test_divergence_of_global_gates() -> None:
     exact = quadrature_kl(F.softplus(raw[:, :3]), noise_level(raw[:, 3:]).clamp(max=1.0), 2.0, 0.5)
     assert list(found) == ["phi"]
     assert_close(found["phi"], exact, rtol=0, atol=1e-4)
+
+
+def test_a_joint_posterior_has_no_divergence_by_unit() -> None:
+    class Joint(WeibullGuide):
+        def get_posterior(self, name: str, prior: TorchDistribution) -> TorchDistribution:
+            units = prior.event_shape[0]
+            return MultivariateNormal(torch.zeros(units), torch.eye(units)).expand(prior.batch_shape)
+
+    model, _ = toy(latent="phi")
+    found = drawn(model, Joint(model), make_batch())
+    assert found.kl_units == {}
+    assert "MultivariateNormal" in found.unknown_kl
 
 
 def test_divergence_of_local_gates() -> None:
