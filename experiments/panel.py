@@ -1,13 +1,15 @@
 """How much does it cost not to tune? Defaults against a tuned grid, on pairs of a language model and a task.
 
     bara microworld build --world 701 --seed 701 --out runs/worlds/701
+    bara backbone get smollm2 --out runs/smollm2
     python -m experiments.panel rows --packages Packages
     python -m experiments.panel run --llama FOLDER     # hours; goes on where it was stopped
     python -m experiments.panel table
 
 `Packages` is Debian's index of packages (bookworm, main, amd64): the task is to name a package's tag or
-section from its description. The plan, experiments/studies/panel/many_rows.md, was fixed before the first
-run. docs/results/panel.md names the code of earlier panels; `table --scores FILE` prints their tables.
+section from its description. The plans, many_rows.md and smollm2.md in experiments/studies/panel, were fixed
+before the first run of their pairs. docs/results/panel.md names the code of earlier panels; `table --scores
+FILE` prints their tables.
 """
 
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
@@ -29,6 +31,7 @@ from experiments.engine.figures import PAGE, name_rows, save
 from experiments.engine.methods import display
 from experiments.grid import (
     RATES,
+    UPPER,
     Settings,
     chosen_of,
     drawn_rows,
@@ -50,6 +53,7 @@ TAGS = {
         *("libs", "libdevel", "python", "doc", "perl", "utils", "devel", "haskell", "net", "rust"),
         *("golang", "javascript", "java", "science", "ruby", "admin", "gnu-r", "games", "x11", "text"),
     ),
+    "uitoolkit": ("gtk", "qt", "ncurses", "sdl"),
 }
 MICRO = {"backbone.name": "runs/worlds/701", "task.world": 701, "task.seed": 701}
 LLAMA = {"backbone.name": "llama"}
@@ -59,11 +63,11 @@ PAIRS: dict[str, tuple[int, Settings]] = {
     "microworld, arce, 2000": (2000, {**MICRO, "task.name": "micro-arce"}),
     "microworld, obqa, 4700": (4700, {**MICRO, "task.name": "micro-obqa"}),
     "Llama, sections, 640": (640, {**LLAMA, "task.name": "Section"}),
+    "SmolLM2, uitoolkit, 640": (640, {**UPPER, "task.name": "uitoolkit"}),
 }
-# Compared with the grid: the default, its search at a third of the rates, and PEFT's settings.
+# Compared with the grid. The scores also have a search at a third of the rates, by commit 021bcaf7.
 ARMS: dict[str, Settings] = {
     "default": {},
-    "search from 1e-3": {"train.find_lr": True, "train.lr": 1e-3 / 3},
     "PEFT's": {"adapter.calibrated": False, "train.lr": 2e-4, "train.epochs": 3},
 }
 MARKS = {"microworld": ("o", PALETTE[0]), "Llama": ("s", PALETTE[1]), "SmolLM2": ("^", PALETTE[2])}
