@@ -12,10 +12,11 @@ from functools import lru_cache
 from typing import Any
 
 from bara_pyro.columns import KINDS, QUESTIONS, ColumnNames, option_of
-from bara_pyro.data.cells import as_read, label_text, missing, shown, text_field, unique_keys
 from bara_pyro.data.conversations import REPLIES
 from bara_pyro.data.labels import lettered, with_cue
+from bara_pyro.data.reading import unique_keys
 from bara_pyro.data.schemas import Row, named_options
+from bara_pyro.data.tables import as_read, label_text, missing, shown, text_field
 from bara_pyro.data.types import ANSWER, LETTERS, Columns, Example
 from bara_pyro.errors import DataError
 from bara_pyro.types import Fields

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 
 from bara_pyro.data.labels import unlisted, without_cue
-from bara_pyro.data.split import EncodedSplit
-from bara_pyro.data.texts import Texts
+from bara_pyro.data.split import EncodedSplit, Texts
 from bara_pyro.data.tokens import (
     Leading,
     Tokenizer,

@@ -1,13 +1,16 @@
 """`load_task` loads every kind of dataset: from the hub, a folder, a file, or generated."""
 
-from collections.abc import Sequence
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
 from bara_pyro.columns import ColumnOptions, column_names
 from bara_pyro.data.labels import as_letters
-from bara_pyro.data.reading import Rows, parse_lines, read_hub, require_rows
+from bara_pyro.data.reading import Rows, parse_lines, require_rows
 from bara_pyro.data.registry import SOURCES, TASKS, Source, has_worlds, task_key
 from bara_pyro.data.rows import carve, check_disjoint, first_validation, repeats, to_examples
 from bara_pyro.data.tables import SUFFIXES
@@ -168,6 +171,49 @@ def _load_known(key: str, data_dir: str | Path | None, revision: str | None) -> 
     notes += [source.note] if source.note else []
     notes += [f"read from {data_dir}, whatever revision {revision} holds"] if data_dir and revision else []
     return Task(key, source.labels, tuple(train), (), tuple(test), tuple(notes), source.names)
+
+
+def read_hub(hub: str, config: str | None, split: str, revision: str | None = None) -> Rows:
+    """Read one split from the Hugging Face hub (or from its local cache).
+
+    If the hub has no such dataset, config, split or revision, or cannot be reached, this raises a
+    `DataError`.
+    """
+    import datasets
+
+    try:
+        with quiet():
+            rows: Rows = datasets.load_dataset(hub, config, split=split, revision=revision).to_list()
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        name = f"{hub} ({config})" if config else hub
+        reason = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
+        raise DataError(
+            f"Cannot read the split {split!r} of {name} from the Hugging Face hub ({reason}): check the "
+            "network, or set data_dir (--data-dir) to a folder with the files."
+        ) from error
+    return rows
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Hide progress bars, log lines and warnings of `datasets` and the hub client within this context."""
+    import datasets
+
+    loggers = [logging.getLogger(name) for name in ("datasets", "huggingface_hub")]
+    levels = [logger.level for logger in loggers]
+    bars = not datasets.are_progress_bars_disabled()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        datasets.disable_progress_bars()
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
+            if bars:
+                datasets.enable_progress_bars()
 
 
 Loaded = tuple[list[Example], list[Example], list[str]]

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
-from bara_pyro.data.cells import label_text
+from bara_pyro.data.tables import label_text
 from bara_pyro.errors import DataError
 from bara_pyro.types import Fields
 

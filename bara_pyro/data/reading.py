@@ -1,19 +1,16 @@
-"""Read rows as dictionaries: JSON lines, tables of text, and datasets of the Hugging Face hub."""
+"""Read files of text as dictionaries, one per row: JSON lines, and tables of text."""
 
 import csv
 import io
 import json
-import logging
 import os
 import re
-import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, dropwhile
 from pathlib import Path
 from typing import Any
 
-from bara_pyro.data.cells import check_names, unique_keys
 from bara_pyro.errors import DataError
 from bara_pyro.types import Json
 from bara_pyro.untrusted.files import check_name, require_file
@@ -25,27 +22,6 @@ MOST_WHOLE = 2**31
 """Most bytes of a file that is read as a whole; a line may have `MOST_JSON` bytes."""
 SEPARATORS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a vertical bar"}
 DECLARED = re.compile(r'"?sep=([^\w "]|\t)"?[,;\t]*\s*', re.IGNORECASE)
-
-
-def read_hub(hub: str, config: str | None, split: str, revision: str | None = None) -> Rows:
-    """Read one split from the Hugging Face hub (or from its local cache).
-
-    If the hub has no such dataset, config, split or revision, or cannot be reached, this raises a
-    `DataError`.
-    """
-    import datasets
-
-    try:
-        with quiet():
-            rows: Rows = datasets.load_dataset(hub, config, split=split, revision=revision).to_list()
-    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
-        name = f"{hub} ({config})" if config else hub
-        reason = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
-        raise DataError(
-            f"Cannot read the split {split!r} of {name} from the Hugging Face hub ({reason}): check the "
-            "network, or set data_dir (--data-dir) to a folder with the files."
-        ) from error
-    return rows
 
 
 def parse_lines(path: Path) -> Rows:
@@ -154,6 +130,25 @@ def require_rows(rows: Rows, place: Path | str) -> Rows:
     return rows
 
 
+def check_names(names: Iterable[object], place: str) -> None:
+    """Raise a `DataError` for two columns of the same name, of which only the last would be read."""
+    seen: set[str] = set()
+    for name in map(str, names):
+        if name in seen:
+            raise DataError(f"{place} has two columns called {name!r}: rename one.")
+        seen.add(name)
+
+
+def unique_keys(pairs: Sequence[tuple[str, Any]]) -> Json:
+    """Return a JSON object, an `object_pairs_hook` for `json.loads`; a `DataError` if a key occurs twice."""
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
+        names = [name for name, _ in pairs]
+        double = next(name for name in names if names.count(name) > 1)
+        raise DataError(f"it has two values for {double!r} in one object: leave one out.")
+    return mapping
+
+
 def csv_rows(path: Path) -> Iterator[Json]:
     """Yield the rows of a file as dictionaries of texts.
 
@@ -250,25 +245,3 @@ def _without_blank_lines(rows: Iterable[list[str]], columns: int) -> Iterator[li
             blank = 0
         elif columns == 1:
             blank += 1
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Hide progress bars, log lines and warnings of `datasets` and the hub client within this context."""
-    import datasets
-
-    loggers = [logging.getLogger(name) for name in ("datasets", "huggingface_hub")]
-    levels = [logger.level for logger in loggers]
-    bars = not datasets.are_progress_bars_disabled()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        datasets.disable_progress_bars()
-        for logger in loggers:
-            logger.setLevel(logging.CRITICAL)
-        try:
-            yield
-        finally:
-            for logger, level in zip(loggers, levels, strict=True):
-                logger.setLevel(level)
-            if bars:
-                datasets.enable_progress_bars()

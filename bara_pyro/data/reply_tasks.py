@@ -8,8 +8,8 @@ from pathlib import Path
 
 from bara_pyro.data.clusters import as_compared, digest
 from bara_pyro.data.conversations import Conversation, conversations_in, load_conversations
-from bara_pyro.data.loader import check_effect, is_file_name
-from bara_pyro.data.reading import parse_lines, read_hub
+from bara_pyro.data.loader import check_effect, is_file_name, read_hub
+from bara_pyro.data.reading import parse_lines
 from bara_pyro.data.registry import not_known
 from bara_pyro.data.rows import carve, check_disjoint, check_other_file, first_validation, too_few
 from bara_pyro.data.tables import Data, DataTable

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from bara_pyro.data.cells import label_text
 from bara_pyro.data.clusters import compared_text, digest, places_by_group, set_shares_aside
 from bara_pyro.data.reading import Rows
 from bara_pyro.data.schemas import Schema
+from bara_pyro.data.tables import label_text
 from bara_pyro.data.tokens import check_unicode
 from bara_pyro.data.types import ANSWER, Example
 from bara_pyro.errors import ConfigError, DataError

@@ -8,8 +8,8 @@ label -1. A schema function raises a `DataError` about the row; the loader adds 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 
-from bara_pyro.data.cells import label_text, missing, shown, text_field
 from bara_pyro.data.labels import lettered
+from bara_pyro.data.tables import label_text, missing, shown, text_field
 from bara_pyro.data.types import ANSWER, LETTERS, Example
 from bara_pyro.errors import DataError
 from bara_pyro.types import Fields

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Unpack
 
 from bara_pyro.columns import ColumnNames, ColumnOptions, column_names, option_of
-from bara_pyro.data.cells import as_read, label_text, missing
 from bara_pyro.data.clusters import set_aside, together
 from bara_pyro.data.columns import (
     as_compared,
@@ -19,7 +18,7 @@ from bara_pyro.data.columns import (
     own_example,
 )
 from bara_pyro.data.rows import carve, check_disjoint, check_new, divide, repeats, to_examples, too_few
-from bara_pyro.data.tables import Data, DataTable, read_table
+from bara_pyro.data.tables import Data, DataTable, as_read, label_text, missing, read_table
 from bara_pyro.data.types import LETTERS, Columns, Example, Task
 from bara_pyro.errors import ConfigError, DataError
 

@@ -93,9 +93,8 @@ def read_clusters(file: Path) -> dict[str, str]:
     Raises:
         DataError: the file cannot be read, or a row lacks its id or its cluster.
     """
-    from bara_pyro.data.cells import label_text, missing
     from bara_pyro.data.rows import own_id
-    from bara_pyro.data.tables import read_table
+    from bara_pyro.data.tables import label_text, missing, read_table
     from bara_pyro.errors import DataError
 
     cluster_of: dict[str, str] = {}
