@@ -6,6 +6,7 @@ choices have ARC's format. Without options, it is one of a fixed set of labels.
 
 import json
 import re
+import unicodedata
 from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from functools import lru_cache
@@ -16,10 +17,20 @@ from bara_pyro.data.conversations import REPLIES
 from bara_pyro.data.labels import lettered, with_cue
 from bara_pyro.data.reading import unique_keys
 from bara_pyro.data.schemas import Row, named_options
-from bara_pyro.data.tables import as_read, label_text, missing, shown, text_field
+from bara_pyro.data.tables import label_text, missing, shown, text_field
 from bara_pyro.data.types import ANSWER, LETTERS, Columns, Example
 from bara_pyro.errors import DataError
 from bara_pyro.types import Fields
+
+# Characters that cannot be seen: soft hyphens, zero-width spaces, marks of direction and byte order. Joiners,
+# selectors and tags do not belong here, because emoji and whole scripts need them.
+INVISIBLE = re.compile(r"[\x00-\x08\x7f\xad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
+
+
+def as_read(text: str) -> str:
+    """Return a text without invisible characters, so that texts that look the same are equal."""
+    visible = INVISIBLE.sub("", unicodedata.normalize("NFC", text))
+    return "".join(" " if unicodedata.category(sign) == "Zs" else sign for sign in visible).strip()
 
 
 def find_columns(

@@ -11,6 +11,7 @@ from bara_pyro.columns import ColumnNames, ColumnOptions, column_names, option_o
 from bara_pyro.data.clusters import set_aside, together
 from bara_pyro.data.columns import (
     as_compared,
+    as_read,
     columns_note,
     find_columns,
     id_column,
@@ -18,7 +19,7 @@ from bara_pyro.data.columns import (
     own_example,
 )
 from bara_pyro.data.rows import carve, check_disjoint, check_new, divide, repeats, to_examples, too_few
-from bara_pyro.data.tables import Data, DataTable, as_read, label_text, missing, read_table
+from bara_pyro.data.tables import Data, DataTable, label_text, missing, read_table
 from bara_pyro.data.types import LETTERS, Columns, Example, Task
 from bara_pyro.errors import ConfigError, DataError
 
@@ -183,7 +184,7 @@ def _has_choices(table: DataTable, columns: Columns) -> bool:
 
 
 def _classes_of(table: DataTable, column: str) -> tuple[str, ...]:
-    if column in table.classes:
+    if table.classes.get(column):
         return table.classes[column]
     written = _spellings([table], column)
     answers = {max(sorted(ways), key=ways.__getitem__) for ways in written.values()}
