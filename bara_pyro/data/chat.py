@@ -74,16 +74,6 @@ def prompt_tokens(prompt: str | Sequence[Message], tokenizer: Tokenizer, what: s
     return ids_of(tokenizer, [texts.given])[0]
 
 
-def in_chat(prompt: str | Sequence[Message], tokenizer: Tokenizer) -> tuple[Message, ...]:
-    """Return a prompt as messages for chat=True (--chat); a plain text becomes one message of the user.
-
-    A text raises a `DataError` if the tokenizer has no chat template.
-    """
-    if isinstance(prompt, str):
-        _check_template(tokenizer)
-    return said_by_user(prompt)
-
-
 def _check_template(tokenizer: Tokenizer) -> None:
     if not tokenizer.chat_template:
         raise DataError(

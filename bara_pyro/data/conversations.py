@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from bara_pyro.data.chat import answered, in_chat, prompt_tokens
+from bara_pyro.data.chat import answered, prompt_tokens
 from bara_pyro.data.messages import (
     PROMPTS,
     Message,
@@ -198,7 +198,7 @@ def tokens_of(
 ) -> tuple[list[int], list[int]]:
     """Return the tokens of a prompt and of its reply; see `encode_replies`."""
     reply_value = conversation.reply
-    prompt = in_chat(conversation.prompt, tokenizer) if chat else conversation.prompt
+    prompt = said_by_user(conversation.prompt) if chat else conversation.prompt
     what = f"row {conversation.id!r}"
     if isinstance(prompt, str):
         if not isinstance(reply_value, str):
