@@ -123,9 +123,6 @@ def _learnt(texts: Written, tokenizer: Tokenizer) -> list[int]:
     return [*tokens, *end] if tokens else []  # the template closes no turn, and a reply would never stop
 
 
-SAID = "said"
-
-
 def turn_end(tokenizer: Any) -> int | None:
     """Return the token that ends an assistant's reply, or None if there is no template or no such token.
 
@@ -134,12 +131,11 @@ def turn_end(tokenizer: Any) -> int | None:
     """
     if not getattr(tokenizer, "chat_template", None):
         return None
-    question, reply = {"role": "user", "content": "asked"}, {"role": "assistant", "content": SAID}
+    question, reply = {"role": "user", "content": "asked"}, {"role": "assistant", "content": "said"}
     try:
         texts = written([question], tokenizer, "a question", reply=reply)
     except DataError:  # a template for images or tools only
         return None
-    behind = texts.whole.rpartition(SAID)[2]
     added = tokenizer.added_tokens_decoder
-    tokens = tokenizer(behind, add_special_tokens=False)["input_ids"]
+    tokens = tokenizer(texts.tail, add_special_tokens=False)["input_ids"]
     return next((token for token in tokens if token in added and added[token].special), None)

@@ -198,7 +198,7 @@ def test_a_key_that_stands_twice_in_an_object_is_refused(name: str, tmp_path: Pa
 @pytest.mark.parametrize("twin", ["Text", " text", "te_xt", "text\u200b"])
 def test_columns_that_could_both_be_meant_are_refused_until_one_is_named(twin: str) -> None:
     rows = [{"text": a, twin: b, "label": label} for a, b, label in TEXTS]
-    with pytest.raises(DataError, match=r"two columns .*--text-column"):
+    with pytest.raises(DataError, match=r"2 columns .*--text-column"):
         task_from_rows(rows)
     texts = {row.context for row in task_from_rows(rows, text_column=twin).train}
     assert all(text.startswith("b") for text in texts)
@@ -209,7 +209,7 @@ def test_two_columns_of_answers_are_refused_until_one_is_named(names: tuple[str,
     """Their order says nothing of which is meant."""
     first, second = names
     rows = [{"text": a, first: label, second: f"not {label}"} for a, _, label in TEXTS]
-    with pytest.raises(DataError, match=rf"two columns .*'{first}' and '{second}': .*--label-column"):
+    with pytest.raises(DataError, match=rf"2 columns .*'{first}', '{second}': .*--label-column"):
         task_from_rows(rows)
     task = task_from_rows(rows, label_column=first)
     assert task.names == tuple(sorted({label for *_, label in TEXTS}))
