@@ -8,7 +8,7 @@ from functools import partial
 
 from jinja2 import TemplateError
 
-from bara_pyro.data.messages import Message, is_list, messages_of
+from bara_pyro.data.conversations import Message, is_list, messages_of
 from bara_pyro.data.tokens import Tokenizer
 from bara_pyro.errors import DataError
 from bara_pyro.types import Fields, Json

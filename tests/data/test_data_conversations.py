@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from data_cases import byte_level, word_level
 
-from bara_pyro.data.conversations import Conversation, encode_replies, load_conversations
+from bara_pyro.data.chat import encode_replies
+from bara_pyro.data.conversations import Conversation, load_conversations
 from bara_pyro.data.reply_tasks import replies_from_rows
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.extras.replies.generation import load_prompts

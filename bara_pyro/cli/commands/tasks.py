@@ -76,7 +76,7 @@ def tasks(
 def _lines(row: "Example | Conversation", labels: Sequence[str]) -> list[str]:
     """Return a row as the model reads it, with the answer or the reply to learn."""
     from bara_pyro.data import Example
-    from bara_pyro.data.messages import shown_message
+    from bara_pyro.data.conversations import shown_message
 
     if isinstance(row, Example):
         return [*([row.context] if row.context else []), f"{row.question} {labels[row.label]}"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from bara_pyro.data.chat import prompt_tokens
-from bara_pyro.data.messages import PROMPTS, Message, asked_in, check_read, said_by_user, texts_of
+from bara_pyro.data.conversations import PROMPTS, Message, asked_in, check_read, said_by_user, texts_of
 from bara_pyro.data.rows import check_ids, column_in, own_id
 from bara_pyro.data.tables import Data, read_table
 from bara_pyro.data.tokens import Tokenizer, check_unicode

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bara_pyro.data.messages import PROMPTS, asked_in, said_by_user
+from bara_pyro.data.conversations import PROMPTS, asked_in, said_by_user
 from bara_pyro.data.reading import objects_in
 from bara_pyro.data.rows import column_in, own_id
 from bara_pyro.data.tables import DataTable
