@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
 from bara_pyro.data.rows import check_ids, column_in, own_id
-from bara_pyro.data.tables import Data, DataTable, label_text, read_table
+from bara_pyro.data.tables import Data, DataTable, label_text, read_table, shown
 from bara_pyro.data.tokens import check_unicode
 from bara_pyro.errors import DataError
 from bara_pyro.types import Fields
@@ -95,33 +95,27 @@ def conversations_in(table: DataTable, split: str) -> list[Conversation]:
 
 
 def _conversation(row: Fields, where: str, row_id: str) -> Conversation:
-    if is_list(row.get("chosen")) and all(row.get(name) is None for name in PROMPTS):  # whole conversations
-        row = {**row, "messages": row["chosen"]}
-    if row.get("messages") is not None:
-        before, reply = parted(messages_of(row["messages"], where, "messages"), where)
-        if not before:
+    whole = row.get("messages")
+    if whole is None and is_list(row.get("chosen")) and column_in(row, PROMPTS) is None:
+        whole = row["chosen"]
+    prompt: str | tuple[Message, ...]
+    if whole is not None:
+        turns, reply = parted(messages_of(whole, where, "messages"), where)
+        if not turns:
             raise no_reply(1, "assistant", where)
-        return _whole(after_system(before, row, where), reply, row, row_id, where)
-    column = column_in(row, REPLIES)
-    prompt_column = column_in(row, (name for name in PROMPTS if name != column))
-    if prompt_column is None or column is None:
-        raise DataError(
-            f"There is no reply to learn in {where}, which has {', '.join(map(str, row)) or 'no columns'}: "
-            f"give 'messages', or 'prompt' with one of {', '.join(map(repr, REPLIES))}."
-        )
-    value, prompt_value = row[column], asked_in(row, prompt_column, where)
-    if isinstance(value, str):
-        return _whole(prompt_value, value, row, row_id, where)
-    turns, reply = parted(messages_of(value, where, column), where)
-    return _whole(
-        joined_turns(said_by_user(prompt_value), turns, prompt_column, where), reply, row, row_id, where
-    )
-
-
-def _whole(
-    prompt: str | tuple[Message, ...], reply: str | Message, row: Fields, row_id: str, where: str
-) -> Conversation:
-    """Return a conversation; refuse columns that would be lost."""
+        prompt = after_system(turns, row, where)
+    else:
+        column = column_in(row, REPLIES)
+        prompt_column = column_in(row, (name for name in PROMPTS if name != column))
+        if prompt_column is None or column is None:
+            raise DataError(
+                f"There is no reply to learn in {where}, which has {', '.join(map(str, row)) or 'no columns'}"
+                f": give 'messages', or 'prompt' with one of {', '.join(map(repr, REPLIES))}."
+            )
+        prompt, reply = asked_in(row, prompt_column, where), row[column]
+        if not isinstance(reply, str):
+            turns, reply = parted(messages_of(reply, where, column), where)
+            prompt = joined_turns(said_by_user(prompt), turns, prompt_column, where)
     check_read(row, where)
     known = set(texts_of(reply))
     for column in REASONING:
@@ -199,7 +193,7 @@ def after_system(prompt: str | tuple[Message, ...], row: Fields, where: str) -> 
         return prompt
     system = row[column]
     if not isinstance(system, str):
-        raise DataError(f"{column!r} of {where} is {_shown(system)}: give a text, or leave it out.")
+        raise DataError(f"{column!r} of {where} is {shown(system)}: give a text, or leave it out.")
     first, messages = {"role": "system", "content": system}, said_by_user(prompt)
     opening, _ = _opening(messages)
     if not opening:
@@ -276,7 +270,7 @@ def messages_of(value: object, where: str, column: str) -> list[Message]:
     messages = [message for message in parts if message is not None]
     if not messages or len(messages) < len(parts):
         raise DataError(
-            f"{column!r} of {where} is {_shown(value)}: give {'' if column == 'messages' else 'a text or '}a "
+            f"{column!r} of {where} is {shown(value)}: give {'' if column == 'messages' else 'a text or '}a "
             "list of messages, each with a 'role' and a text as 'content'."
         )
     return messages
@@ -301,8 +295,3 @@ def _message(value: object, where: str) -> Message | None:
             message["content"] = "".join(texts)  # as templates join parts
     fine = isinstance(message.get("role"), str) and isinstance(message.get("content"), str)
     return message if fine else None
-
-
-def _shown(value: object) -> str:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return f"the number {value}" if is_number else repr(str(value)[:60])

@@ -59,7 +59,7 @@ def test_formats(row: dict, prompt: object, reply: str) -> None:
     ("system", "said"),
     [
         ("be rude", "begin with the system's 'be kind', but 'system' is 'be rude': keep only one"),
-        (3, "'system' of row 1 of list of rows is the number 3: give a text, or leave it out"),
+        (3, "'system' of row 1 of list of rows is 3: give a text, or leave it out"),
     ],
 )
 def test_a_system_column_that_cannot_stand_before_the_prompt(system: object, said: str) -> None:
@@ -132,7 +132,7 @@ def test_what_is_too_long_loses_the_end_of_its_reply() -> None:
         ({"messages": [{"role": "user"}, YES]}, "a 'role' and a text"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}, YES]}, "a 'role' and a text"),
         ({"prompt": [], "completion": "a"}, "'prompt' of row 1"),
-        ({"prompt": 5, "completion": "a"}, "'prompt' of row 1 .* is the number 5: give a text or a list of"),
+        ({"prompt": 5, "completion": "a"}, "'prompt' of row 1 .* is 5: give a text or a list of"),
         ({"prompt": "a", "completion": "b\ud800"}, "text in 'completion' of row 1 .* is not valid Unicode"),
     ],
 )
