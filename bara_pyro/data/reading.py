@@ -116,9 +116,11 @@ def check_names(names: Sequence[str], place: str = "it") -> None:
 
 
 def unique_keys(pairs: Sequence[tuple[str, Any]]) -> Json:
-    """Return a JSON object, an `object_pairs_hook` for `json.loads`; see `check_names`."""
-    check_names([name for name, _ in pairs])
-    return dict(pairs)
+    """Return names with their values as a dictionary; see `check_names`."""
+    by_name = dict(pairs)
+    if len(by_name) < len(pairs):
+        check_names([name for name, _ in pairs])
+    return by_name
 
 
 def csv_rows(path: Path) -> Iterator[Json]:

@@ -12,7 +12,16 @@ from uuid import UUID
 
 import numpy as np
 
-from bara_pyro.data.reading import MOST_WHOLE, Rows, check_names, csv_rows, objects_in, parse_json, text_in
+from bara_pyro.data.reading import (
+    MOST_WHOLE,
+    Rows,
+    check_names,
+    csv_rows,
+    objects_in,
+    parse_json,
+    text_in,
+    unique_keys,
+)
 from bara_pyro.errors import DataError
 from bara_pyro.types import Fields, Json
 from bara_pyro.untrusted.files import require_file
@@ -233,9 +242,7 @@ AS_TEXT = (date, time, timedelta, Decimal, UUID)
 
 def plain_row(row: Mapping[Any, object]) -> Json:
     """Return a row with its cells as JSON values; a `DataError` if two columns have the same name as text."""
-    names = [*map(str, row)]
-    check_names(names)
-    return dict(zip(names, map(plain_cell, row.values()), strict=True))
+    return unique_keys([(str(name), plain_cell(value)) for name, value in row.items()])
 
 
 def plain_cell(value: object) -> Any:
