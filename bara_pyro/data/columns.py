@@ -17,7 +17,7 @@ from bara_pyro.data.conversations import REPLIES
 from bara_pyro.data.labels import lettered, with_cue
 from bara_pyro.data.reading import unique_keys
 from bara_pyro.data.schemas import Row, named_options
-from bara_pyro.data.tables import label_text, missing, shown, text_field
+from bara_pyro.data.tables import label_text, missing, text_field
 from bara_pyro.data.types import ANSWER, LETTERS, Columns, Example
 from bara_pyro.errors import DataError
 from bara_pyro.types import Fields
@@ -223,7 +223,7 @@ def _of_text(cell: str) -> object:
             pass
     first, bar, _ = cell.partition("|")
     if bar and PRINTED.match(first) and sum(map(first.count, "[({")) > sum(map(first.count, "])}")):
-        raise DataError(f"its options {shown(cell)} are not valid JSON: write the list with json.dumps.")
+        raise DataError(f"its options {cell!r:.60} are not valid JSON: write the list with json.dumps.")
     return cell.split("|") if bar else cell
 
 

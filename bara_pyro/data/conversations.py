@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
 from bara_pyro.data.rows import check_ids, column_in, own_id
-from bara_pyro.data.tables import Data, DataTable, label_text, read_table, shown
+from bara_pyro.data.tables import Data, DataTable, label_text, read_table
 from bara_pyro.data.tokens import check_unicode
 from bara_pyro.errors import DataError
 from bara_pyro.types import Fields
@@ -193,7 +193,7 @@ def after_system(prompt: str | tuple[Message, ...], row: Fields, where: str) -> 
         return prompt
     system = row[column]
     if not isinstance(system, str):
-        raise DataError(f"{column!r} of {where} is {shown(system)}: give a text, or leave it out.")
+        raise DataError(f"{column!r} of {where} is {system!r:.60}: give a text, or leave it out.")
     first, messages = {"role": "system", "content": system}, said_by_user(prompt)
     opening, _ = _opening(messages)
     if not opening:
@@ -270,7 +270,7 @@ def messages_of(value: object, where: str, column: str) -> list[Message]:
     messages = [message for message in parts if message is not None]
     if not messages or len(messages) < len(parts):
         raise DataError(
-            f"{column!r} of {where} is {shown(value)}: give {'' if column == 'messages' else 'a text or '}a "
+            f"{column!r} of {where} is {value!r:.60}: give {'' if column == 'messages' else 'a text or '}a "
             "list of messages, each with a 'role' and a text as 'content'."
         )
     return messages

@@ -227,7 +227,7 @@ def _plain_rows(rows: Iterable[object], place: str) -> Rows:
     plain = []
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, Mapping):
-            raise DataError(f"{place}, row {number} is not a dictionary of columns: {shown(row)}.")
+            raise DataError(f"{place}, row {number} is not a dictionary of columns: {row!r:.60}.")
         try:
             plain.append(plain_row(row))
         except DataError as error:
@@ -282,13 +282,8 @@ def label_text(value: object, what: str = "A label") -> str:
     if isinstance(value, str):
         return value.strip()
     if not isinstance(value, int | float):
-        raise DataError(f"{what} is {shown(value)}: give one text or number per row.")
+        raise DataError(f"{what} is {value!r:.60}: give one text or number per row.")
     return str(int(value) if isinstance(value, float) and value.is_integer() else value)
-
-
-def shown(value: object) -> str:
-    """Return the beginning of a value's `repr`, for an error message."""
-    return repr(value)[:60]
 
 
 def missing(value: object) -> bool:
@@ -300,5 +295,5 @@ def text_field(row: Fields, key: str) -> str:
     """Return `row[key]`, stripped; raise a `DataError` if it is absent, empty or not a text."""
     value = row.get(key)
     if not isinstance(value, str) or not value.strip():
-        raise DataError(f"it has no text in {key!r} (found {shown(value)}): give one, or leave the row out.")
+        raise DataError(f"it has no text in {key!r} (found {value!r:.60}): give one, or leave the row out.")
     return value.strip()
