@@ -78,8 +78,8 @@ def prompt_tokens(prompt: str | Sequence[Message], tokenizer: Tokenizer, what: s
 def _check_template(tokenizer: Tokenizer) -> None:
     if not tokenizer.chat_template:
         raise DataError(
-            f"{model_of(tokenizer)} has no chat template: leave out chat=True (--chat), give texts instead "
-            "of messages, without a column 'system', or choose a chat model."
+            f"There is no chat template in {model_of(tokenizer)}: leave out chat=True (--chat), "
+            "give texts instead of messages, without a column 'system', or choose a chat model."
         )
 
 

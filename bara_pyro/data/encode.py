@@ -226,14 +226,12 @@ class _Fitting:
             also = " score the labels' texts with labels='texts' (--labels texts),"
         start = leading(self.tokenizer, [self._framed(example.question)], MUCH * self.longest)[0]
         length = ("" if start.whole else "more than ") + str(len(self.front) + len(start.tokens))
-        way_out = "drop such rows with too_long='drop' (--too-long drop)."
         if self.longest == self.max_length < len(self.front) + len(start.tokens):
-            return DataError(
-                f"The question of row {example.id!r}{held} is {length} tokens long, but max_length is "
-                f"{self.max_length}: raise max_length,{also} or {way_out}"
-            )
-        behind = "" if self.classes is None else " including the answer"
+            limit, way_out = f"but max_length is {self.max_length}", "raise max_length"
+        else:
+            behind = "" if self.classes is None else " including the answer"
+            limit, way_out = f"and the language model takes {self.context}{behind}", "shorten it"
         return DataError(
-            f"The question of row {example.id!r}{held} is {length} tokens long, and the language model takes "
-            f"{self.context}{behind}: shorten it,{also} or {way_out}"
+            f"The question of row {example.id!r}{held} is {length} tokens long, {limit}: {way_out},{also} or "
+            "drop such rows with too_long='drop' (--too-long drop)."
         )
