@@ -8,9 +8,12 @@ from torch import Tensor
 
 from bara_pyro.core.gate_draws import GateDraws, chosen_modules, ranks_of
 from bara_pyro.data import EncodedSplit, first_rows
+from bara_pyro.diagnostics import Result
 from bara_pyro.diagnostics.full_draws import FullDraws, full_draws
-from bara_pyro.runs.evaluate import draw, system_gates, true_probabilities
+from bara_pyro.runs.evaluate import draw, parameter_counts, system_gates, true_probabilities
 from bara_pyro.runs.evaluation_files import is_evaluated
+from bara_pyro.runs.folder import stored_lr, stored_step
+from bara_pyro.runs.steps import train_seconds
 from bara_pyro.runs.system import System
 
 FOLDER = "report"
@@ -69,6 +72,26 @@ class Context:
         return self.system.model.gates is not None
 
 
+class RunFacts(Result):
+    """The method, task and training of a run."""
+
+    method: str
+    backbone: str  # name of the language model
+    task: str
+    split: str  # the inspected split
+    rows: int  # number of inspected rows
+    train_rows: int
+    r: int  # rank of the adapters
+    modules: int  # number of adapted modules
+    trainable: int  # number of trainable parameters
+    frozen: int  # number of frozen parameters
+    steps: int
+    lr: float  # learning rate
+    seed: int
+    train_seconds: float | None  # None if unknown
+    config_hash: str
+
+
 def is_random(system: System) -> bool:
     """Return whether a run has gates with a posterior, which most diagnostics draw from."""
     return system.model.gates is not None and system.guide.stochastic
@@ -108,4 +131,26 @@ def look(folder: Path, system: System, options: Options, out: Path | None = None
         drawn,
         options,
         out or folder / FOLDER,
+    )
+
+
+def run_facts(c: Context) -> RunFacts:
+    """Return the method, task and training of a run."""
+    config, counts = c.system.config, parameter_counts(c.system)
+    return RunFacts(
+        method=config.method.name,
+        backbone=c.system.backbone.name,
+        task=c.system.task.name,
+        split=config.task.evaluate_on,
+        rows=len(c.rows),
+        train_rows=c.system.model.num_data,
+        r=config.adapter.r,
+        modules=len(c.system.model.targets),
+        trainable=counts["trainable"],
+        frozen=counts["frozen"],
+        steps=stored_step(c.folder) or config.train.total_steps,
+        lr=stored_lr(c.folder, config),
+        seed=config.seed,
+        train_seconds=train_seconds(c.folder),
+        config_hash=config.hash,
     )

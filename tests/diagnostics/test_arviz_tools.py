@@ -15,14 +15,12 @@ from matplotlib import pyplot
 from matplotlib.figure import Figure
 
 from bara_pyro.diagnostics.arviz.compat import arviz as arviz_of_ours
-from bara_pyro.diagnostics.arviz.compat import container, inference_groups
+from bara_pyro.diagnostics.arviz.compat import container, inference_groups, read_netcdf, write_netcdf
 from bara_pyro.diagnostics.arviz.compat import renewed as renewed_arviz
-from bara_pyro.diagnostics.arviz.export import INTERVAL, answer_shares, phi_lines
 from bara_pyro.diagnostics.arviz.groups import dataset, module_coords
 from bara_pyro.diagnostics.arviz.inference_data import to_inference_data
-from bara_pyro.diagnostics.arviz.loo import Loo, loo_of
-from bara_pyro.diagnostics.arviz.netcdf import read_netcdf, write_netcdf
-from bara_pyro.diagnostics.page.gate_plots import forest, plots
+from bara_pyro.diagnostics.parts.draws import INTERVAL, answer_shares, forest, phi_lines, plots
+from bara_pyro.diagnostics.parts.posterior import Loo, loo_of
 from bara_pyro.errors import CheckpointError, ConfigError, DataError
 
 arviz = arviz_of_ours()

@@ -10,7 +10,7 @@ from scipy import stats
 from torch import Tensor
 
 from bara_pyro.core.gate_draws import GateDraws, gate_draws
-from bara_pyro.diagnostics.gates.rank import effective_rank, rank_summary, relation, support_relation
+from bara_pyro.diagnostics.sparsity import effective_rank, rank_summary, relation, support_relation
 from bara_pyro.errors import ConfigError, DataError
 
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from bara_pyro.core.distributions import KAPPA_MAX
 from bara_pyro.core.gate_draws import GateDraws, gate_draws
-from bara_pyro.diagnostics.gates.sparsity import gate_sparsity
+from bara_pyro.diagnostics.sparsity import gate_sparsity
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA

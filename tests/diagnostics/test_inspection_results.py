@@ -12,24 +12,23 @@ from inspection_cases import OPTIONS, fitted
 from scipy.optimize import brentq
 from scipy.special import rel_entr
 
-from bara_pyro.diagnostics.arviz.export import export_draws
+from bara_pyro.diagnostics.arviz.compat import read_netcdf
 from bara_pyro.diagnostics.arviz.inference_data import to_inference_data
-from bara_pyro.diagnostics.arviz.loo import NoSpreadError
-from bara_pyro.diagnostics.arviz.netcdf import read_netcdf
 from bara_pyro.diagnostics.context import Context, look
-from bara_pyro.diagnostics.gates.rank_use import rank_use
-from bara_pyro.diagnostics.gates.sparsity import gate_sparsity
-from bara_pyro.diagnostics.gates.tokens import token_use
 from bara_pyro.diagnostics.inspection import run_facts
-from bara_pyro.diagnostics.page.gate_plots import render_draws
-from bara_pyro.diagnostics.page.render_posterior import pareto_figure, render_posterior
-from bara_pyro.diagnostics.page.render_rank import render_rank
-from bara_pyro.diagnostics.page.render_scores import render_scores
-from bara_pyro.diagnostics.page.render_tokens import token_page
-from bara_pyro.diagnostics.page.render_uncertainty import uncertainty_figure
-from bara_pyro.diagnostics.posterior.predictive_scores import chance_eces, predictive_scores, stored_scores
-from bara_pyro.diagnostics.posterior.trust import PosteriorTrust, posterior_trust
-from bara_pyro.diagnostics.posterior.uncertainty_split import uncertainty_split
+from bara_pyro.diagnostics.parts.draws import export_draws, render_draws
+from bara_pyro.diagnostics.parts.posterior import (
+    NoSpreadError,
+    PosteriorTrust,
+    pareto_figure,
+    posterior_trust,
+    render_posterior,
+)
+from bara_pyro.diagnostics.parts.rank import rank_use, render_rank
+from bara_pyro.diagnostics.parts.scores import chance_eces, predictive_scores, render_scores, stored_scores
+from bara_pyro.diagnostics.parts.tokens import token_page, token_use
+from bara_pyro.diagnostics.parts.uncertainty import uncertainty_figure, uncertainty_split
+from bara_pyro.diagnostics.sparsity import gate_sparsity
 from bara_pyro.extras.bounds.guarantees import guarantees
 from bara_pyro.metrics import decompose_nested, ece, evaluate, posterior_predictive
 from bara_pyro.runs.evaluate import draw, evaluate_system
@@ -178,7 +177,7 @@ def test_draws_that_are_all_the_same_leave_that_part_out(
     def none_to_weigh(*of: object) -> None:
         raise NoSpreadError("All draws of 'bara' are the same.")
 
-    monkeypatch.setattr("bara_pyro.diagnostics.posterior.trust.loo_of", none_to_weigh)
+    monkeypatch.setattr("bara_pyro.diagnostics.parts.posterior.loo_of", none_to_weigh)
     found = posterior_trust(context)
     assert (found.left_out, found.not_left_out) == (None, "All draws of 'bara' are the same.")
     shown = render_posterior(found)

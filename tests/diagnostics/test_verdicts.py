@@ -7,9 +7,8 @@ import pytest
 import torch
 from xarray import DataArray, Dataset
 
-from bara_pyro.diagnostics.arviz.export import _answers
-from bara_pyro.diagnostics.page.render_scores import _plain
-from bara_pyro.diagnostics.posterior.predictive_scores import DistributionScores, scores_of
+from bara_pyro.diagnostics.parts.draws import _answers
+from bara_pyro.diagnostics.parts.scores import DistributionScores, _plain, scores_of
 
 
 @pytest.mark.parametrize(("rows", "sure", "expected"), [(20, 0.98, 0), (60, 0.99, 0), (60, 0.7, -1)])

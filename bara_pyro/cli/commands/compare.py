@@ -64,8 +64,8 @@ def compare(
         raise ConfigError(f"{b} is on both sides: give two different runs.")
 
     from bara_pyro.cli.terminal import arrow, result, say, say_again, say_notes, shell_word, show
-    from bara_pyro.diagnostics.page.render_paired import comparison_sentences, table, write_comparison
     from bara_pyro.diagnostics.paired.compare import compare_runs
+    from bara_pyro.diagnostics.paired.page import comparison_sentences, table, write_comparison
     from bara_pyro.metrics.base import METRICS
 
     named = None if clusters is None else read_clusters(clusters)

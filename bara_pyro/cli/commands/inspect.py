@@ -85,8 +85,7 @@ def inspect(
 
     from bara_pyro.cli.terminal import mode, progress, remark, result, say, shell_word
     from bara_pyro.diagnostics.context import Options
-    from bara_pyro.diagnostics.inspection import estimated_seconds, part_names
-    from bara_pyro.diagnostics.page.page import inspect_run
+    from bara_pyro.diagnostics.inspection import estimated_seconds, inspect_run, part_names
     from bara_pyro.durations import spoken
     from bara_pyro.runs.evaluation_files import is_evaluated
     from bara_pyro.runs.folder import load_system

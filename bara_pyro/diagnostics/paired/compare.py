@@ -8,8 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from bara_pyro.diagnostics import Number, Result
 from bara_pyro.diagnostics.paired.evaluated import Evaluated, read_group
-from bara_pyro.diagnostics.result import Number, Result
 from bara_pyro.errors import DataError
 from bara_pyro.metrics import holm, paired_bootstrap
 from bara_pyro.metrics.base import METRICS, compared, rows_of

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bara_pyro.diagnostics import Result
 from bara_pyro.diagnostics.context import Context
-from bara_pyro.diagnostics.result import Result
 from bara_pyro.registry import Registry
 from bara_pyro.report import Column, Paragraph, Picture, Points, Section, Table
 from bara_pyro.report.blocks import Block
