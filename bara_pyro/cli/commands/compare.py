@@ -49,8 +49,7 @@ def compare(
     Each difference comes with a paired 95 % interval. A and B may also be folders of several runs that differ
     only by their seed. These are paired by seed, and the intervals then also cover training with other seeds.
     """
-    from bara_pyro.cli.outputs import check_file
-    from bara_pyro.cli.typed import check_overwrite
+    from bara_pyro.cli.checks import check_file, check_overwrite
     from bara_pyro.errors import ConfigError
     from bara_pyro.runs.answers_file import comparison_page_in
 

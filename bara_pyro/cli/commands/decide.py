@@ -1,4 +1,4 @@
-"""Share what `bara abstain`, `conformal` and `detect` have in common: options, predictions and output."""
+"""`bara abstain`, `conformal` and `detect`: decide on rows with a guarantee from calibration rows."""
 
 import inspect
 from collections.abc import Callable, Collection, Sequence
@@ -9,18 +9,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bara_pyro.cli.options import DATA, Moved, Overwrite, Run, RunDevice, Seed, path, takes_columns
-from bara_pyro.cli.typed import note_of_draws, refuse
+from bara_pyro.cli.options import (
+    DATA,
+    Moved,
+    Overwrite,
+    Run,
+    RunDevice,
+    SampleCount,
+    Seed,
+    path,
+    takes_columns,
+)
 from bara_pyro.cli.wrap import DECIDE, Command, listed, with_parameters
 from bara_pyro.columns import KINDS, OPTIONS, UNNAMED, ColumnNames
-from bara_pyro.runs.sections import MOST_DRAWS
-from bara_pyro.types import Json
+from bara_pyro.types import Json, Measure, SetScore
 
 if TYPE_CHECKING:
     from bara_pyro.data import Example
     from bara_pyro.data.tables import DataTable
     from bara_pyro.runs.asked import ScoredRows
     from bara_pyro.runs.system import System
+
 
 InputFile = Annotated[
     Path | None,
@@ -41,7 +50,6 @@ Calibration = Annotated[
         rich_help_panel=DATA,
     ),
 ]
-Draws = Annotated[int, typer.Option(min=0, max=MOST_DRAWS, help="Posterior draws S; 0: the posterior mean.")]
 
 
 @dataclass(frozen=True)
@@ -56,7 +64,7 @@ class DecisionCommand:
     output: OutputFile = None
     overwrite: Overwrite = False
     calibration: Calibration = None
-    samples: Draws = 10
+    samples: SampleCount = 10
     seed: Seed = 0
     columns: ColumnNames = UNNAMED
     model: Moved = None
@@ -67,7 +75,7 @@ class DecisionCommand:
 
         `keys` are the columns that every output of this command has.
         """
-        from bara_pyro.cli.outputs import check_rows
+        from bara_pyro.cli.checks import check_rows, refuse
 
         if self.calibration is None:
             refuse(["cluster_column"], "names a column of calibration rows: give --calibration FILE")
@@ -89,6 +97,7 @@ class DecisionCommand:
         Raises:
             BaraError: rows cannot be read, were trained on, or are too few.
         """
+        from bara_pyro.cli.checks import note_of_draws
         from bara_pyro.cli.terminal import progress, say_notes
         from bara_pyro.runs.asked import ask, clustered_by, independent, known_rows, rows_to_decide
         from bara_pyro.runs.folder import load_system
@@ -160,3 +169,138 @@ def decides(*kinds: str) -> Callable[[Command], Command]:
         return listed(DECIDE, *everyday, "model", "device")(takes_columns(*kinds)(decided))
 
     return deciding
+
+
+@decides()
+def abstain(
+    question: DecisionCommand,
+    risk: Annotated[
+        float, typer.Option(min=0, max=1, help="Largest error rate of the answers to future rows.")
+    ] = 0.1,
+    delta: Annotated[
+        float,
+        typer.Option(
+            min=0, max=1, help="Probability, over draws of the calibration rows, that it is exceeded."
+        ),
+    ] = 0.05,
+) -> None:
+    """Answer only confident rows, so that the error rate stays below a limit.
+
+    With probability 1 - delta over the calibration rows, at most a share --risk of the answers to future rows
+    is wrong. This holds for rows from the same distribution as the calibration rows (docs/decide.md).
+    """
+    from bara_pyro.runs.answers_file import ABSTENTION_KEYS
+
+    question.check(ABSTENTION_KEYS)
+    from bara_pyro.metrics.abstention import ranks
+    from bara_pyro.runs.decide import decide_abstention
+
+    system, known, scored = question.ask(lambda _, rows: ranks(rows, risk, delta))
+    decided = decide_abstention(known, scored, system.task, risk=risk, delta=delta)
+    summary, rule = decided.summary, decided.rule
+    lines = [
+        f"Rows with a confidence above {rule.threshold:.4g} are answered: {rule.answered} of {rule.rows} "
+        f"calibration rows, {rule.wrong} of them wrongly.",
+        f"With probability {1 - delta:g} at most {100 * risk:g} % of the answers to future rows are wrong.",
+        f"{summary['answered']} of {summary['rows']} rows are answered.",
+    ]
+    if summary["error_rate"] is not None:
+        lines.append(f"Of the answers to labelled rows {summary['error_rate']:.1f} % are wrong.")
+    if summary["expected_error_rate"] is not None:
+        lines.append(f"Under the true distribution {summary['expected_error_rate']:.1f} % are wrong.")
+    question.finish(decided.rows, lines, {"calibration": vars(rule), **summary})
+
+
+@decides()
+def conformal(
+    question: DecisionCommand,
+    alpha: Annotated[
+        float,
+        typer.Option(
+            min=0, max=1, help="Largest share of future rows whose right answer is missing from their set."
+        ),
+    ] = 0.1,
+    score: Annotated[
+        SetScore,
+        typer.Option(
+            help="lac: smallest sets on average, some may be empty. aps: larger sets for harder rows."
+        ),
+    ] = "lac",
+) -> None:
+    """Give each row a set of answers that contains the right one with probability 1 - alpha or more.
+
+    This holds on average over calibration rows and future rows of the same distribution (docs/decide.md).
+    """
+    from bara_pyro.runs.answers_file import SET_KEYS
+
+    question.check(SET_KEYS)
+    from bara_pyro.metrics.conformal import allowed
+    from bara_pyro.runs.decide import decide_sets
+
+    system, known, scored = question.ask(lambda _, rows: allowed(rows, alpha))
+    decided = decide_sets(known, scored, system.task, alpha=alpha, score=score)
+    summary = decided.summary
+    sizes = ", ".join(f"{rows} have {size}" for size, rows in summary["sizes"].items())
+    reached = 100 * (1 - allowed(decided.rule.rows, alpha) / (decided.rule.rows + 1))
+    lines = [
+        f"The sets have {summary['mean_size']:.2f} answers on average: of {summary['rows']} rows {sizes}.",
+        f"At least {reached:.1f} % of future rows have their right answer in their set, on average over "
+        f"draws of {decided.rule.rows} calibration rows.",
+    ]
+    if summary["coverage"] is not None:
+        lines.append(f"Of the labelled rows here {summary['coverage']:.1f} % have it.")
+    if summary["expected_coverage"] is not None:
+        lines.append(f"Under the true distribution {summary['expected_coverage']:.1f} % have it.")
+    about = {"alpha": alpha, "score": score, "calibration_rows": decided.rule.rows}
+    question.finish(decided.rows, lines, {**about, "threshold": decided.rule.threshold, **summary})
+
+
+MEASURES = {
+    "total": "entropy",
+    "epistemic": "mutual information",
+    "distance": "distance from the training rows",
+}
+
+
+@decides("text", "choices", "context", "cluster")
+def detect(
+    question: DecisionCommand,
+    alpha: Annotated[
+        float, typer.Option(min=0, max=1, help="Largest share of in-distribution rows that are flagged.")
+    ] = 0.05,
+    by: Annotated[
+        Measure | None,
+        typer.Option(
+            help="Score to flag rows by: total is the entropy of the prediction, epistemic the mutual "
+            "information, distance how far a row is from the training rows. (default: distance if the run "
+            "was trained with --distance-aware, else total)"
+        ),
+    ] = None,
+) -> None:
+    """Flag out-of-distribution rows: each row gets a p-value of being like the calibration rows.
+
+    On average over calibration rows, at most a share --alpha of in-distribution rows is flagged
+    (docs/decide.md).
+    """
+    from bara_pyro.runs.answers_file import DETECTION_KEYS
+
+    question.check(DETECTION_KEYS)
+    from bara_pyro.metrics.conformal import allowed
+    from bara_pyro.runs.asked import fitted_distance
+    from bara_pyro.runs.decide import decide_detection
+
+    def check(system: "System", rows: int) -> None:
+        allowed(rows, alpha)
+        if by == "distance":
+            fitted_distance(system)
+
+    system, known, scored = question.ask(check, answers=False)
+    decided = decide_detection(system, known, scored, alpha=alpha, by=by)
+    summary, rows = decided.summary, len(known.examples)
+    lines = [
+        f"{summary['foreign']} of {summary['rows']} rows are flagged as out-of-distribution by their "
+        f"{MEASURES[summary['by']]}.",
+        f"At most {100 * alpha:g} % of in-distribution rows are flagged, on average over draws of {rows} "
+        "calibration rows.",
+    ]
+    question.finish(decided.rows, lines, {"alpha": alpha, "calibration_rows": rows, **summary})
