@@ -7,7 +7,7 @@ from typing import Literal
 
 from matplotlib.figure import Figure
 
-from bara_pyro.report.svg import inlined, svg_file
+from bara_pyro.report.style import inlined, svg_file
 from bara_pyro.report.table import Table
 
 

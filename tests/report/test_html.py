@@ -25,8 +25,7 @@ from bara_pyro.report import (
     write_index,
 )
 from bara_pyro.report.html import common_style, document
-from bara_pyro.report.style import DAY, NIGHT, PALETTE, new_figure
-from bara_pyro.report.svg import inlined, svg_file
+from bara_pyro.report.style import DAY, NIGHT, PALETTE, inlined, new_figure, svg_file
 
 VOID = {"meta"}
 NASTY = "<script>alert('x')</script> & \"quoted\" $name"
