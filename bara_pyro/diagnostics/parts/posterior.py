@@ -1,8 +1,16 @@
-"""Quality of a posterior: what the gates learnt, and the influence of single rows."""
+"""Quality of a posterior: what the gates learnt, and the influence of single rows.
+
+PSIS-LOO (Vehtari, Gelman and Gabry 2017) estimates how well the posterior would predict a row if it had not
+seen it: every draw gets the weight 1 / p(y_i | draw), which removes the row from a posterior *that was
+conditioned on it*. It applies to training rows only; for others the plain likelihood is that of unseen data.
+
+The draws come from the guide, not from the exact posterior, and the weights do not correct this. They also
+act only on latent variables: the point estimates A and B have seen the row. The estimate is therefore
+optimistic, and it does not exist for a method without posterior spread. If you have validation rows, prefer
+their likelihood. `arviz.loo` and `arviz.compare` take the exported draws of training rows.
+"""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -14,7 +22,6 @@ from bara_pyro.diagnostics import Number, Result
 from bara_pyro.diagnostics.arviz.compat import pareto_smoothed
 from bara_pyro.diagnostics.context import Context
 from bara_pyro.diagnostics.parts import Shown, pairs, shown_section
-from bara_pyro.errors import ConfigError
 from bara_pyro.metrics import posterior_predictive
 from bara_pyro.report import Column, Picture, Table
 from bara_pyro.report.style import GREY, PALETTE, WIDTH, dress, legend_of, new_figure
@@ -70,17 +77,16 @@ class PosteriorTrust(Result):
 
 def posterior_trust(c: Context) -> PosteriorTrust | None:
     """Return the quality of a run's posterior; None for methods without random gates."""
-    if c.drawn is None or c.gates is None:
+    if c.drawn is None:
         return None
-    learning = [_learning(kind, kl, c.gates.modules) for kind, kl in c.drawn.kl_units.items()]
-    left_out: LeftOut | None = None
-    not_left_out = NOT_COMPUTED
-    if c.options.thorough:
-        not_left_out = ""
-        try:
-            left_out = _left_out(c)
-        except NoSpreadError as error:
-            not_left_out = str(error)
+    learning = [_learning(kind, kl, c.drawn.modules) for kind, kl in c.drawn.kl_units.items()]
+    left_out = _left_out(c) if c.options.thorough else None
+    not_left_out = "" if left_out else NOT_COMPUTED
+    if c.options.thorough and left_out is None:
+        not_left_out = (
+            f"All draws of {c.system.config.method.name!r} are the same: PSIS-LOO reweights draws and needs "
+            "a posterior with spread."
+        )
     return PosteriorTrust(
         learning=learning, why_not=c.drawn.unknown_kl, left_out=left_out, not_left_out=not_left_out
     )
@@ -98,74 +104,39 @@ def _learning(kind: str, kl: Tensor, modules: tuple[str, ...]) -> GateLearning:
     )
 
 
-def _left_out(c: Context) -> LeftOut:
+def _left_out(c: Context) -> LeftOut | None:
+    """Return PSIS-LOO on training rows; None if all draws are the same."""
     samples = 2 * c.options.samples  # Pareto's k needs enough of them to fit a tail
     rows = first_rows(c.system.split("train"), c.options.train_rows)
     log_probs, labels = draw(c.system, rows, samples), torch.tensor(rows.labels)
     likelihood = log_probs.gather(-1, labels.expand(len(log_probs), -1).unsqueeze(-1))[..., 0]
-    result = loo_of(likelihood, rows.ids, c.system.config.method.name)
-    count = len(result.ids)  # rows that are too long were dropped
+    if not bool((likelihood.amax(0) > likelihood.amin(0)).any()):
+        return None
+    left_out, k = psis_loo(likelihood)
+    good_k = min(1 - 1 / math.log10(len(likelihood)), 0.7)
     unseen = posterior_predictive(c.log_probs).gather(1, c.labels[:, None]).squeeze(1)
     return LeftOut(
-        rows=count,
+        rows=len(rows),
         draws=samples,
-        elpd=float(result.pointwise.mean()),
-        se=result.se / count,
+        elpd=float(left_out.mean()),
+        se=float((left_out.var(correction=0) / len(rows)).sqrt()),
         unseen=float(unseen.mean()),
         unseen_se=float(unseen.std() / math.sqrt(len(unseen))) if len(unseen) > 1 else 0.0,
-        good_k=result.good_k,
-        high_k=len(result.unreliable),
-        pareto_k=dict(zip(result.ids, result.pareto_k.tolist(), strict=True)),
+        good_k=good_k,
+        high_k=int((k > good_k).sum()),
+        pareto_k=dict(zip(rows.ids, k.tolist(), strict=True)),
     )
 
 
-class NoSpreadError(ConfigError):
-    """All draws are the same, so they cannot be reweighted."""
+def psis_loo(log_likelihood: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the log probability of each row as if it were left out, and the Pareto k of its weights.
 
-
-@dataclass(frozen=True)
-class Loo:
-    """Pareto-smoothed importance-sampling leave-one-out cross-validation (Vehtari et al. 2017) of n rows."""
-
-    elpd: float  # expected log predictive density, summed over rows, nats; higher is better
-    se: float  # standard error of `elpd` over rows, nats
-    p: float  # effective number of parameters
-    good_k: float  # largest Pareto k of a reliable row, `min(1 - 1/log10 S, 0.7)`
-    pointwise: Tensor  # float64, `n`, nats: the terms of `elpd`
-    pareto_k: Tensor  # float64, `n`; infinite with too few draws to fit the tail (below about 25)
-    ids: tuple[str, ...]  # identifiers of the rows
-
-    @property
-    def unreliable(self) -> tuple[str, ...]:
-        """Identifiers of the rows with a Pareto k above `good_k`."""
-        return tuple(row for row, k in zip(self.ids, self.pareto_k.tolist(), strict=True) if k > self.good_k)
-
-
-def loo_of(log_likelihood: Tensor, ids: Sequence[str], method: str) -> Loo:
-    """Return the estimate of n training rows from their log-likelihoods in S draws, `S x n`, float64, nats.
-
-    Raises:
-        NoSpreadError: all draws are the same.
+    Both are float64, `n`. The log-likelihoods are those of n training rows in S draws, `S x n`, nats. k is
+    infinite with too few draws to fit a tail (below about 25).
     """
-    if not bool((log_likelihood.amax(0) > log_likelihood.amin(0)).any()):
-        raise NoSpreadError(
-            f"All draws of {method!r} are the same: PSIS-LOO reweights draws and needs a posterior with "
-            "spread."
-        )
-    draws, rows = log_likelihood.shape
     smoothed, k = zip(*(pareto_smoothed(-row) for row in log_likelihood.T.numpy()), strict=True)
     weights = torch.from_numpy(np.stack(smoothed, axis=1)).log_softmax(0)
-    pointwise = (weights + log_likelihood).logsumexp(0)
-    seen = log_likelihood.logsumexp(0) - math.log(draws)
-    return Loo(
-        elpd=float(pointwise.sum()),
-        se=float((rows * pointwise.var(correction=0)).sqrt()),
-        p=float((seen - pointwise).sum()),
-        good_k=min(1 - 1 / math.log10(draws), 0.7),
-        pointwise=pointwise,
-        pareto_k=torch.tensor(k, dtype=torch.float64),
-        ids=tuple(ids),
-    )
+    return (weights + log_likelihood).logsumexp(0), torch.tensor(k, dtype=torch.float64)
 
 
 KINDS = {"phi": "global", "theta": "local"}
