@@ -25,7 +25,7 @@ from bara_pyro.cli.commands.params import params
 from bara_pyro.cli.commands.predict import predict
 from bara_pyro.cli.commands.tasks import methods, tasks
 from bara_pyro.cli.commands.train import train
-from bara_pyro.cli.outlets import hush_libraries, outlast_readers
+from bara_pyro.cli.terminal import hush_libraries, outlast_readers
 from bara_pyro.cli.wrap import PLUG_INS, STUDY, TRAIN, Command, Group, add_command, group_of, listed
 from bara_pyro.errors import BaraError, ConfigError, abbreviated
 from bara_pyro.moved import COMMANDS
