@@ -40,7 +40,6 @@ if TYPE_CHECKING:  # tables of results come with pictures, and those with matplo
 
     from bara_pyro.report.table import Table
 
-
 console = Console()
 errors = Console(stderr=True)
 EVERY = 30.0  # seconds between lines of progress, if there is no terminal to draw a bar on
@@ -257,10 +256,6 @@ def _plain(value: object) -> object:
     return value if isinstance(value, str | int | float | bool | None) else str(value)
 
 
-GONE = (errno.EIO, errno.EPIPE)
-"""The errors of writing to a closed terminal, and to a pipe without a reader."""
-
-
 class Outlet(io.FileIO):
     """A terminal or pipe that drops what is written once nobody reads it."""
 
@@ -272,7 +267,7 @@ class Outlet(io.FileIO):
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, self.fileno())  # so that buffered text is not written again
             os.close(null)
-            if error.errno not in GONE:
+            if error.errno not in (errno.EIO, errno.EPIPE):  # a closed terminal, a pipe without a reader
                 raise
         return memoryview(data).nbytes
 
@@ -296,12 +291,9 @@ def outlast_readers() -> None:
             setattr(sys, name, text)
 
 
-# transformers imports the first three if they are installed, and they log what they lack. lm-eval warns of
-# settings that were chosen on purpose.
-TALKATIVE = ("torchao", "bitsandbytes", "torch.utils._pytree", "lm_eval")
-
-
 def hush_libraries() -> None:
     """Let other libraries log only errors. Commands call this; importing the package does not."""
-    for library in TALKATIVE:
+    # transformers imports the first three if they are installed, and they log what they lack. lm-eval warns
+    # of settings that were chosen on purpose.
+    for library in ("torchao", "bitsandbytes", "torch.utils._pytree", "lm_eval"):
         logging.getLogger(library).setLevel(logging.ERROR)
