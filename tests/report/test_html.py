@@ -194,6 +194,7 @@ def test_every_kind_of_block(tmp_path: Path):
     assert page.text["h3"] == ["title"]
     words = [a for a in page.attributes("span") if "style" in a]
     assert [a.get("title") for a in words] == [NASTY, None]
+    assert [a["aria-label"] for a in page.attributes("div") if a.get("role") == "img"] == ["label"]
     assert page.text["summary"] == ["more"]
     assert "folded" in page.text["p"]
     assert "97\u00a0% of 3\u00a0nats" in page.text["p"]  # no line ends between number and unit
