@@ -1,10 +1,9 @@
 """The options of commands: those that several share, and those made from the settings."""
 
-import inspect
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import partial
 from inspect import Parameter
 from pathlib import Path
 from types import NoneType, UnionType
@@ -13,11 +12,12 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import typer
 from pydantic.fields import FieldInfo
 
-from bara_pyro.cli.wrap import PANEL, Command, with_parameters
+from bara_pyro.cli.wrap import PANEL, Command, in_place_of
 from bara_pyro.columns import KINDS, column_names
 from bara_pyro.runs.assignments import parse_assignment, setting_fields, setting_names
 from bara_pyro.runs.remote import is_address
 from bara_pyro.runs.sections import MOST_DRAWS, MOST_SEED
+from bara_pyro.types import Json
 
 DATA, MODEL = "Data", "Language model"
 of_data, of_model = (partial(typer.Option, rich_help_panel=panel) for panel in (DATA, MODEL))
@@ -134,20 +134,7 @@ def draws_of(given: str) -> int | str:
 
 def takes_columns(*kinds: str) -> Callable[[Command], Command]:
     """Return a decorator that adds an option for each kind of column; `columns` receives the names."""
-    options = {f"{kind}_column": _column(kind) for kind in kinds}
-
-    def taking(command: Command) -> Command:
-        @wraps(command)
-        def wrapped(**arguments: Any) -> None:
-            named = {option: arguments.pop(option) for option in options}
-            command(**arguments, columns=column_names(named))
-
-        parameters: list[Parameter] = []
-        for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
-            parameters += options.values() if name == "columns" else [parameter]
-        return with_parameters(wrapped, parameters)
-
-    return taking
+    return in_place_of("columns", {f"{kind}_column": _column(kind) for kind in kinds}, column_names)
 
 
 def _column(kind: str) -> Parameter:
@@ -233,21 +220,12 @@ def option_settings() -> list[Setting]:
 def takes_settings(command: Command) -> Command:
     """Give a command an option for each setting; `given` receives those typed, dotted key to value."""
     known = {setting.name: setting for setting in option_settings()}
-    parameters = inspect.signature(command, eval_str=True).parameters
 
-    @wraps(command)
-    def wrapped(**arguments: object) -> None:
-        read = {name: arguments.pop(name) for name in known}
-        values = {known[k].key: known[k].value(v) for k, v in read.items() if v is not None and v != []}
-        command(**arguments, given=values)
+    def typed(read: Json) -> Json:
+        return {known[k].key: known[k].value(v) for k, v in read.items() if v is not None and v != []}
 
-    return with_parameters(
-        wrapped,
-        [
-            *(parameter for name, parameter in parameters.items() if name != "given"),
-            *(setting.parameter() for setting in known.values()),
-        ],
-    )
+    options = {name: setting.parameter() for name, setting in known.items()}
+    return in_place_of("given", options, typed)(command)
 
 
 def _members(annotation: object) -> list[object]:

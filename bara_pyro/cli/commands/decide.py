@@ -3,9 +3,8 @@
 import inspect
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,7 +19,7 @@ from bara_pyro.cli.options import (
     path,
     takes_columns,
 )
-from bara_pyro.cli.wrap import DECIDE, Command, listed, with_parameters
+from bara_pyro.cli.wrap import DECIDE, Command, in_place_of, listed, with_parameters
 from bara_pyro.columns import KINDS, OPTIONS, UNNAMED, ColumnNames
 from bara_pyro.types import Json, Measure, SetScore
 
@@ -155,15 +154,10 @@ def decides(*kinds: str) -> Callable[[Command], Command]:
     def deciding(command: Command) -> Command:
         shared = inspect.signature(DecisionCommand, eval_str=True).parameters
         _, *own = inspect.signature(command, eval_str=True).parameters.values()
-
-        @wraps(command)
-        def wrapped(**arguments: Any) -> None:
-            question = DecisionCommand(**{name: arguments.pop(name) for name in shared})
-            command(question, **arguments)
-
+        decided = in_place_of("question", shared, lambda values: DecisionCommand(**values))(command)
         files = ("run", "input_file", "output", "overwrite")
         others = [parameter for name, parameter in shared.items() if name not in files]
-        decided = with_parameters(wrapped, [*(shared[name] for name in files), *own, *others])
+        with_parameters(decided, [*(shared[name] for name in files), *own, *others])
         columns = [f"{kind}_column" for kind in ("text", "label") if kind in kinds]
         everyday = (*files[1:], *(one.name for one in own), "calibration", "samples", *columns)
         return listed(DECIDE, *everyday, "model", "device")(takes_columns(*kinds)(decided))

@@ -51,7 +51,6 @@ Resume = Annotated[
 )
 @takes_settings
 def train(
-    given: Json,
     rows: Rows = None,
     out: Out = None,
     resume: Resume = False,
@@ -60,6 +59,8 @@ def train(
     method: Method = None,
     config: Config = None,
     assignments: Set = None,
+    *,
+    given: Json,
 ) -> None:
     """Fine-tune a model on a file or a task, and evaluate it on held-out rows.
 
