@@ -28,8 +28,8 @@ from bara_pyro.report import (
     training_curves,
     write_index,
 )
-from bara_pyro.report.blocks import Block, Details, Points
 from bara_pyro.report.figures import PARTS, recorded_parts
+from bara_pyro.report.html import Block, Details, Points
 from bara_pyro.runs.by_rows import for_rows
 from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.evaluate import truth_predictions, truth_scores, untrained_scores

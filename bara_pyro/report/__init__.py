@@ -1,6 +1,7 @@
 """Figures, tables and self-contained HTML reports."""
 
-from bara_pyro.report.blocks import (
+from bara_pyro.report.figures import reliability_diagram, risk_coverage_figure, save, training_curves
+from bara_pyro.report.html import (
     ColourScale,
     Details,
     Link,
@@ -10,9 +11,8 @@ from bara_pyro.report.blocks import (
     Section,
     Shaded,
     Word,
+    write_index,
 )
-from bara_pyro.report.figures import reliability_diagram, risk_coverage_figure, save, training_curves
-from bara_pyro.report.html import write_index
 from bara_pyro.report.table import Column, Table, markdown, rich_table
 
 __all__ = [

@@ -101,7 +101,7 @@ def test_a_quick_look_at_an_evaluated_run_draws_nothing(
     monkeypatch.setattr("bara_pyro.diagnostics.context.draw", None)  # calling it fails
     monkeypatch.setattr("bara_pyro.diagnostics.parts.scores.draw", None)
     drawn: list[str] = []
-    monkeypatch.setattr("bara_pyro.report.blocks.svg_file", lambda figure, alt: drawn.append(alt) or "<svg/>")
+    monkeypatch.setattr("bara_pyro.report.html.svg_file", lambda figure, alt: drawn.append(alt) or "<svg/>")
     page, _ = inspect_run(tmp_path, system, nothing)
     found = read(page).scores
     assert ([scores.draws for scores in found.evaluated], found.looked_at) == ([0, 10], [])

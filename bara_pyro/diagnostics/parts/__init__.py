@@ -8,7 +8,7 @@ from bara_pyro.diagnostics import Result
 from bara_pyro.diagnostics.context import Context
 from bara_pyro.registry import Registry
 from bara_pyro.report import Column, Paragraph, Picture, Points, Section, Table
-from bara_pyro.report.blocks import Block
+from bara_pyro.report.html import Block
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from bara_pyro.diagnostics.sparsity import (
 )
 from bara_pyro.metrics import posterior_predictive
 from bara_pyro.report import Column, Picture, Table
-from bara_pyro.report.blocks import Block
+from bara_pyro.report.html import Block
 from bara_pyro.report.style import PALETTE, WIDTH, dress, legend_of, line_style, new_figure
 from bara_pyro.runs.evaluate import system_gates
 

@@ -25,8 +25,7 @@ from bara_pyro.diagnostics.parts import Shown, shown_section
 from bara_pyro.diagnostics.sparsity import TAU, check_tau
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.report import ColourScale, Link, Paragraph, Shaded, Word
-from bara_pyro.report.blocks import Block
-from bara_pyro.report.html import document, source, template_environment
+from bara_pyro.report.html import Block, document, source, template_environment
 from bara_pyro.report.style import COLOURS, EQUAL, channels, letters, shade
 from bara_pyro.runs.system import System
 

@@ -3,7 +3,7 @@
 from bara_pyro.diagnostics.parts import Shown, shown_section
 from bara_pyro.extras.bounds.guarantees import CertifiedHead, Guarantees, PacBayes
 from bara_pyro.report import Column, Details, Table
-from bara_pyro.report.blocks import Block
+from bara_pyro.report.html import Block
 
 BOUNDS = (
     Column("loss", "loss"),
