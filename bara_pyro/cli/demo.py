@@ -16,20 +16,10 @@ from bara_pyro.errors import CheckpointError, ConfigError
 from bara_pyro.lm.loading import load_backbone
 from bara_pyro.metrics import ReliabilityBins, reliability_bins
 from bara_pyro.metrics._inputs import correctness
-from bara_pyro.report import (
-    Column,
-    Paragraph,
-    Picture,
-    Section,
-    Table,
-    markdown,
-    reliability_diagram,
-    save,
-    training_curves,
-    write_index,
-)
-from bara_pyro.report.figures import PARTS, recorded_parts
-from bara_pyro.report.html import Block, Details, Points
+from bara_pyro.report.figures import PARTS, recorded_parts, reliability_diagram, training_curves
+from bara_pyro.report.html import Block, Details, Paragraph, Picture, Points, Section, write_index
+from bara_pyro.report.style import save
+from bara_pyro.report.table import Column, Table, markdown
 from bara_pyro.runs.by_rows import for_rows
 from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.evaluate import truth_predictions, truth_scores, untrained_scores

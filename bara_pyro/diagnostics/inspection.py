@@ -19,8 +19,7 @@ from bara_pyro.diagnostics.parts.scores import PredictiveScores, predictive_scor
 from bara_pyro.diagnostics.parts.tokens import PAGE, TokenUse, render_tokens, token_page, token_use
 from bara_pyro.diagnostics.parts.uncertainty import UncertaintySplit, render_uncertainty, uncertainty_split
 from bara_pyro.durations import spoken
-from bara_pyro.report import Link, Paragraph, Points, write_index
-from bara_pyro.report.html import Block
+from bara_pyro.report.html import Block, Link, Paragraph, Points, write_index
 from bara_pyro.runs.evaluate import SPARSITY_DRAWS, SPARSITY_ROWS
 from bara_pyro.runs.evaluation_files import is_evaluated, read_scores
 from bara_pyro.runs.system import System

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 
 from bara_pyro.errors import CheckpointError, DataError
 from bara_pyro.metrics import reliability_bins, risk_coverage
-from bara_pyro.report import reliability_diagram, risk_coverage_figure, save, training_curves
-from bara_pyro.report.style import png_bytes
+from bara_pyro.report.figures import reliability_diagram, risk_coverage_figure, training_curves
+from bara_pyro.report.style import png_bytes, save
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

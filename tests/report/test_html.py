@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from bara_pyro.report import (
+from bara_pyro.report.figures import training_curves
+from bara_pyro.report.html import (
     ColourScale,
-    Column,
     Details,
     Link,
     Paragraph,
@@ -19,13 +19,13 @@ from bara_pyro.report import (
     Points,
     Section,
     Shaded,
-    Table,
     Word,
-    training_curves,
+    common_style,
+    document,
     write_index,
 )
-from bara_pyro.report.html import common_style, document
 from bara_pyro.report.style import DAY, NIGHT, PALETTE, inlined, new_figure, svg_file
+from bara_pyro.report.table import Column, Table
 
 VOID = {"meta"}
 NASTY = "<script>alert('x')</script> & \"quoted\" $name"

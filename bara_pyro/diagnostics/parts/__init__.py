@@ -7,8 +7,8 @@ from typing import Any
 from bara_pyro.diagnostics import Result
 from bara_pyro.diagnostics.context import Context
 from bara_pyro.registry import Registry
-from bara_pyro.report import Column, Paragraph, Picture, Points, Section, Table
-from bara_pyro.report.html import Block
+from bara_pyro.report.html import Block, Paragraph, Picture, Points, Section
+from bara_pyro.report.table import Column, Table
 
 
 @dataclass(frozen=True)

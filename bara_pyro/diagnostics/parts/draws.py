@@ -15,8 +15,9 @@ from bara_pyro.diagnostics.arviz.inference_data import to_inference_data
 from bara_pyro.diagnostics.context import Context
 from bara_pyro.diagnostics.parts import Shown, shown_section
 from bara_pyro.errors import DataError
-from bara_pyro.report import Column, Link, Paragraph, Picture, Table
+from bara_pyro.report.html import Link, Paragraph, Picture
 from bara_pyro.report.style import INK, PALETTE, WIDTH, Look, dress, legend_of, new_figure, save
+from bara_pyro.report.table import Column, Table
 
 FILE = "posterior.nc"
 EXPORTED_ROWS = 64

@@ -23,8 +23,9 @@ from bara_pyro.diagnostics.arviz.compat import pareto_smoothed
 from bara_pyro.diagnostics.context import Context
 from bara_pyro.diagnostics.parts import Shown, pairs, shown_section
 from bara_pyro.metrics import posterior_predictive
-from bara_pyro.report import Column, Picture, Table
+from bara_pyro.report.html import Picture
 from bara_pyro.report.style import GREY, PALETTE, WIDTH, dress, legend_of, new_figure
+from bara_pyro.report.table import Column, Table
 from bara_pyro.runs.evaluate import draw
 
 EPS = 0.01  # nats

@@ -21,9 +21,9 @@ from bara_pyro.diagnostics.sparsity import (
     support_relation,
 )
 from bara_pyro.metrics import posterior_predictive
-from bara_pyro.report import Column, Picture, Table
-from bara_pyro.report.html import Block
+from bara_pyro.report.html import Block, Picture
 from bara_pyro.report.style import PALETTE, WIDTH, dress, legend_of, line_style, new_figure
+from bara_pyro.report.table import Column, Table
 from bara_pyro.runs.evaluate import system_gates
 
 TRUE_AMBIGUITY, ERROR, ENTROPY = "true ambiguity (entropy of the true answer)", "error", "predicted entropy"

@@ -12,7 +12,9 @@ from bara_pyro.diagnostics.context import Context, RunFacts
 from bara_pyro.diagnostics.parts import Shown, pairs, shown_section
 from bara_pyro.metrics import ReliabilityBins, ece, evaluate, posterior_predictive, reliability_bins
 from bara_pyro.metrics.base import METRICS, Metric
-from bara_pyro.report import Column, Picture, Table, reliability_diagram
+from bara_pyro.report.figures import reliability_diagram
+from bara_pyro.report.html import Picture
+from bara_pyro.report.table import Column, Table
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.evaluation_files import is_evaluated, log_probs_and_labels, read_predictions
 

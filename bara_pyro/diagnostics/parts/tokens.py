@@ -24,8 +24,17 @@ from bara_pyro.diagnostics.context import Context
 from bara_pyro.diagnostics.parts import Shown, shown_section
 from bara_pyro.diagnostics.sparsity import TAU, check_tau
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.report import ColourScale, Link, Paragraph, Shaded, Word
-from bara_pyro.report.html import Block, document, source, template_environment
+from bara_pyro.report.html import (
+    Block,
+    ColourScale,
+    Link,
+    Paragraph,
+    Shaded,
+    Word,
+    document,
+    source,
+    template_environment,
+)
 from bara_pyro.report.style import COLOURS, EQUAL, channels, letters, shade
 from bara_pyro.runs.system import System
 

@@ -11,8 +11,9 @@ from bara_pyro.diagnostics.context import Context, is_random
 from bara_pyro.diagnostics.parts import Shown, shown_section
 from bara_pyro.diagnostics.sparsity import RankCorrelation, relation
 from bara_pyro.metrics import NestedUncertainty, decompose_nested, posterior_predictive
-from bara_pyro.report import Column, Picture, Table
+from bara_pyro.report.html import Picture
 from bara_pyro.report.style import GREY, PALETTE, WIDTH, dress, legend_of, new_figure
+from bara_pyro.report.table import Column, Table
 from bara_pyro.runs.evaluate import draw
 
 

@@ -2,8 +2,8 @@
 
 from bara_pyro.diagnostics.parts import Shown, shown_section
 from bara_pyro.extras.bounds.guarantees import CertifiedHead, Guarantees, PacBayes
-from bara_pyro.report import Column, Details, Table
-from bara_pyro.report.html import Block
+from bara_pyro.report.html import Block, Details
+from bara_pyro.report.table import Column, Table
 
 BOUNDS = (
     Column("loss", "loss"),

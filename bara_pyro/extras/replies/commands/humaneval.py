@@ -97,7 +97,7 @@ def humaneval(
     from bara_pyro.extras.replies.generation.decoding import Decoding
     from bara_pyro.extras.replies.generation.humaneval import judge_programs, score_programs, write_programs
     from bara_pyro.extras.replies.generation.spread import FEW, sentences
-    from bara_pyro.report import Column, Table
+    from bara_pyro.report.table import Column, Table
     from bara_pyro.runs.folder import load_system
 
     how = Decoding(
