@@ -35,10 +35,6 @@ DIAGNOSTICS: dict[str, Callable[[Context], Result | None]] = {
     "posterior": posterior_trust,
 }
 """Field of `Inspection` -> function that computes it, or returns None if it does not apply to the method."""
-QUICK = ("scores",)
-"""The diagnostics of an inspection with `deep=False`."""
-THOROUGH = ("uncertainty",)
-"""The diagnostics that need `thorough=True`."""
 
 
 class Inspection(Result):
@@ -85,7 +81,7 @@ def look_inside(
 ) -> Inspection:
     """Run the diagnostics on a run, and write its draws for ArviZ.
 
-    With `deep=False` in the options only the diagnostics of `QUICK` run, and no draws are written.
+    With `deep=False` in the options only the scores are computed, and no draws are written.
 
     Args:
         folder: folder of the run.
@@ -133,9 +129,8 @@ def look_inside(
 
 def part_names(options: Options) -> tuple[str, ...]:
     """Return the names of the diagnostics to run."""
-    if not options.deep:
-        return QUICK
-    return tuple(name for name in (*DIAGNOSTICS, *ADDED) if options.thorough or name not in THOROUGH)
+    names = (*DIAGNOSTICS, *ADDED) if options.deep else ("scores",)
+    return tuple(name for name in names if options.thorough or name != "uncertainty")
 
 
 def peak_memory() -> float | None:

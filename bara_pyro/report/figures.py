@@ -1,6 +1,6 @@
 """Figures of a run: reliability diagram, training curves, risk-coverage curves.
 
-Every function returns a matplotlib `Figure`, which `save` writes to a file. pyplot is not used.
+Every function returns a matplotlib `Figure`, which `report.style.save` writes to a file. pyplot is not used.
 """
 
 import math
@@ -26,17 +26,7 @@ from bara_pyro.report.style import (
     legend_of,
     line_style,
     new_figure,
-    save,
 )
-
-__all__ = [
-    "PARTS",
-    "recorded_parts",
-    "reliability_diagram",
-    "risk_coverage_figure",
-    "save",
-    "training_curves",
-]
 
 History = Sequence[Mapping[str, float | None]]
 """Records of one run, each with `step` and the parts of the loss at that step."""
