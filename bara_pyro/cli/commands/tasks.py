@@ -1,4 +1,4 @@
-"""`bara methods` and `bara tasks`: list what there is, or show rows of a task."""
+"""`bara methods` and `bara tasks`: list methods and tasks, or show rows of a task."""
 
 from collections.abc import Sequence
 from itertools import chain
