@@ -11,7 +11,7 @@ from bara_pyro.atomic import write_json, write_text
 from bara_pyro.core.likelihood import require_answer_tokens
 from bara_pyro.diagnostics import Result
 from bara_pyro.diagnostics.context import FOLDER, Context, Options, RunFacts, is_random, look, run_facts
-from bara_pyro.diagnostics.parts import ADDED, Shown
+from bara_pyro.diagnostics.parts import ADDED
 from bara_pyro.diagnostics.parts.draws import EXPORTED_ROWS, DrawnAnswers, export_draws, render_draws
 from bara_pyro.diagnostics.parts.posterior import PosteriorTrust, posterior_trust, render_posterior
 from bara_pyro.diagnostics.parts.rank import RankUse, rank_use, render_rank
@@ -19,7 +19,7 @@ from bara_pyro.diagnostics.parts.scores import PredictiveScores, predictive_scor
 from bara_pyro.diagnostics.parts.tokens import PAGE, TokenUse, render_tokens, token_page, token_use
 from bara_pyro.diagnostics.parts.uncertainty import UncertaintySplit, render_uncertainty, uncertainty_split
 from bara_pyro.durations import spoken
-from bara_pyro.report.html import Block, Link, Paragraph, Points, write_index
+from bara_pyro.report.html import Block, Link, Paragraph, Points, Section, write_index
 from bara_pyro.runs.evaluate import SPARSITY_DRAWS, SPARSITY_ROWS
 from bara_pyro.runs.evaluation_files import is_evaluated, read_scores
 from bara_pyro.runs.system import System
@@ -212,7 +212,7 @@ def inspect_run(
     return page, [part.plain for part in shown]
 
 
-def write_page(found: Inspection, out: Path) -> tuple[Path, list[Shown]]:
+def write_page(found: Inspection, out: Path) -> tuple[Path, list[Section]]:
     """Write the page of an inspection, its token maps and its figures; return its path and its sections.
 
     Nothing is computed anew; the folder must contain the draws of the inspection.
@@ -223,10 +223,10 @@ def write_page(found: Inspection, out: Path) -> tuple[Path, list[Shown]]:
     for picture in (picture for part in shown for picture in part.pictures):
         write_text(out / f"{picture.name}.svg", picture.file)
     title = f"Inside {found.run.method} on {found.run.task}"
-    return write_index(out, title, _head(found, shown), [part.section for part in shown]), shown
+    return write_index(out, title, _head(found, shown), shown), shown
 
 
-def sections(found: Inspection, out: Path) -> list[Shown]:
+def sections(found: Inspection, out: Path) -> list[Section]:
     """Return the sections of the page, one for each part that the method has."""
     added = found.model_extra or {}
     return [
@@ -240,10 +240,10 @@ def sections(found: Inspection, out: Path) -> list[Shown]:
     ]
 
 
-def _head(inspection: Inspection, shown: list[Shown]) -> list[Block]:
+def _head(inspection: Inspection, shown: list[Section]) -> list[Block]:
     """Return the head of the page: a summary of each section, and the other files of the report."""
     run, numbers = inspection.run, Link(NUMBERS, NUMBERS)
-    points = [Paragraph([Link(s.section.title, f"#{s.section.id}"), f": {s.plain}"]) for s in shown]
+    points = [Paragraph([Link(s.title, f"#{s.id}"), f": {s.plain}"]) for s in shown]
     beside: list[str | Link] = ["Files in this folder: ", numbers, " (all numbers), "]
     if inspection.draws is not None:
         beside += [Link(inspection.draws.file, inspection.draws.file), " (posterior draws, for ArviZ), "]

@@ -30,14 +30,10 @@ class Link:
 
 @dataclass(frozen=True)
 class Paragraph:
-    """A paragraph of text and links.
-
-    Attributes:
-        parts: text, or a sequence of texts and links.
-        kind: `plain` for all readers (larger type) or `technical` for specialists (smaller type).
-    """
+    """A paragraph of text and links."""
 
     parts: str | Sequence[str | Link]
+    # `plain` for all readers (larger type), `technical` for specialists (smaller type).
     kind: Literal["", "plain", "technical"] = ""
 
 
@@ -50,19 +46,12 @@ class Points:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure with its texts; successive figures are placed side by side if they fit.
+    """A figure with its texts; successive figures are placed side by side if they fit."""
 
-    Attributes:
-        figure: a figure with one panel, at most 4 inches wide so that it can be read on a phone.
-        alt: text alternative for screen readers.
-        caption: the caption below the figure.
-        name: name of its SVG file without the extension; if empty, no file is written.
-    """
-
-    figure: Figure
-    alt: str
-    caption: str = ""
-    name: str = ""
+    figure: Figure  # with one panel, at most 4 inches wide so that it can be read on a phone
+    alt: str  # text alternative for screen readers
+    caption: str = ""  # below the figure
+    name: str = ""  # name of its SVG file without the extension; if empty, no file is written
 
     @cached_property
     def file(self) -> str:
@@ -76,18 +65,12 @@ class Picture:
 
 @dataclass(frozen=True)
 class Word:
-    """A word of a shaded text.
-
-    Attributes:
-        text: the text.
-        ground, ink: colours of background and letters, `#rrggbb`.
-        note: the hover text.
-    """
+    """A word of a shaded text."""
 
     text: str
-    ground: str
-    ink: str
-    note: str = ""
+    ground: str  # colour of the background, `#rrggbb`
+    ink: str  # colour of the letters
+    note: str = ""  # the hover text
 
 
 @dataclass(frozen=True)
@@ -100,18 +83,12 @@ class Shaded:
 
 @dataclass(frozen=True)
 class ColourScale:
-    """The colour scale of shaded texts.
+    """The colour scale of shaded texts."""
 
-    Attributes:
-        colours: colours from low to high, `#rrggbb`.
-        low, high: labels of the ends.
-        label: name of the displayed quantity.
-    """
-
-    colours: Sequence[str]
-    low: str
+    colours: Sequence[str]  # from low to high, `#rrggbb`
+    low: str  # labels of the ends
     high: str
-    label: str
+    label: str  # name of the displayed quantity
 
 
 @dataclass(frozen=True)
@@ -131,6 +108,20 @@ class Section:
 
     title: str
     blocks: Sequence[Block] = ()
+    plain: str = ""  # the finding for all readers, before the blocks
+    technical: Sequence[str] = ()  # the findings for specialists, one sentence each
+
+    @property
+    def content(self) -> list[Block]:
+        """The findings, then the blocks."""
+        plain = [Paragraph(self.plain, "plain")] if self.plain else []
+        points = [Paragraph(sentence, "technical") for sentence in self.technical]
+        return [*plain, *([Points(points)] if points else []), *self.blocks]
+
+    @property
+    def pictures(self) -> list[Picture]:
+        """The figures of the section that are also saved as files."""
+        return [block for block in self.blocks if isinstance(block, Picture) and block.name]
 
     @property
     def id(self) -> str:
@@ -204,7 +195,7 @@ def document(
         style=common_style() + source(PACKAGE, "style.css") + Markup(style),  # noqa: S704 (ours)
         blocks=_views(blocks, numbers),
         sections=[
-            {"id": part.id, "title": part.title, "blocks": _views(part.blocks, numbers)} for part in sections
+            {"id": part.id, "title": part.title, "blocks": _views(part.content, numbers)} for part in sections
         ],
         body=body,
         scripts=[Markup(one) for one in scripts],  # noqa: S704 (ours; foreign data in them are JSON)

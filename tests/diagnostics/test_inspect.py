@@ -190,7 +190,7 @@ def test_a_run_with_smaller_ranks(method: str, tmp_path: Path) -> None:
             assert own.isfinite().sum() == rank
             assert own[:rank].isfinite().all()
     at_prior = {kind: torch.where(kl.isnan(), kl, 0.0) for kind, kl in context.drawn.kl_units.items()}
-    closed = replace(context, drawn=replace(context.drawn, kl_units=at_prior))
+    closed = replace(context, gates=replace(context.drawn, kl_units=at_prior))
     assert [one.at_prior for one in posterior_trust(closed).learning] == [100.0, 100.0]
     [text] = token_maps(smaller, {"one": "in winter"}, samples=3, tau=1e-9).texts
     assert text.mean == [0.0, 0.0]

@@ -13,9 +13,8 @@ from bara_pyro.diagnostics import Result
 from bara_pyro.diagnostics.arviz.compat import Idata, inference_groups, read_netcdf, write_netcdf
 from bara_pyro.diagnostics.arviz.inference_data import to_inference_data
 from bara_pyro.diagnostics.context import Context
-from bara_pyro.diagnostics.parts import Shown, shown_section
 from bara_pyro.errors import DataError
-from bara_pyro.report.html import Link, Paragraph, Picture
+from bara_pyro.report.html import Link, Paragraph, Picture, Section
 from bara_pyro.report.style import INK, PALETTE, WIDTH, Look, dress, legend_of, new_figure, save
 from bara_pyro.report.table import Column, Table
 
@@ -228,7 +227,7 @@ COLUMNS = (
 )
 
 
-def render_draws(found: DrawnAnswers, folder: Path) -> Shown:
+def render_draws(found: DrawnAnswers, folder: Path) -> Section:
     """Return the section with the predictive check and Phi by layer, from the draws stored in `folder`."""
     drawn = gate_figures(read_netcdf(folder / found.file))
     pictures = [Picture(drawn[name], *words, name) for name, words in CAPTIONS.items() if name in drawn]
@@ -238,9 +237,7 @@ def render_draws(found: DrawnAnswers, folder: Path) -> Shown:
     )
     caption = f"Share of rows with each answer: observed, and {100 * INTERVAL:.0f} % interval of the draws"
     table = Table(COLUMNS, [answer.model_dump() for answer in found.answers], caption)
-    return shown_section(
-        "Predictive check and draws", _plain(found), _technical(found), [*pictures, table, about]
-    )
+    return Section("Predictive check and draws", [*pictures, table, about], _plain(found), _technical(found))
 
 
 def _plain(drawn: DrawnAnswers) -> str:

@@ -21,9 +21,9 @@ from bara_pyro.data import first_rows
 from bara_pyro.diagnostics import Number, Result
 from bara_pyro.diagnostics.arviz.compat import pareto_smoothed
 from bara_pyro.diagnostics.context import Context
-from bara_pyro.diagnostics.parts import Shown, pairs, shown_section
+from bara_pyro.diagnostics.parts import pairs
 from bara_pyro.metrics import posterior_predictive
-from bara_pyro.report.html import Picture
+from bara_pyro.report.html import Picture, Section
 from bara_pyro.report.style import GREY, PALETTE, WIDTH, dress, legend_of, new_figure
 from bara_pyro.report.table import Column, Table
 from bara_pyro.runs.evaluate import draw
@@ -150,7 +150,7 @@ ABOUT = (
 )
 
 
-def render_posterior(found: PosteriorTrust) -> Shown:
+def render_posterior(found: PosteriorTrust) -> Section:
     """Return the section with the KL by gate and PSIS-LOO on training rows."""
     technical = [
         f"{one.at_prior:.0f} % of the {KINDS[one.kind]} gates are within {EPS:g} nats of their prior; the "
@@ -164,7 +164,7 @@ def render_posterior(found: PosteriorTrust) -> Shown:
     if found.left_out:
         tables.append(_left_out_table(found.left_out))
     pictures = _pictures(found.left_out) if found.left_out else []
-    return shown_section("The posterior", _plain(found), technical, [*pictures, ABOUT, *tables])
+    return Section("The posterior", [*pictures, ABOUT, *tables], _plain(found), technical)
 
 
 def _plain(trust: PosteriorTrust) -> str:

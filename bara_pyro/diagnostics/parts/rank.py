@@ -9,7 +9,7 @@ from torch import Tensor
 from bara_pyro.core.gate_draws import GateDraws
 from bara_pyro.diagnostics import Result
 from bara_pyro.diagnostics.context import Context
-from bara_pyro.diagnostics.parts import Shown, pairs, shown_section
+from bara_pyro.diagnostics.parts import pairs
 from bara_pyro.diagnostics.sparsity import (
     RankCorrelation,
     RankSummary,
@@ -21,7 +21,7 @@ from bara_pyro.diagnostics.sparsity import (
     support_relation,
 )
 from bara_pyro.metrics import posterior_predictive
-from bara_pyro.report.html import Block, Picture
+from bara_pyro.report.html import Block, Picture, Section
 from bara_pyro.report.style import PALETTE, WIDTH, dress, legend_of, line_style, new_figure
 from bara_pyro.report.table import Column, Table
 from bara_pyro.runs.evaluate import system_gates
@@ -130,7 +130,7 @@ DOUBT = {
 }
 
 
-def render_rank(found: RankUse) -> Shown:
+def render_rank(found: RankUse) -> Section:
     """Return the section with the sparsity by module, the effective rank of rows and its correlations."""
     summary = found.summary
     technical = [
@@ -156,7 +156,7 @@ def render_rank(found: RankUse) -> Shown:
     if found.support is not None:
         tables.append(_support(found.support))
     blocks: list[Block] = [*_pictures(found), _words(found), *tables]
-    return shown_section("Effective rank", _plain(found), technical, blocks)
+    return Section("Effective rank", blocks, _plain(found), technical)
 
 
 def _plain(use: RankUse) -> str:

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from bara_pyro.diagnostics import Number, Result
 from bara_pyro.diagnostics.context import Context, RunFacts
-from bara_pyro.diagnostics.parts import Shown, pairs, shown_section
+from bara_pyro.diagnostics.parts import pairs
 from bara_pyro.metrics import ReliabilityBins, ece, evaluate, posterior_predictive, reliability_bins
 from bara_pyro.metrics.base import METRICS, Metric
 from bara_pyro.report.figures import reliability_diagram
-from bara_pyro.report.html import Picture
+from bara_pyro.report.html import Picture, Section
 from bara_pyro.report.table import Column, Table
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.evaluation_files import is_evaluated, log_probs_and_labels, read_predictions
@@ -165,7 +165,7 @@ FINE = 5.0  # points: without a significant gap, probabilities are trusted if th
 TECHNICAL = {1: "overconfident", 0: "no significant gap", -1: "underconfident"}
 
 
-def render_scores(run: RunFacts, found: PredictiveScores) -> Shown:
+def render_scores(run: RunFacts, found: PredictiveScores) -> Section:
     """Return the section with the scores, the reliability diagrams and the facts of the run."""
     main = found.main[-1]
     plain = (
@@ -191,11 +191,11 @@ def render_scores(run: RunFacts, found: PredictiveScores) -> Shown:
         "Scores by number of posterior draws S (0: the posterior mean). ECE by chance: the mean ECE of a "
         "perfectly calibrated model with the same probabilities and number of rows."
     )
-    return shown_section(
+    return Section(
         "Accuracy and calibration",
+        [Table(columns, rows, caption), *map(_reliability, found.main), facts(run)],
         plain,
         technical,
-        [Table(columns, rows, caption), *map(_reliability, found.main), facts(run)],
     )
 
 

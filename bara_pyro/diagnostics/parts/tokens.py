@@ -21,7 +21,6 @@ from bara_pyro.core.prediction import record
 from bara_pyro.data import Example, encode
 from bara_pyro.diagnostics import Number, Result
 from bara_pyro.diagnostics.context import Context
-from bara_pyro.diagnostics.parts import Shown, shown_section
 from bara_pyro.diagnostics.sparsity import TAU, check_tau
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.report.html import (
@@ -29,6 +28,7 @@ from bara_pyro.report.html import (
     ColourScale,
     Link,
     Paragraph,
+    Section,
     Shaded,
     Word,
     document,
@@ -168,7 +168,7 @@ PAGE, PACKAGE = "tokens.html", "bara_pyro.diagnostics.parts"
 CLOSE = 5.0  # percent: a smaller range over tokens counts as no difference
 
 
-def render_tokens(found: TokenUse) -> Shown:
+def render_tokens(found: TokenUse) -> Section:
     """Return the section with each text, its tokens shaded by the mean over modules."""
     values = [value for text in found.texts for value in text.mean if not math.isnan(value)]
     low, high = min(values), max(values)
@@ -189,7 +189,7 @@ def render_tokens(found: TokenUse) -> Shown:
         ColourScale(COLOURS, f"{low:.1f} %", f"{high:.1f} %", label),
         *(_shaded(text, low, high) for text in found.texts),
     ]
-    return shown_section("Gates by token", plain, technical, blocks)
+    return Section("Gates by token", blocks, plain, technical)
 
 
 def _where(use: TokenUse, value: float) -> str:

@@ -8,10 +8,9 @@ from torch import Tensor
 
 from bara_pyro.diagnostics import Number, Result
 from bara_pyro.diagnostics.context import Context, is_random
-from bara_pyro.diagnostics.parts import Shown, shown_section
 from bara_pyro.diagnostics.sparsity import RankCorrelation, relation
 from bara_pyro.metrics import NestedUncertainty, decompose_nested, posterior_predictive
-from bara_pyro.report.html import Picture
+from bara_pyro.report.html import Picture, Section
 from bara_pyro.report.style import GREY, PALETTE, WIDTH, dress, legend_of, new_figure
 from bara_pyro.report.table import Column, Table
 from bara_pyro.runs.evaluate import draw
@@ -90,7 +89,7 @@ ABOUT = (
 KINDS = {"aleatoric": "Aleatoric", "epistemic": "Epistemic"}
 
 
-def render_uncertainty(found: UncertaintySplit) -> Shown:
+def render_uncertainty(found: UncertaintySplit) -> Section:
     """Return the section with the parts of the uncertainty and the uncertainty of each row."""
     in_gates = found.share("global_") + found.share("local")
     plain = (
@@ -117,7 +116,7 @@ def render_uncertainty(found: UncertaintySplit) -> Shown:
     rows = [{"part": t, "mean": getattr(found, k), "share": found.share(k)} for k, t in PARTS.items()]
     table = Table(COLUMNS, rows, f"{found.nested} draws of Φ, with {found.nested} draws of θ for each")
     pictures = [_picture(found, kind) for kind in KINDS]
-    return shown_section("Sources of uncertainty", plain, technical, [table, *pictures, ABOUT])
+    return Section("Sources of uncertainty", [table, *pictures, ABOUT], plain, technical)
 
 
 def _picture(uncertainty: UncertaintySplit, kind: str) -> Picture:
