@@ -23,10 +23,13 @@ from bara_pyro.data.types import Batch
 from bara_pyro.diagnostics.arviz.compat import arviz
 from bara_pyro.diagnostics.posterior.joint import (
     Values,
+    check_lengths,
     check_target,
     draw_latents,
     evaluate_latents,
     fixed_weights,
+    flat_gates,
+    gate_names,
     gates_of,
 )
 from bara_pyro.errors import ConfigError, DataError, TrainingError
@@ -53,23 +56,6 @@ class Reference:
     def gates(self) -> Tensor:
         """The draws of all gates, float64, `S x G`."""
         return flat_gates(self.values)
-
-
-def flat_gates(values: Values) -> Tensor:
-    """Return the draws of all sites as one matrix, float64, `S x G`."""
-    return torch.cat([value.flatten(1).double().cpu() for value in values.values()], dim=1)
-
-
-def gate_names(model: AdaptedLM, batch: Batch) -> tuple[str, ...]:
-    """Return the names of the gates in the order of `flat_gates`."""
-    gates, units = gates_of(model), range(model.r)
-    names = [f"{gates.phi}[{path}, {k}]" for path in gates.modules for k in units] if gates.phi else []
-    rows = batch.ids or tuple(map(str, range(len(batch))))
-    for target in model.targets if gates.theta else ():
-        tokens = 1 if target.is_head else batch.input_ids.shape[1]
-        site = gates.theta[target.path]
-        names += [f"{site}[{row}, {t}, {k}]" for row in rows for t in range(tokens) for k in units]
-    return tuple(names)
 
 
 def nuts(
@@ -145,15 +131,6 @@ def nuts(
         by_chain.append(mcmc.get_samples())
     values = {name: torch.cat([chain[name] for chain in by_chain]).detach() for name in shapes}
     return reference_from(model, batch, values, chains, divergences, acceptance)
-
-
-def check_lengths(model: AdaptedLM, batch: Batch) -> None:
-    """Raise `DataError` if padding would have local gates, which the data do not determine."""
-    if model.latents.local_sites and not model.counted(batch).all():
-        raise DataError(
-            "The rows have different lengths, and the data do not determine local gates of padding: give "
-            "rows of equal length, or use latent='phi'."
-        )
 
 
 def reference_from(
