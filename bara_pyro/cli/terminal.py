@@ -49,21 +49,13 @@ ARROWS = {"max": ("↑", "^"), "min": ("↓", "v")}
 
 @dataclass
 class Mode:
-    """How much is shown.
+    """How much is shown."""
 
-    Attributes:
-        json: one JSON value on stdout and nothing else.
-        quiet: results without progress and remarks.
-        debug: tracebacks.
-        verbose: every column of the table of scores.
-        typed: names of the command's parameters that were typed.
-    """
-
-    json: bool = False
-    quiet: bool = False
-    debug: bool = False
-    verbose: bool = False
-    typed: frozenset[str] = frozenset()
+    json: bool = False  # one JSON value on stdout and nothing else
+    quiet: bool = False  # results without progress and remarks
+    debug: bool = False  # tracebacks
+    verbose: bool = False  # every column of the table of scores
+    typed: frozenset[str] = frozenset()  # names of the command's parameters that were typed
 
 
 mode = Mode()
