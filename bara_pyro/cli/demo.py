@@ -9,14 +9,14 @@ from bara_pyro.cli.scores import score_columns, score_rows, score_table
 from bara_pyro.cli.terminal import result, say, show
 from bara_pyro.errors import CheckpointError, ConfigError
 from bara_pyro.lm.loading import load_backbone
-from bara_pyro.runs.by_rows import for_rows
-from bara_pyro.runs.config import RunConfig, load_config
+from bara_pyro.runs.config import RunConfig, for_rows, load_config
+from bara_pyro.runs.devices import find_device
 from bara_pyro.runs.evaluate import truth_scores, untrained_scores
 from bara_pyro.runs.folder import stored_config
 from bara_pyro.runs.manifest import is_run
 from bara_pyro.runs.ownership import clear
 from bara_pyro.runs.rows import load_data
-from bara_pyro.runs.system import System, build_system, find_device
+from bara_pyro.runs.system import System, build_system
 from bara_pyro.types import Json
 
 STEPS = 1500  # with 640 rows, LoRA is then clearly overconfident, and the demonstration takes a few minutes

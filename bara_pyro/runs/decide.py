@@ -27,8 +27,7 @@ from bara_pyro.metrics import (
     expected_coverage,
     prediction_sets,
 )
-from bara_pyro.runs.answers import beside
-from bara_pyro.runs.answers_file import write_predictions
+from bara_pyro.runs.answers import beside, write_predictions
 from bara_pyro.runs.asked import ScoredRows, measured
 from bara_pyro.runs.predict import names_of
 from bara_pyro.runs.system import System

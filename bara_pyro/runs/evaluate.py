@@ -24,9 +24,9 @@ from bara_pyro.errors import ConfigError
 from bara_pyro.metrics import decompose, evaluate, posterior_predictive, sparsity_by_module, stack_truth
 from bara_pyro.metrics.sparsity import over_modules
 from bara_pyro.runs.config import parse_config
+from bara_pyro.runs.evaluation_files import reply_rows, reply_scores
 from bara_pyro.runs.manifest import CONFIG, METRICS, PREDICTIONS, check_kept, is_run
 from bara_pyro.runs.ownership import adding, check_replaceable
-from bara_pyro.runs.reply_scores import reply_rows, reply_scores
 from bara_pyro.runs.rows import OnRows, reading_notes
 from bara_pyro.runs.system import System, count_parameters
 from bara_pyro.types import Json

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bara_pyro.atomic import is_part, part_folder, remove_parts, writing
 from bara_pyro.errors import CheckpointError, ConfigError
-from bara_pyro.runs.answers_file import holds_replies, judged_in
+from bara_pyro.runs.answers import holds_replies, judged_in
 from bara_pyro.runs.manifest import (
     ADAPTER,
     CHECKPOINT,

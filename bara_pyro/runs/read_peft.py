@@ -1,4 +1,4 @@
-"""Read a LoRA that PEFT trained; only JSON and safetensors are read, never a pickle.
+"""Start a run from a LoRA that PEFT trained; only JSON and safetensors are read, never a pickle.
 
 Each layer of a PEFT adapter has its own rank r_m and scaling s_m: `alpha_m / r_m`, or `alpha_m / sqrt(r_m)`
 with rsLoRA. A program here has one scaling s for all layers, so B is read as `s_m / s B`: the same update.
@@ -10,11 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from torch import Tensor, nn
 
-from bara_pyro.errors import ConfigError
+from bara_pyro.core.modules import module_key
+from bara_pyro.errors import BackboneError, ConfigError
+from bara_pyro.lm.backbone import Backbone
+from bara_pyro.lm.targets import Target, find_targets, shortest
+from bara_pyro.runs.config import RunConfig
 from bara_pyro.runs.manifest import ADAPTER, CONFIG, PEFT_CONFIG, is_run
 from bara_pyro.runs.sections import AdapterConfig
 from bara_pyro.runs.store import PEFT_PREFIX, peft_key
@@ -253,3 +258,67 @@ def _by_pattern(
             ) from error
         values |= {path: value for path in matched if path not in values}
     return {path: values.get(path, otherwise) for path in paths}
+
+
+def with_base(config: RunConfig, given: GivenAdapter) -> RunConfig:
+    """Return the configuration with the language model that the adapter names, unless one was given."""
+    if given.base is None or "name" in config.backbone.model_fields_set:
+        return config
+    return config.updated("backbone", name=given.base)
+
+
+def with_adapter(config: RunConfig, given: GivenAdapter, backbone: Backbone) -> RunConfig:
+    """Return the configuration with the adapter's rank, scaling and layers.
+
+    Raises:
+        ConfigError: one of these was given with another value, or the adapter does not fit the model.
+    """
+    c = config.adapter
+    paths = [target.path for target in _layers(given, backbone)]
+    settings: dict[str, Any] = {"r": given.r, "lora_alpha": given.lora_alpha}
+    for key, value in settings.items():
+        if key in c.model_fields_set and not math.isclose(requested := getattr(c, key), value):
+            raise ConfigError(
+                f"{key}={requested:g} differs from that of the adapter to start from, {value:g}: "
+                f"leave {key} out."
+            )
+    chosen = shortest(backbone.lm, paths) if c.target_modules is None else c.target_modules
+    if {target.path for target in find_targets(backbone.lm, chosen, c.top_layers)} != set(paths):
+        key = "top_layers" if c.target_modules is None else "target_modules"
+        raise ConfigError(
+            f"{key}={str(getattr(c, key))[:60]} chooses other layers than the adapter to start from has: "
+            f"leave {key} out."
+        )
+    settings["target_modules"] = chosen
+    return config.updated("adapter", **settings)
+
+
+def _layers(given: GivenAdapter, backbone: Backbone) -> list[Target]:
+    """Return the adapter's layers in the language model."""
+    known = {name for name, _ in backbone.lm.named_modules()}
+    if lacking := sorted(given.factors.keys() - known):
+        raise _other_model(given, backbone, f"has no layer {lacking[0][:60]!r}")
+    try:
+        targets = find_targets(backbone.lm, list(given.factors))
+    except BackboneError as error:
+        raise _other_model(given, backbone, "has layers of another kind") from error
+    for target in targets:
+        a, b = given.factors.get(target.path, (torch.empty(0, 0), ()))
+        if (a.shape[1], len(b)) != (target.in_features, target.out_features):
+            raise _other_model(given, backbone, f"has other widths in {target.path!r}")
+    return targets
+
+
+def _other_model(given: GivenAdapter, backbone: Backbone, reason: str) -> ConfigError:
+    return ConfigError(
+        f"The language model {backbone.name!r} {reason}, which the adapter {given.name!r} needs: give the "
+        "model that it was trained on (--model)."
+    )
+
+
+@torch.no_grad()
+def put(given: GivenAdapter, model: nn.Module) -> None:
+    """Copy A and B into a program's adapters."""
+    for path, factors in given.factors.items():
+        for name, value in zip(("lora_A", "lora_B"), factors, strict=True):
+            model.get_parameter(f"adapters.{module_key(path)}.{name}").copy_(value)

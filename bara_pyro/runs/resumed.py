@@ -4,8 +4,7 @@ from pathlib import Path
 
 from bara_pyro.data import is_file_name
 from bara_pyro.errors import CheckpointError, ConfigError, DataError
-from bara_pyro.runs.by_rows import for_rows
-from bara_pyro.runs.config import MEMORY, RunConfig, differences, load_config
+from bara_pyro.runs.config import MEMORY, RunConfig, differences, for_rows, load_config
 from bara_pyro.runs.folder import stored_config
 from bara_pyro.runs.manifest import ADAPTER, START
 from bara_pyro.settings import DEFAULT_METHOD

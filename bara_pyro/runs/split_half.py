@@ -32,7 +32,7 @@ from bara_pyro.posthoc.temperature import (
     predictive_at,
     too_unsure,
 )
-from bara_pyro.runs.by_rows import ASKED_ROWS, SPLIT_HALF_ROWS, turned
+from bara_pyro.runs.config import ASKED_ROWS, SPLIT_HALF_ROWS, turned
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.manifest import CHECKPOINT, SPLIT_HALF_FILE
 from bara_pyro.runs.steps import last_nll, train_seconds

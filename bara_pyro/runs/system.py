@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-import torch
 from torch import Tensor, nn
 
 from bara_pyro.core.guide import SiteGuide
@@ -25,15 +24,12 @@ from bara_pyro.data.registry import has_worlds
 from bara_pyro.data.reply_tasks import ReplyTask, is_reply_task
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.lm.backbone import Backbone
-from bara_pyro.lm.loading import AUTO, load_backbone
+from bara_pyro.lm.loading import load_backbone
 from bara_pyro.methods import METHODS, build
 from bara_pyro.posthoc.corrections import CORRECTIONS, Corrections
-from bara_pyro.runs.by_rows import for_rows, may_calibrate, split_half_note
-from bara_pyro.runs.config import RunConfig
-from bara_pyro.runs.from_adapter import put, with_adapter, with_base
-from bara_pyro.runs.launched import local_rank
-from bara_pyro.runs.memory import check_memory
-from bara_pyro.runs.read_peft import read_peft
+from bara_pyro.runs.config import RunConfig, for_rows, may_calibrate, split_half_note
+from bara_pyro.runs.devices import check_memory, find_device
+from bara_pyro.runs.read_peft import put, read_peft, with_adapter, with_base
 from bara_pyro.runs.rows import (
     check_readable,
     encode_split,
@@ -290,32 +286,6 @@ def corrections_of(config: RunConfig, model: AdaptedLM) -> Corrections:
             )
         options["calibrated"] = True
     return Corrections(model, **options)
-
-
-def find_device(name: str) -> torch.device | str:
-    """Return an available device; with several processes on a machine, "cuda" gives each its own GPU.
-
-    "auto", which spreads a language model over all GPUs, is returned unchanged, but several processes cannot
-    share them. This, or a device that is unknown or not available, raises a `ConfigError`.
-    """
-    if name == AUTO:
-        if local_rank() is not None:
-            raise ConfigError(
-                "backbone.device='auto' uses all GPUs of a machine, which several processes cannot share: "
-                "start one process, or use 'cuda'."
-            )
-        return name
-    try:
-        device = torch.device(name)
-        index = cast("int | None", device.index)  # torch's types leave None out
-        if device.type == "cuda" and index is None and (local := local_rank()) is not None:
-            device = torch.device("cuda", local)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ConfigError(
-            f"The device {name!r} is unknown or not available: choose cpu, or cuda or mps if there is one."
-        ) from error
-    return device
 
 
 def count_parameters(module: nn.Module) -> int:

@@ -20,7 +20,7 @@ from bara_pyro.methods import METHODS, Fit, MethodConfig
 from bara_pyro.moved import warn_renamed
 from bara_pyro.processes import Ranks, joined, number_of_processes
 from bara_pyro.runs.evaluate import draw
-from bara_pyro.runs.folder import begin, check_backbone, load_weights, save_system, saved_step, stored_config
+from bara_pyro.runs.folder import check_backbone, check_own_rows, load_weights, saved_step, stored_config
 from bara_pyro.runs.manifest import (
     ADAPTER,
     CHECKPOINT,
@@ -38,7 +38,6 @@ from bara_pyro.runs.manifest import (
     record_files,
     verify_files,
 )
-from bara_pyro.runs.own_rows import check_own_rows
 from bara_pyro.runs.ownership import discard
 from bara_pyro.runs.resumed import check_same_settings
 from bara_pyro.runs.sections import TrainConfig
@@ -56,6 +55,7 @@ from bara_pyro.runs.split_half import (
 )
 from bara_pyro.runs.steps import OnStep, check_shares, fit_steps, last_nll, train_seconds
 from bara_pyro.runs.system import System
+from bara_pyro.runs.writing import begin, save_system
 from bara_pyro.untrusted.files import check_name, read_json
 from bara_pyro.untrusted.schemas import RunFile
 

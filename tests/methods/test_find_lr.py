@@ -20,8 +20,7 @@ from bara_pyro.diagnostics.context import Options, look
 from bara_pyro.diagnostics.inspection import run_facts
 from bara_pyro.errors import ConfigError, DataError, TrainingError
 from bara_pyro.runs import split_half
-from bara_pyro.runs.by_rows import for_rows
-from bara_pyro.runs.config import RunConfig, load_config
+from bara_pyro.runs.config import RunConfig, for_rows, load_config
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train

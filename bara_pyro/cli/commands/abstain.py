@@ -25,7 +25,7 @@ def abstain(
     With probability 1 - delta over the calibration rows, at most a share --risk of the answers to future rows
     is wrong. This holds for rows from the same distribution as the calibration rows (docs/decide.md).
     """
-    from bara_pyro.runs.answers_file import ABSTENTION_KEYS
+    from bara_pyro.runs.answers import ABSTENTION_KEYS
 
     question.check(ABSTENTION_KEYS)
     from bara_pyro.metrics.abstention import ranks

@@ -28,7 +28,7 @@ def conformal(
 
     This holds on average over calibration rows and future rows of the same distribution (docs/decide.md).
     """
-    from bara_pyro.runs.answers_file import SET_KEYS
+    from bara_pyro.runs.answers import SET_KEYS
 
     question.check(SET_KEYS)
     from bara_pyro.metrics.conformal import allowed

@@ -37,7 +37,7 @@ def detect(
     On average over calibration rows, at most a share --alpha of in-distribution rows is flagged
     (docs/decide.md).
     """
-    from bara_pyro.runs.answers_file import DETECTION_KEYS
+    from bara_pyro.runs.answers import DETECTION_KEYS
 
     question.check(DETECTION_KEYS)
     from bara_pyro.metrics.conformal import allowed

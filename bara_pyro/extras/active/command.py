@@ -61,7 +61,7 @@ def acquire(
     """
     from bara_pyro.cli.outputs import check_rows
     from bara_pyro.cli.typed import note_of_draws
-    from bara_pyro.runs.answers_file import ACQUISITION_KEYS
+    from bara_pyro.runs.answers import ACQUISITION_KEYS
 
     check_rows(run, [pool], output, overwrite=overwrite, keys=ACQUISITION_KEYS)
     from bara_pyro.cli.terminal import progress, result, say, say_again, say_notes, shell_word
