@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from bara_pyro.columns import OPTIONS
 from bara_pyro.data import (
@@ -42,22 +42,31 @@ OF_DIVIDING = ("test_fraction", "validation_rows", "seed")
 OF_ANSWERS = ("classes", *OPTIONS)
 
 
-def load_data(config: RunConfig) -> Task:
-    """Load the task that a configuration names, with its labels as words; see `data.encode_labels`."""
-    c = config.task
-    if is_reply_task(c.name):
+def load_rows(config: RunConfig) -> Task | ReplyTask:
+    """Load the rows that a configuration names, to learn answers or replies.
+
+    The labels of a task are words; see `data.encode_labels`.
+    """
+    c, replies = config.task, config.task.likelihood == "completion"
+    if not replies and is_reply_task(c.name):
         raise ConfigError(
             f"The task {c.name!r} contains replies: set likelihood='completion' (--likelihood completion)."
         )
-    task = load_task(
-        c.name,
-        c.data_dir,
-        world=c.world,
-        revision=c.revision,
-        test_file=c.test_file,
-        **_named(c, *OF_DIVIDING, *OF_ANSWERS),
-    )
-    return _limited(task, config)
+    if replies and (c.name in SOURCES or c.name in TASKS):
+        raise ConfigError(
+            f"The task {c.name!r} has answers and no replies: leave likelihood='completion' "
+            "(--likelihood completion) out."
+        )
+    how = _named(c, "data_dir", "revision", "test_file", *OF_DIVIDING)
+    if not replies:
+        return _limited(load_task(c.name, world=c.world, **how, **_named(c, *OF_ANSWERS)), config)
+    check_world(c.name, c.world)
+    return _limited(load_replies(c.name, **how), config)
+
+
+def load_data(config: RunConfig) -> Task:
+    """Load the task that a configuration without replies names; see `load_rows`."""
+    return cast(Task, load_rows(config))
 
 
 def rows_given(
@@ -72,9 +81,8 @@ def rows_given(
         ConfigError: the user gave a setting that has no effect on rows in memory.
         DataError: the rows cannot be used.
     """
-    c = config.task
-    of_rows = ("test_file", *OF_DIVIDING, *OF_ANSWERS) if isinstance(data, Task | ReplyTask) else ()
-    for name in (*OF_FILES, *of_rows):
+    c, is_read = config.task, isinstance(data, Task | ReplyTask)
+    for name in (*OF_FILES, *(("test_file", *OF_DIVIDING, *OF_ANSWERS) if is_read else ())):
         if f"task.{name}" in typed:
             raise ConfigError(
                 f"{name}={getattr(c, name)!r} has no effect on a {type(data).__name__}, which has been read "
@@ -84,38 +92,15 @@ def rows_given(
         return _limited(data, config)
     if isinstance(data, ReplyTask):
         return _limited(data, config)
+    how = _named(c, "test_file", *OF_DIVIDING)
     if c.likelihood == "completion":
-        return _limited(replies_from_rows(data, c.test_file, **_named(c, *OF_DIVIDING)), config)
-    return _limited(task_from_rows(data, c.test_file, **_named(c, *OF_DIVIDING, *OF_ANSWERS)), config)
+        return _limited(replies_from_rows(data, **how), config)
+    return _limited(task_from_rows(data, **how, **_named(c, *OF_ANSWERS)), config)
 
 
 def _named(c: TaskConfig, *names: str) -> Json:
     """Return the settings with these names."""
     return {name: getattr(c, name) for name in names}
-
-
-def load_reply_data(config: RunConfig) -> ReplyTask:
-    """Load the prompts with replies that a configuration names."""
-    c = config.task
-    if c.name in SOURCES or c.name in TASKS:
-        raise ConfigError(
-            f"The task {c.name!r} has answers and no replies: leave likelihood='completion' "
-            "(--likelihood completion) out."
-        )
-    check_world(c.name, c.world)
-    task = load_replies(
-        c.name,
-        c.data_dir,
-        revision=c.revision,
-        test_file=c.test_file,
-        **_named(c, *OF_DIVIDING),
-    )
-    return _limited(task, config)
-
-
-def load_rows(config: RunConfig) -> Task | ReplyTask:
-    """Load the rows that a configuration names, to learn answers or replies."""
-    return load_reply_data(config) if config.task.likelihood == "completion" else load_data(config)
 
 
 def _limited(task: AnyTask, config: RunConfig) -> AnyTask:
