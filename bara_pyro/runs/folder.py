@@ -227,21 +227,28 @@ OTHER_ROWS = "test on other rows with `bara evaluate --task FILE`"
 
 
 def own_rows(folder: Path, config: RunConfig, stored: Json) -> Task | ReplyTask:
-    """Load the rows that a run was trained and tested on.
+    """Load the rows that a run was trained and tested on; errors as `check_rows_there`."""
+    check_rows_there(folder, config, stored)
+    return load_rows(config)
+
+
+def check_rows_there(folder: Path, config: RunConfig, stored: Json) -> None:
+    """Check that the rows of a run can be read again.
 
     Rows given in Python raise a `CheckpointError`, a file that does not exist a `DataError`.
     """
-    if stored["columns"] and not is_file_name(config.task.name):
+    name, test_file = config.task.name, config.task.test_file
+    if stored["columns"] and not is_file_name(name):
         raise CheckpointError(
-            f"{folder} was trained on rows given in Python (task {stored['task']!r}): give them again with "
-            f"task=..., or {OTHER_ROWS}."
+            f"{folder} was trained on rows given in Python (task {stored['task']!r}): give them again there "
+            "with task=..., or give rows with --task FILE."
         )
-    if is_file_name(config.task.name) and not Path(config.task.name).is_file():
-        raise DataError(
-            f"The file {Path(config.task.name).absolute()}, on which {folder} was trained, does not exist: "
-            f"restore it, work in the run's own directory, or {OTHER_ROWS}."
-        )
-    return load_rows(config)
+    for file, option in ((name, "--task"), (test_file, "--test-file")):
+        if file and is_file_name(str(file)) and not Path(file).is_file():
+            raise DataError(
+                f"The file {Path(file).absolute()}, on which {folder} was trained, does not exist: restore "
+                f"it, work in the run's own directory, or give rows with {option} FILE."
+            )
 
 
 def check_own_rows(system: System, folder: Path) -> None:

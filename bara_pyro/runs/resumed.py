@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from bara_pyro.data import is_file_name
-from bara_pyro.errors import CheckpointError, ConfigError, DataError
+from bara_pyro.errors import ConfigError
 from bara_pyro.runs.config import MEMORY, RunConfig, differences, for_rows, load_config
-from bara_pyro.runs.folder import stored_config
+from bara_pyro.runs.folder import check_rows_there, stored_config
 from bara_pyro.runs.manifest import ADAPTER, START
 from bara_pyro.settings import DEFAULT_METHOD
 from bara_pyro.types import Json
@@ -48,19 +48,8 @@ def resumed(
     kept = next((out / name for name in (START, ADAPTER) if (out / name).exists()), None)
     if config.adapter.start is not None and kept is not None:
         config = config.updated("adapter", start=str(kept))
-    if with_rows:
-        return started.with_memory(config), config
-    if stored["columns"] and not is_file_name(config.task.name):
-        raise CheckpointError(
-            f"{out} was started on rows given in Python: resume it there, or give a file with the rows "
-            "(--task)."
-        )
-    for moved, option in ((config.task.name, "--task"), (config.task.test_file, "--test-file")):
-        if moved and is_file_name(str(moved)) and not Path(moved).is_file():
-            raise DataError(
-                f"There is no file {Path(moved).absolute()}, on which {out} was started: give its new path "
-                f"with {option}."
-            )
+    if not with_rows:
+        check_rows_there(out, config, stored)
     return started.with_memory(config), config
 
 
