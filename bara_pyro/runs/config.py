@@ -35,10 +35,11 @@ SPLIT_HALF_ROWS, ASKED_ROWS, SEARCHED_ROWS = 20, 10, 5000
 REMOVED = {"backbone": ("states_folder",), "task": ("streaming",), "predict": ("last",)}
 
 # Settings that only cost memory and time: they may change when a run is resumed (results agree to rounding).
-MEMORY = (
-    *(("backbone", "shortcuts"), ("train", "checkpointing")),
-    *(("predict", "memory_budget"), ("predict", "batch_size")),
-)
+MEMORY = {
+    "backbone": {"shortcuts"},
+    "train": {"checkpointing"},
+    "predict": {"memory_budget", "batch_size"},
+}
 
 
 class RunConfig(RunSettings):
@@ -49,12 +50,16 @@ class RunConfig(RunSettings):
     @model_validator(mode="before")
     @classmethod
     def _preset(cls, data: Any, info: ValidationInfo) -> Any:
-        """Fill in the method's presets of the section `train`, unless they are given."""
-        data = _started(data)
-        train = data.get("train", {}) if isinstance(data, dict) else None
-        if not isinstance(train, dict) or not isinstance(data.get("method"), dict | str):
+        """Fill in what the method presets, unless it is given."""
+        if not isinstance(data, dict):
             return data
-        method = cls._by_name(data["method"], info)
+        method, train = data.get("method", DEFAULT_METHOD), data.get("train", {})
+        if not (isinstance(method, dict | str) and isinstance(train, dict)):
+            return data
+        adapter = data.get("adapter")
+        if isinstance(adapter, dict) and adapter.get("start") is not None:
+            method, train = _started({"name": method} if isinstance(method, str) else method, train)
+        method = cls._by_name(method, info)
         return {**data, "method": method, "train": {**METHODS[method.name].train, **train}}
 
     @model_validator(mode="after")
@@ -88,8 +93,8 @@ class RunConfig(RunSettings):
     def with_memory(self, other: "RunConfig") -> "RunConfig":
         """Return a copy with another configuration's settings that only cost memory and time."""
         config = self
-        for section, key in MEMORY:
-            config = config.updated(section, **{key: getattr(getattr(other, section), key)})
+        for section, keys in MEMORY.items():
+            config = config.updated(section, **getattr(other, section).model_dump(include=keys))
         return config
 
     @property
@@ -102,10 +107,7 @@ class RunConfig(RunSettings):
         single tokens, both give the same run, and otherwise "words" is impossible. The default learning rate
         counts as none, and capture "off" as "auto".
         """
-        uncounted: dict[str, set[str]] = {}  # as pydantic takes them: section -> names
-        for section, key in MEMORY:
-            uncounted.setdefault(section, set()).add(key)
-        data = self.model_dump(mode="json", exclude_defaults=True, exclude=uncounted)
+        data = self.model_dump(mode="json", exclude_defaults=True, exclude=MEMORY)
         if self.task.labels == "words":
             del data["task"]["labels"]
         if self.train.lr == DEFAULT_LR:
@@ -117,41 +119,30 @@ class RunConfig(RunSettings):
         return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def _started(data: Any) -> Any:
-    """Return plain settings with what their method sets if it starts from a given adapter.
+def _started(method: Json, train: Json) -> tuple[Json, Json]:
+    """Return these sections with what the method sets if it starts from a given adapter.
 
     A method that cannot, or one of these settings with another value, raises a `ConfigError`.
     """
-    adapter = data.get("adapter") if isinstance(data, dict) else None
-    if not isinstance(adapter, dict) or adapter.get("start") is None:
-        return data
-    method = data.get("method", DEFAULT_METHOD)
-    train = data.get("train", {})
-    if not (isinstance(method, dict | str) and isinstance(train, dict)):
-        return data
-    sections = {
-        **data,
-        "method": {"name": method} if isinstance(method, str) else dict(method),
-        "train": {**train},
-    }
-    name = sections["method"].setdefault("name", DEFAULT_METHOD)
+    name = method.get("name", DEFAULT_METHOD)
     if (start := METHODS.find(name).start) is None:
         known = ", ".join(one for one, method in METHODS.usable() if method.start)
         raise ConfigError(
             f"The method {name!r} cannot start from an adapter (--from-adapter): choose one of {known}."
         )
-    for key, value in start.fixed.items():
+    sections: Json = {"method": {"name": name, **method}, "train": {**train}}
+    for key, value in (start.presets | start.fixed).items():
         section, _, setting = key.partition(".")
-        if (typed := sections[section].setdefault(setting, value)) not in (None, value):
+        typed = sections[section].setdefault(setting, value)
+        if key not in start.fixed:
+            continue
+        if typed not in (None, value):
             raise ConfigError(
                 f"{key}={typed} is not possible with an adapter to start from (--from-adapter), of which "
                 f"{name!r} keeps A and B: leave it out."
             )
         sections[section][setting] = value
-    for key, value in start.presets.items():
-        section, _, setting = key.partition(".")
-        sections[section].setdefault(setting, value)
-    return sections
+    return sections["method"], sections["train"]
 
 
 def load_config(
@@ -202,19 +193,6 @@ def parse_config(data: Json, *, stored: bool = False) -> RunConfig:
         return RunConfig.model_validate(data, context=STORED if stored else None)
     except ValidationError as error:
         raise ConfigError(validation_sentence(error, RunConfig)) from error
-
-
-def differences(old: RunConfig, new: RunConfig) -> list[str]:
-    """Return the dotted keys whose values differ."""
-    a, b = _flat(old.dump()), _flat(new.dump())
-    return sorted(key for key in a.keys() | b.keys() if a.get(key) != b.get(key))
-
-
-def _flat(data: Json, prefix: str = "") -> Json:
-    out: Json = {}
-    for key, value in data.items():
-        out |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return out
 
 
 def for_rows(config: RunConfig, rows: int, held_out: int | None = None) -> RunConfig:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from bara_pyro.data import is_file_name
 from bara_pyro.errors import ConfigError
-from bara_pyro.runs.config import MEMORY, RunConfig, differences, for_rows, load_config
+from bara_pyro.runs.config import MEMORY, RunConfig, for_rows, load_config
 from bara_pyro.runs.folder import check_rows_there, stored_config
 from bara_pyro.runs.manifest import ADAPTER, START
 from bara_pyro.settings import DEFAULT_METHOD
@@ -13,7 +13,7 @@ from bara_pyro.types import Json
 # Locations of model and data, which may have changed since the start; fingerprints check their content.
 PLACES = {"backbone.name", "task.name", "task.data_dir", "task.test_file"}
 # Settings that change no results.
-NEUTRAL = {".".join(key) for key in MEMORY}
+NEUTRAL = {f"{section}.{key}" for section, keys in MEMORY.items() for key in keys}
 
 
 def resumed(
@@ -66,3 +66,16 @@ def other_settings(out: Path, keys: list[str]) -> ConfigError:
         f"{out} was started with another {', '.join(keys)}: leave the settings out to resume it, or choose "
         "another --out."
     )
+
+
+def differences(old: RunConfig, new: RunConfig) -> list[str]:
+    """Return the dotted keys whose values differ."""
+    a, b = _flat(old.dump()), _flat(new.dump())
+    return sorted(key for key in a.keys() | b.keys() if a.get(key) != b.get(key))
+
+
+def _flat(data: Json, prefix: str = "") -> Json:
+    out: Json = {}
+    for key, value in data.items():
+        out |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return out

@@ -11,8 +11,8 @@ from setting_cases import at, other_settings
 from bara_pyro.errors import ConfigError
 from bara_pyro.runs import config as module
 from bara_pyro.runs.assignments import parse_assignment
-from bara_pyro.runs.config import RunConfig, differences, load_config
-from bara_pyro.runs.resumed import NEUTRAL
+from bara_pyro.runs.config import RunConfig, load_config
+from bara_pyro.runs.resumed import NEUTRAL, differences
 from bara_pyro.runs.sections import TrainConfig
 
 # What goes with none of the answers' settings.
