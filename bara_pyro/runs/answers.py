@@ -55,7 +55,7 @@ class Answers:
 
         An input column with the same name as a predicted one is renamed to `input_<name>`.
         """
-        return [beside(cells, answer) for cells, answer in zip(self._given(), self.rows, strict=True)]
+        return with_cells(self.given, self.rows)
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return the rows as a DataFrame, with a column `prob_<label>` for each class.
@@ -75,15 +75,15 @@ class Answers:
         for row in self.rows:
             plain = {name: value for name, value in row.items() if name != "probs"}
             flat.append(plain | dict(zip(names, row["probs"].values(), strict=True)))
-        return pd.DataFrame(
-            [beside(cells, answer) for cells, answer in zip(self._given(), flat, strict=True)]
-        )
-
-    def _given(self) -> Sequence[Fields]:
-        return self.given or [{}] * len(self.rows)
+        return pd.DataFrame(with_cells(self.given, flat))
 
 
-def beside(given: Fields, said: Json) -> Json:
+def with_cells(given: Sequence[Fields], rows: list[Json]) -> list[Json]:
+    """Return predictions or decisions with the input columns of their rows, if there are any."""
+    return [_beside(*pair) for pair in zip(given, rows, strict=True)] if given else rows
+
+
+def _beside(given: Fields, said: Json) -> Json:
     """Return a row's prediction with its input columns inserted after the identifier."""
     cells: Json = {}
     for name, cell in given.items():

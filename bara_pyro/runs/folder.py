@@ -27,7 +27,7 @@ from bara_pyro.runs.manifest import (
     verify_files,
 )
 from bara_pyro.runs.rows import load_data, load_rows
-from bara_pyro.runs.store import check_header, check_schema, load_parameters, read_tensors
+from bara_pyro.runs.store import check_header, load_parameters, read_tensors
 from bara_pyro.runs.system import System, assemble
 from bara_pyro.runs.writing import check_type, lora_tensors, split_guide
 from bara_pyro.settings import DEFAULT_METHOD
@@ -110,7 +110,6 @@ def stored_config(folder: Path) -> tuple[RunConfig, Json]:
     if not is_run(folder):
         raise CheckpointError(f"{file} is not the configuration of a run: give the folder of a run.")
     stored = read_json(file, RunFile)
-    check_schema(stored, file)
     if missing := [module for module in stored.get("plugins", []) if module not in sys.modules]:
         # Not imported automatically: a downloaded folder must not choose which code runs.
         raise CheckpointError(

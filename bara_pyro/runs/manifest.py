@@ -149,11 +149,21 @@ def run_below(folder: Path, parts: Container[str] = ()) -> Path | None:
 
 def is_run(folder: Path) -> bool:
     """Whether a folder holds a run, finished or not."""
+    return {"config", "config_hash", "num_data"} <= _keys(folder / CONFIG)
+
+
+def is_language_model(folder: Path) -> bool:
+    """Whether a folder holds a language model in Hugging Face's format."""
+    return bool({"architectures", "model_type"} & _keys(folder / "config.json"))
+
+
+def _keys(file: Path) -> set[str]:
+    """Return the keys of an object in JSON; none if the file cannot be read."""
     try:
-        stored = read_json(folder / CONFIG)
+        stored = read_json(file)
     except CheckpointError:
-        return False
-    return isinstance(stored, dict) and {"config", "config_hash", "num_data"} <= stored.keys()
+        return set()
+    return set(stored) if isinstance(stored, dict) else set()
 
 
 def check_kept(folder: Path) -> None:
@@ -163,15 +173,6 @@ def check_kept(folder: Path) -> None:
             f"{folder} was removed or replaced while a run was being written there: train again, and do not "
             "change the folder meanwhile."
         )
-
-
-def is_language_model(folder: Path) -> bool:
-    """Whether a folder holds a language model in Hugging Face's format."""
-    try:
-        stored = read_json(folder / "config.json")
-    except CheckpointError:
-        return False
-    return isinstance(stored, dict) and bool({"architectures", "model_type"} & stored.keys())
 
 
 def is_upload(folder: Path) -> bool:

@@ -105,14 +105,18 @@ def split_half_system(system: System, fit: HalfFit) -> tuple[System, EncodedSpli
     return half, split.take(held_out)
 
 
+def _stored(system: System, out: Path) -> Json:
+    """Return a run's stored calibration; empty if there is none for these rows."""
+    if not (out / SPLIT_HALF_FILE).exists():
+        return {}
+    split, stored = system.split("train"), read_json(out / SPLIT_HALF_FILE, SplitHalfFile)
+    held_out = halves_of(system)[1]
+    return stored if [row["id"] for row in stored["rows"]] == [split.ids[row] for row in held_out] else {}
+
+
 def calibrated_steps(system: System, out: Path) -> int:
     """Return the run's steps that a stored calibration was made for; 0 if there is none for these rows."""
-    if not (out / SPLIT_HALF_FILE).exists():
-        return 0
-    split, stored = system.split("train"), read_json(out / SPLIT_HALF_FILE, SplitHalfFile)
-    _, held_out = halves_of(system)
-    same = [row["id"] for row in stored["rows"]] == [split.ids[row] for row in held_out]
-    return stored["steps"] if same else 0
+    return int(_stored(system, out).get("steps", 0))
 
 
 def steps_wanted(system: System, out: Path) -> int:
@@ -124,11 +128,10 @@ def steps_wanted(system: System, out: Path) -> int:
     c = system.config.train
     if not system.config.adapter.calibrated:
         return c.total_steps
-    steps = calibrated_steps(system, out)
-    if steps != c.total_steps or not c.may_double:
-        return steps or c.total_steps
-    stored = read_json(out / SPLIT_HALF_FILE, SplitHalfFile)
-    return 2 * steps if too_unsure(*_answers(stored["rows"]), _groups(system, stored)) else steps
+    stored = _stored(system, out)
+    steps = int(stored.get("steps", 0)) or c.total_steps
+    doubles = bool(stored) and c.may_double and steps == c.total_steps
+    return 2 * steps if doubles and too_unsure(*_answers(stored["rows"]), _groups(system, stored)) else steps
 
 
 def rates_tried(system: System, out: Path) -> list[float]:
@@ -138,9 +141,7 @@ def rates_tried(system: System, out: Path) -> list[float]:
 
 def _tried(system: System, out: Path) -> list[Json]:
     """Return what a stored calibration says of the rates that it tried; nothing if they were other rates."""
-    if not system.config.train.find_lr or not calibrated_steps(system, out):
-        return []
-    tried = read_json(out / SPLIT_HALF_FILE, SplitHalfFile).get("tried", [])
+    tried = _stored(system, out).get("tried", []) if system.config.train.find_lr else []
     same = all(math.isclose(one["lr"], rate_of(system, rate)) for rate, one in enumerate(tried))
     return tried if same else []
 
@@ -158,7 +159,7 @@ def best_rate(system: System, out: Path) -> int:
 
 def run_rate(system: System, out: Path) -> int:
     """Return the index in `RATES` of the run's own rate: the one taken, or the next if it was unstable."""
-    lowered = bool(_tried(system, out)) and read_json(out / SPLIT_HALF_FILE, SplitHalfFile).get("lowered")
+    lowered = bool(_tried(system, out)) and _stored(system, out).get("lowered")
     return best_rate(system, out) + bool(lowered)
 
 
@@ -205,7 +206,7 @@ def next_fit(system: System, out: Path) -> HalfFit | None:
             return HalfFit(steps, len(tried))
     elif calibrated_steps(system, out) != steps:
         return HalfFit(steps)
-    if turns(system) and not read_json(out / SPLIT_HALF_FILE, SplitHalfFile).get("turned"):
+    if turns(system) and not _stored(system, out).get("turned"):
         return HalfFit(steps, best_rate(system, out), turned=1)
     return None
 
@@ -243,7 +244,7 @@ def with_fit(
     `system` is the run's own, `half` the fit, `own_nll` its NLL (nats a row) on the rows that it learned, and
     `diverged` whether its loss became infinite or undefined.
     """
-    there = read_json(out / SPLIT_HALF_FILE, SplitHalfFile) if calibrated_steps(system, out) else {}
+    there = _stored(system, out)
     drawn = draw(half, held_out, DRAWS)
     rows: list[Json] = [
         {"id": held_out.ids[i], "label": held_out.labels[i], "log_probs": drawn[:, i].tolist()}
