@@ -12,10 +12,10 @@ from bara_pyro.lm.loading import load_backbone
 from bara_pyro.runs.config import RunConfig, for_rows, load_config
 from bara_pyro.runs.devices import find_device
 from bara_pyro.runs.evaluate import truth_scores, untrained_scores
-from bara_pyro.runs.folder import stored_config
 from bara_pyro.runs.manifest import is_run
 from bara_pyro.runs.ownership import clear
 from bara_pyro.runs.rows import load_data
+from bara_pyro.runs.stored import stored_config
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.types import Json
 

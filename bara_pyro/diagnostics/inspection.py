@@ -19,8 +19,8 @@ from bara_pyro.diagnostics.posterior.uncertainty_split import UncertaintySplit, 
 from bara_pyro.diagnostics.result import Result
 from bara_pyro.runs.evaluate import SPARSITY_DRAWS, SPARSITY_ROWS, parameter_counts
 from bara_pyro.runs.evaluation_files import is_evaluated, read_scores
-from bara_pyro.runs.folder import stored_lr, stored_step
 from bara_pyro.runs.steps import train_seconds
+from bara_pyro.runs.stored import stored_lr, stored_step
 from bara_pyro.runs.system import System
 from bara_pyro.types import Json
 

@@ -1,12 +1,11 @@
 """Load a run from its folder, with the rows that it was trained and tested on."""
 
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bara_pyro.data import ChatFrame, Columns, Example, Task, as_asked, encode_labels, is_file_name
+from bara_pyro.data import Example, Task, as_asked, encode_labels, is_file_name
 from bara_pyro.data.clusters import compared_text
 from bara_pyro.data.reply_tasks import ReplyTask
 from bara_pyro.errors import BaraError, CheckpointError, DataError
@@ -14,26 +13,25 @@ from bara_pyro.lm.backbone import Backbone
 from bara_pyro.lm.loading import load_backbone
 from bara_pyro.lm.targets import find_targets
 from bara_pyro.lm.verifying import computation, differing, fingerprint
-from bara_pyro.methods import METHODS
-from bara_pyro.runs.config import RunConfig, load_config, parse_config
+from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.devices import find_device
 from bara_pyro.runs.manifest import (
     ADAPTER,
     CONFIG,
-    FITTED,
     GUIDE,
     check_run,
     is_run,
-    verify_files,
 )
 from bara_pyro.runs.rows import load_data, load_rows
 from bara_pyro.runs.store import check_header, load_parameters, read_tensors
+from bara_pyro.runs.stored import check_rows_there, stored_config, stored_task
 from bara_pyro.runs.system import System, assemble
 from bara_pyro.runs.writing import check_type, lora_tensors, split_guide
-from bara_pyro.settings import DEFAULT_METHOD
 from bara_pyro.types import Json
 from bara_pyro.untrusted.files import read_json
-from bara_pyro.untrusted.schemas import FittedFile, RunFile
+from bara_pyro.untrusted.schemas import RunFile
+
+OTHER_ROWS = "test on other rows with `bara evaluate --task FILE`"
 
 
 def check_backbone(backbone: Backbone, folder: Path, stored: Json) -> None:
@@ -56,21 +54,6 @@ def saved_step(system: System, folder: Path) -> int:
         return 0
     metadata = read_tensors(folder / GUIDE)[1]
     return int(metadata.get("step", 0)) if metadata.get("config_hash") == system.config.hash else 0
-
-
-def stored_step(folder: Path) -> int:
-    """Return after how many steps the parameters in a folder were saved, of any run; 0 if there are none."""
-    return int(read_tensors(folder / GUIDE)[1].get("step", 0)) if (folder / GUIDE).exists() else 0
-
-
-def stored_fitted(folder: Path) -> dict[str, float]:
-    """Return the values in a folder that were fitted after training, by name; empty if there are none."""
-    return read_json(folder / FITTED, FittedFile) if (folder / FITTED).exists() else {}
-
-
-def stored_lr(folder: Path, config: RunConfig) -> float:
-    """Return a run's peak learning rate: the one found by `find_lr`, or the configured one."""
-    return stored_fitted(folder).get("calibrated_lr", config.train.peak_lr)
 
 
 def load_weights(system: System, folder: Path) -> None:
@@ -97,36 +80,6 @@ def load_weights(system: System, folder: Path) -> None:
     own = lora_tensors(system.model) | system.corrections.stored() | ours
     load_parameters(own, adapter, folder / ADAPTER)
     load_parameters(others, guide, folder / GUIDE)
-
-
-def stored_config(folder: Path) -> tuple[RunConfig, Json]:
-    """Return the configuration of a run, and the content of its settings file.
-
-    If the file is missing or foreign, or a plug-in or method is not installed, this raises a
-    `CheckpointError`.
-    """
-    file = folder / CONFIG
-    verify_files(folder, [file.name])
-    if not is_run(folder):
-        raise CheckpointError(f"{file} is not the configuration of a run: give the folder of a run.")
-    stored = read_json(file, RunFile)
-    if missing := [module for module in stored.get("plugins", []) if module not in sys.modules]:
-        # Not imported automatically: a downloaded folder must not choose which code runs.
-        raise CheckpointError(
-            f"{folder} was trained with the plug-in {missing[0]!r}: add --plugin {missing[0]} (in Python: "
-            "import it first)."
-        )
-    method = stored["config"].get("method")
-    name = method.get("name", DEFAULT_METHOD) if isinstance(method, dict) else DEFAULT_METHOD
-    if name not in METHODS:
-        raise CheckpointError(
-            f"{folder} was trained with the method {name!r}, which is not installed: install its "
-            "package, or name its module with --plugin (in Python: import it first)."
-        )
-    config = parse_config(stored["config"], stored=True)
-    if config.hash != stored["config_hash"]:
-        raise CheckpointError(f"{file} was edited after the run began: restore it, or train again.")
-    return config, stored
 
 
 def load_system(
@@ -210,44 +163,10 @@ def fitted(run: System | str | Path, *, with_rows: bool = False) -> System:
     return run if isinstance(run, System) else load_system(run, with_rows=with_rows)
 
 
-def stored_task(stored: Json) -> Task:
-    """Return the task of a run without its rows, from its settings file."""
-    columns, chat = stored["columns"], stored.get("chat")
-    return Task(
-        stored["task"],
-        tuple(stored["labels"]),
-        names=tuple(stored["names"]),
-        columns=Columns(**columns) if columns else None,
-        chat=ChatFrame(**chat) if chat else None,
-    )
-
-
-OTHER_ROWS = "test on other rows with `bara evaluate --task FILE`"
-
-
 def own_rows(folder: Path, config: RunConfig, stored: Json) -> Task | ReplyTask:
     """Load the rows that a run was trained and tested on; errors as `check_rows_there`."""
     check_rows_there(folder, config, stored)
     return load_rows(config)
-
-
-def check_rows_there(folder: Path, config: RunConfig, stored: Json) -> None:
-    """Check that the rows of a run can be read again.
-
-    Rows given in Python raise a `CheckpointError`, a file that does not exist a `DataError`.
-    """
-    name, test_file = config.task.name, config.task.test_file
-    if stored["columns"] and not is_file_name(name):
-        raise CheckpointError(
-            f"{folder} was trained on rows given in Python (task {stored['task']!r}): give them again there "
-            "with task=..., or give rows with --task FILE."
-        )
-    for file, option in ((name, "--task"), (test_file, "--test-file")):
-        if file and is_file_name(str(file)) and not Path(file).is_file():
-            raise DataError(
-                f"The file {Path(file).absolute()}, on which {folder} was trained, does not exist: restore "
-                f"it, work in the run's own directory, or give rows with {option} FILE."
-            )
 
 
 def check_own_rows(system: System, folder: Path) -> None:

@@ -148,7 +148,7 @@ def build_system(
         backbone: a language model that is already loaded, to share it between systems.
         task: a task that is already loaded.
         started: the settings that a resumed run was started with, which it keeps; `config` has the present
-            locations of its model and data (`runs.resumed.resumed`).
+            locations of its model and data (`runs.stored.resumed`).
 
     Raises:
         BaraError: a name is unknown, a file is unreadable, a label is not a single token, or the run cannot

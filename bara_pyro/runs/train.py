@@ -20,7 +20,7 @@ from bara_pyro.methods import METHODS, Fit, MethodConfig
 from bara_pyro.moved import warn_renamed
 from bara_pyro.processes import Ranks, joined, number_of_processes
 from bara_pyro.runs.evaluate import draw
-from bara_pyro.runs.folder import check_backbone, check_own_rows, load_weights, saved_step, stored_config
+from bara_pyro.runs.folder import check_backbone, check_own_rows, load_weights, saved_step
 from bara_pyro.runs.manifest import (
     ADAPTER,
     CHECKPOINT,
@@ -39,7 +39,6 @@ from bara_pyro.runs.manifest import (
     verify_files,
 )
 from bara_pyro.runs.ownership import discard
-from bara_pyro.runs.resumed import check_same_settings
 from bara_pyro.runs.sections import TrainConfig
 from bara_pyro.runs.split_half import (
     HalfFit,
@@ -54,6 +53,7 @@ from bara_pyro.runs.split_half import (
     with_fit,
 )
 from bara_pyro.runs.steps import OnStep, check_shares, fit_steps, last_nll, train_seconds
+from bara_pyro.runs.stored import check_same_settings, stored_config
 from bara_pyro.runs.system import System
 from bara_pyro.runs.writing import begin, save_system
 from bara_pyro.untrusted.files import check_name, read_json

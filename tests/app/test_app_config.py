@@ -12,8 +12,8 @@ from bara_pyro.errors import ConfigError
 from bara_pyro.runs import config as module
 from bara_pyro.runs.assignments import parse_assignment
 from bara_pyro.runs.config import RunConfig, load_config
-from bara_pyro.runs.resumed import NEUTRAL, differences
 from bara_pyro.runs.sections import TrainConfig
+from bara_pyro.runs.stored import NEUTRAL, differences
 
 # What goes with none of the answers' settings.
 OF_REPLIES = ("task.likelihood", "task.packing")

@@ -117,7 +117,7 @@ def train(
 
     from bara_pyro.cli.running import train_and_show
     from bara_pyro.runs.config import parse_config
-    from bara_pyro.runs.resumed import resumed
+    from bara_pyro.runs.stored import resumed
 
     if resume:
         started, now = resumed(out, config, given, assignments or [])
