@@ -1,9 +1,10 @@
 """Evaluate a fitted system, and store its predictions and scores."""
 
+import math
 import platform
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
@@ -24,7 +25,7 @@ from bara_pyro.errors import ConfigError
 from bara_pyro.metrics import decompose, evaluate, posterior_predictive, sparsity_by_module, stack_truth
 from bara_pyro.metrics.sparsity import over_modules
 from bara_pyro.runs.config import parse_config
-from bara_pyro.runs.evaluation_files import reply_rows, reply_scores
+from bara_pyro.runs.evaluation_files import answer_rows, reply_rows
 from bara_pyro.runs.manifest import CONFIG, METRICS, PREDICTIONS, check_kept, is_run
 from bara_pyro.runs.ownership import adding, check_replaceable
 from bara_pyro.runs.rows import OnRows, reading_notes
@@ -197,16 +198,40 @@ def _of_answers(system: System, split: EncodedSplit, name: str, on_rows: OnRows 
     }
     examples = getattr(system.task, name)
     clusters = dict(zip((row.id for row in examples), together(examples), strict=True))
-    lines = _rows(split, predictive, epistemic, system.task.names, clusters)
+    lines = answer_rows(split, predictive, epistemic, system.task.names, clusters)
     return report, lines, _sparsity(system, split)
 
 
 def _of_replies(system: System, split: EncodedReplies, on_rows: OnRows | None) -> Evaluated:
-    log_probs = {
-        s: draw(system, split, s, on_rows=_times_draws(on_rows, s)) for s in system.config.predict.samples
-    }
-    scores = {str(s): reply_scores(draws, split.counts) for s, draws in log_probs.items()}
+    log_probs = {}
+    for samples in system.config.predict.samples:
+        draws = draw(system, split, samples, on_rows=_times_draws(on_rows, samples))
+        log_probs[str(samples)] = draws.logsumexp(0) - math.log(len(draws))  # a draw is for a whole reply
+    scores = {s: reply_scores(values, split.counts) for s, values in log_probs.items()}
     return {"metrics": scores}, reply_rows(split, log_probs), {}
+
+
+def reply_scores(log_probs: Tensor, tokens: Sequence[int]) -> dict[str, float]:
+    """Score replies.
+
+    Args:
+        log_probs: float64, `n`: log-probabilities of replies, averaged over draws, in nats.
+        tokens: number of tokens of each of the n replies, including the one that ends it.
+
+    Returns:
+        `nll`: nats per token, `-sum(log_probs) / sum(tokens)`; `perplexity`: its exponential; `nll_reply`:
+        nats per reply; `n` and `tokens`: numbers of replies and tokens.
+    """
+    total = float(-log_probs.sum())
+    nll = total / sum(tokens)
+    perplexity = math.exp(nll) if nll < 700 else math.inf  # exp overflows above 709
+    return {
+        "nll": nll,
+        "perplexity": perplexity,
+        "nll_reply": total / len(tokens),
+        "n": len(tokens),
+        "tokens": sum(tokens),
+    }
 
 
 def true_probabilities(system: System, split: EncodedSplit, name: str) -> Tensor:
@@ -245,27 +270,6 @@ def majority_class(task: Task, split: EncodedSplit) -> Json:
     most = max(known, key=lambda label: (known[label], -label))
     share = 100 * split.labels.count(most) / len(split)
     return {"label": (task.names or task.labels)[most], "acc": share}
-
-
-def _rows(
-    split: EncodedSplit,
-    predictive: dict[int, Tensor],
-    epistemic: dict[int, Tensor],
-    names: Sequence[str],
-    clusters: Mapping[str, str],
-) -> list[Json]:
-    """Return one line per row; `label` is the index of the right class in `classes` of metrics.json."""
-    return [
-        {
-            "id": row_id,
-            "label": split.labels[i],
-            **({"answer": names[split.labels[i]]} if names and split.labels[i] >= 0 else {}),
-            **({"cluster": clusters[row_id]} if clusters[row_id] else {}),
-            "probs": {str(s): log_probs[i].exp().tolist() for s, log_probs in predictive.items()},
-            "epistemic": {str(s): float(values[i]) for s, values in epistemic.items()},
-        }
-        for i, row_id in enumerate(split.ids)
-    ]
 
 
 def _sparsity(system: System, split: EncodedSplit) -> dict[str, float]:

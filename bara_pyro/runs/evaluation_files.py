@@ -1,12 +1,12 @@
-"""Read the files of an evaluation: its scores and its predictions."""
+"""The files of an evaluation: its scores and its predictions."""
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from bara_pyro.data import EncodedSplit
 from bara_pyro.data.replies import EncodedReplies
 from bara_pyro.errors import CheckpointError
 from bara_pyro.runs.manifest import METRICS, PREDICTIONS
@@ -60,42 +60,34 @@ def _shape(line: Json) -> dict[str, int]:
     return {samples: len(probs) for samples, probs in line.get("probs", {}).items()}
 
 
-def mixture(log_probs: Tensor) -> Tensor:
-    """Return `log mean_s p(reply | prompt, draw s)`, `n`, from `S x n`; a draw is for a whole reply."""
-    return log_probs.logsumexp(0) - math.log(len(log_probs))
-
-
-def reply_scores(log_probs: Tensor, tokens: Sequence[int]) -> dict[str, float]:
-    """Score replies under S draws.
-
-    Args:
-        log_probs: float64, `S x n`: `log p(reply | prompt, draw)`, in nats.
-        tokens: number of tokens of each of the n replies, including the one that ends it.
-
-    Returns:
-        `nll`: nats per token, `-sum(log mixture) / sum(tokens)`; `perplexity`: its exponential; `nll_reply`:
-        nats per reply; `n` and `tokens`: numbers of replies and tokens.
-    """
-    total = float(-mixture(log_probs).sum())
-    nll = total / sum(tokens)
-    perplexity = math.exp(nll) if nll < 700 else math.inf  # exp overflows above 709
-    return {
-        "nll": nll,
-        "perplexity": perplexity,
-        "nll_reply": total / len(tokens),
-        "n": len(tokens),
-        "tokens": sum(tokens),
-    }
-
-
-def reply_rows(split: EncodedReplies, log_probs: Mapping[int, Tensor]) -> list[Json]:
+def reply_rows(split: EncodedReplies, log_probs: Mapping[str, Tensor]) -> list[Json]:
     """Return one line per reply: its tokens and, for each number of draws, its log-probability in nats."""
-    mixtures = {str(s): mixture(draws) for s, draws in log_probs.items()}
     return [
         {
             "id": row_id,
             "tokens": count,
-            "log_prob": {s: float(values[i]) for s, values in mixtures.items()},
+            "log_prob": {s: float(values[i]) for s, values in log_probs.items()},
         }
         for i, (row_id, count) in enumerate(zip(split.ids, split.counts, strict=True))
+    ]
+
+
+def answer_rows(
+    split: EncodedSplit,
+    predictive: dict[int, Tensor],
+    epistemic: dict[int, Tensor],
+    names: Sequence[str],
+    clusters: Mapping[str, str],
+) -> list[Json]:
+    """Return one line per row; `label` is the index of the right class in `classes` of metrics.json."""
+    return [
+        {
+            "id": row_id,
+            "label": split.labels[i],
+            **({"answer": names[split.labels[i]]} if names and split.labels[i] >= 0 else {}),
+            **({"cluster": clusters[row_id]} if clusters[row_id] else {}),
+            "probs": {str(s): log_probs[i].exp().tolist() for s, log_probs in predictive.items()},
+            "epistemic": {str(s): float(values[i]) for s, values in epistemic.items()},
+        }
+        for i, row_id in enumerate(split.ids)
     ]

@@ -34,8 +34,13 @@ WITHOUT_EFFECT = (
     *("lora_dropout", "fan_in_fan_out", "layers_to_transform", "layers_pattern", "megatron_core"),
     *("qalora_group_size", "eva_config", "runtime_config", "ensure_weight_tying"),
 )
-# Initial values of A and B that leave the language model's own weights as they are; PiSSA and others do not.
-INITIALISED = (True, False, None, "gaussian", "eva", "orthogonal")
+# Values with which an adapter adds `s B A x` and leaves the language model's own weights as they are; PiSSA
+# and other initial values of A and B do not.
+PLAIN = {
+    "task_type": (None, "CAUSAL_LM"),
+    "bias": ("none",),
+    "init_lora_weights": (True, False, None, "gaussian", "eva", "orthogonal"),
+}
 # Temperature of a calibrated run of LoRA; PEFT does not read it either.
 TEMPERATURE = "log_temperature"
 AGAIN = "restore it, or save the adapter again"
@@ -161,22 +166,14 @@ def _settings(file: Path, name: str) -> PeftFile:
 
 def _refuse_others(peft: PeftFile, name: str) -> None:
     """Refuse every setting by which the adapter computes something other than `s B A x`."""
-    unusable: dict[str, Any] = {
-        key: value
-        for key, value in (peft.model_extra or {}).items()
-        if value not in (None, False, {}, []) and key not in WITHOUT_EFFECT
-    }
-    if peft.task_type not in (None, "CAUSAL_LM"):
-        unusable["task_type"] = peft.task_type
-    if peft.bias != "none":
-        unusable["bias"] = peft.bias
-    if peft.init_lora_weights not in INITIALISED:
-        unusable["init_lora_weights"] = peft.init_lora_weights
-    for key, value in unusable.items():
-        raise ConfigError(
-            f"The adapter {name!r} has {key[:40]}={str(value)[:40]}, which is not supported: give a plain "
-            "LoRA or rsLoRA of a causal language model."
-        )
+    off: tuple[Any, ...] = (None, False, {}, [])
+    others = {key: value for key, value in (peft.model_extra or {}).items() if key not in WITHOUT_EFFECT}
+    for key, value in (others | {key: getattr(peft, key) for key in PLAIN}).items():
+        if value not in PLAIN.get(key, off):
+            raise ConfigError(
+                f"The adapter {name!r} has {key[:40]}={str(value)[:40]}, which is not supported: give a "
+                "plain LoRA or rsLoRA of a causal language model."
+            )
 
 
 def _factors(file: Path, name: str, *, others: bool = False) -> dict[str, Factors]:
@@ -258,13 +255,6 @@ def _by_pattern(
             ) from error
         values |= {path: value for path in matched if path not in values}
     return {path: values.get(path, otherwise) for path in paths}
-
-
-def with_base(config: RunConfig, given: GivenAdapter) -> RunConfig:
-    """Return the configuration with the language model that the adapter names, unless one was given."""
-    if given.base is None or "name" in config.backbone.model_fields_set:
-        return config
-    return config.updated("backbone", name=given.base)
 
 
 def with_adapter(config: RunConfig, given: GivenAdapter, backbone: Backbone) -> RunConfig:

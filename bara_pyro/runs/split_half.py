@@ -26,10 +26,10 @@ from bara_pyro.metrics import nll, posterior_predictive
 from bara_pyro.metrics.scores import nll_per_example
 from bara_pyro.posthoc.corrections import require_temperature
 from bara_pyro.posthoc.temperature import (
-    CRITICAL,
-    best_common_log_temperature,
+    best_temperature,
     nll_at,
     predictive_at,
+    significantly_lower,
     too_unsure,
 )
 from bara_pyro.runs.config import ASKED_ROWS, SPLIT_HALF_ROWS, turned
@@ -41,7 +41,7 @@ from bara_pyro.types import Json
 from bara_pyro.untrusted.files import read_json
 from bara_pyro.untrusted.schemas import SplitHalfFile
 
-DRAWS, SPREAD = 10, 0.5  # draws per prediction; prior standard deviation of ln T
+DRAWS = 10  # per prediction
 RATES = (3.0, 1.0, 0.3)  # rates that `find_lr` tries, as multiples of lr; docs/calibrated.md says why
 
 
@@ -275,26 +275,6 @@ def _replaces(losses: Tensor, system: System, there: Json) -> bool:
     """Whether a rate with these losses (nats, `n`) replaces the one whose predictions are stored."""
     kept = [tried for tried in there["tried"] if tried["taken"]][-1]
     return kept["loss"] is None or significantly_lower(losses, _losses(there), _groups(system, there))
-
-
-def significantly_lower(losses: Tensor, others: Tensor, groups: Sequence[Sequence[int]]) -> bool:
-    """Return whether losses are lower on average than others of the same rows (one-sided test at 5 %).
-
-    Both are tensors of `n`. Deviations are summed over the row indices of each group of dependent rows.
-    """
-    gains = others - losses
-    deviations = torch.stack([(gains[list(group)] - gains.mean()).sum() for group in groups])
-    return float(gains.sum()) > CRITICAL * float(deviations.square().sum().sqrt())
-
-
-def best_temperature(draws: Tensor, labels: Tensor) -> float:
-    """Return the most probable ln T on held-out rows; prior N(0, SPREAD^2). It is never below 0 (T = 1).
-
-    If the two halves resemble each other (duplicates, one template), their fits are right too often, and T <
-    1 would make the run overconfident on new rows. `draws` are log-probabilities, `S x n x C`, and `labels`
-    `n`.
-    """
-    return max(0.0, best_common_log_temperature(draws, labels, spread=SPREAD))
 
 
 def _predicted_nll(stored: Json) -> tuple[float, float, float]:

@@ -29,7 +29,7 @@ from bara_pyro.methods import METHODS, build
 from bara_pyro.posthoc.corrections import CORRECTIONS, Corrections
 from bara_pyro.runs.config import RunConfig, for_rows, may_calibrate, split_half_note
 from bara_pyro.runs.devices import check_memory, find_device
-from bara_pyro.runs.read_peft import put, read_peft, with_adapter, with_base
+from bara_pyro.runs.read_peft import put, read_peft, with_adapter
 from bara_pyro.runs.rows import (
     check_readable,
     encode_split,
@@ -167,8 +167,8 @@ def build_system(
     device = find_device(config.backbone.device)
     replies = config.task.likelihood == "completion"
     adapter = None if config.adapter.start is None else read_peft(config.adapter.start)
-    if adapter is not None:
-        config = with_base(config, adapter)
+    if adapter is not None and adapter.base is not None and "name" not in config.backbone.model_fields_set:
+        config = config.updated("backbone", name=adapter.base)
     task = task or load_rows(config)
     if isinstance(task, ReplyTask) != replies:
         likelihood = "answer" if replies else "completion"
