@@ -17,11 +17,11 @@ from bara_pyro.diagnostics.posterior.predictive_scores import PredictiveScores, 
 from bara_pyro.diagnostics.posterior.trust import PosteriorTrust, posterior_trust
 from bara_pyro.diagnostics.posterior.uncertainty_split import UncertaintySplit, uncertainty_split
 from bara_pyro.diagnostics.result import Result
-from bara_pyro.runs.evaluate import SPARSITY_DRAWS, SPARSITY_ROWS, parameter_counts
+from bara_pyro.runs.evaluate import SPARSITY_DRAWS, SPARSITY_ROWS
 from bara_pyro.runs.evaluation_files import is_evaluated, read_scores
 from bara_pyro.runs.steps import train_seconds
 from bara_pyro.runs.stored import stored_lr, stored_step
-from bara_pyro.runs.system import System
+from bara_pyro.runs.system import System, parameter_counts
 from bara_pyro.types import Json
 
 SCHEMA = 3

@@ -203,7 +203,7 @@ def for_rows(config: RunConfig, rows: int, held_out: int | None = None) -> RunCo
     """
     config = config.model_copy(update={"method": config.method.for_rows(rows)})
     enough = held_out is None or held_out >= ASKED_ROWS or config.train.find_lr
-    if _calibrated_by_default(config, rows) and enough:
+    if calibrated_by_default(config, rows) and enough:
         config = config.updated("adapter", calibrated=True)
     c = config.train
     for name in ("may_double", "find_lr"):
@@ -233,10 +233,10 @@ def for_rows(config: RunConfig, rows: int, held_out: int | None = None) -> RunCo
 
 def may_calibrate(config: RunConfig, rows: int) -> bool:
     """Return whether this many rows are calibrated, provided that enough of them can be held out."""
-    return bool(config.adapter.calibrated) or _calibrated_by_default(config, rows)
+    return bool(config.adapter.calibrated) or calibrated_by_default(config, rows)
 
 
-def _calibrated_by_default(config: RunConfig, rows: int) -> bool:
+def calibrated_by_default(config: RunConfig, rows: int) -> bool:
     """Whether this many rows are calibrated if nobody says so; docs/calibrated.md says why."""
     if config.adapter.calibrated is not None:
         return False
@@ -261,29 +261,6 @@ def turned(rows: int, held_out: int) -> bool:
     the other.
     """
     return rows < MANY_ROWS and 3 * held_out >= rows
-
-
-def split_half_note(config: RunConfig, rows: int, held_out: int) -> list[str]:
-    """Return a note if split-half calibration comes first, or if the rows do not allow it."""
-    if _calibrated_by_default(config, rows) and held_out < ASKED_ROWS:
-        return [
-            f"no split-half calibration: so many of the {rows} training rows belong together that only "
-            f"{held_out} can be held out, and it needs {ASKED_ROWS}"
-        ]
-    if not config.adapter.calibrated:
-        return []
-    learnt = str(rows - held_out)
-    if turned(rows, held_out):
-        learnt = "halves" if rows - 2 * held_out in (0, 1) else f"{learnt} and {held_out}"
-    longer = "; if it is underconfident, training takes twice as many steps"
-    what = f"{'choose the learning rate and ' if config.train.find_lr else ''}set the temperature"
-    off = "--no-calibrated turns it off"
-    if config.adapter.start is not None:
-        off += ": do so if the adapter was trained on these rows, where the temperature stays near 1"
-    return [
-        f"split-half calibration comes first: fits on {learnt} of the {rows} training rows "
-        f"{what}{longer if config.train.may_double else ''} ({off})"
-    ]
 
 
 def steps_of(epochs: float, rows: int, batch_size: int) -> int:

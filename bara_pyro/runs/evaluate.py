@@ -29,7 +29,7 @@ from bara_pyro.runs.evaluation_files import answer_rows, reply_rows
 from bara_pyro.runs.manifest import CONFIG, METRICS, PREDICTIONS, check_kept, is_run
 from bara_pyro.runs.ownership import adding, check_replaceable
 from bara_pyro.runs.rows import OnRows, reading_notes
-from bara_pyro.runs.system import System, count_parameters
+from bara_pyro.runs.system import System, parameter_counts
 from bara_pyro.types import Json
 from bara_pyro.untrusted.files import read_json
 from bara_pyro.untrusted.schemas import SCHEMA, RunFile
@@ -281,13 +281,6 @@ def _sparsity(system: System, split: EncodedSplit) -> dict[str, float]:
         kind: over_modules(sparsity_by_module(gates, ranks=draws.ranks), draws.ranks)
         for kind, gates in draws.by_kind().items()
     }
-
-
-def parameter_counts(system: System) -> dict[str, int]:
-    """Return the numbers of trainable and of frozen parameters."""
-    model, guide = count_parameters(system.model), count_parameters(system.guide)
-    frozen = sum(p.numel() for p in system.backbone.lm.parameters())
-    return {"model": model, "guide": guide, "trainable": model + guide, "frozen": frozen}
 
 
 def environment() -> Json:

@@ -5,6 +5,7 @@ with rsLoRA. A program here has one scaling s for all layers, so B is read as `s
 """
 
 import math
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from bara_pyro.lm.targets import Target, find_targets, shortest
 from bara_pyro.runs.config import RunConfig
 from bara_pyro.runs.manifest import ADAPTER, CONFIG, PEFT_CONFIG, is_run
 from bara_pyro.runs.sections import AdapterConfig
-from bara_pyro.runs.store import PEFT_PREFIX, peft_key
+from bara_pyro.runs.store import PEFT_PREFIX
 from bara_pyro.untrusted.files import bounded_json, check_tensors, read_json, read_text, there, why
 from bara_pyro.untrusted.patterns import matching
 from bara_pyro.untrusted.schemas import MOST_MODULES, Rank, RunFile, Text
@@ -43,6 +44,8 @@ PLAIN = {
 }
 # Temperature of a calibrated run of LoRA; PEFT does not read it either.
 TEMPERATURE = "log_temperature"
+KEY = re.compile(re.escape(PEFT_PREFIX) + r"(.*)\.(lora_[AB])\.weight", re.DOTALL)
+"""A key of PEFT's for A or B of the layer with a path."""
 AGAIN = "restore it, or save the adapter again"
 Factors = tuple[Tensor, Tensor]
 
@@ -182,12 +185,12 @@ def _factors(file: Path, name: str, *, others: bool = False) -> dict[str, Factor
     Other tensors in the file are refused, unless `others` lets them be. The temperature of a run is left out.
     """
     try:
-        keys = {key: _layer_of(key) for key in check_tensors(file)}
+        keys = {key: KEY.fullmatch(key) for key in check_tensors(file)}
         with safe_open(file, framework="pt") as stored:
-            held = {layer: stored.get_tensor(key) for key, layer in keys.items() if layer is not None}
+            held = {found.groups(): stored.get_tensor(key) for key, found in keys.items() if found}
     except (OSError, ValueError, SafetensorError) as error:
         raise ConfigError(f"Cannot read {file} ({why(error)}): {AGAIN}.") from error
-    strangers = [key for key, layer in keys.items() if layer is None and key != TEMPERATURE]
+    strangers = [key for key, found in keys.items() if not found and key != TEMPERATURE]
     if not held or (strangers and not others):
         what = f"also holds {strangers[0][:80]!r}, no A or B" if held else "holds no A and B"
         raise ConfigError(
@@ -198,15 +201,6 @@ def _factors(file: Path, name: str, *, others: bool = False) -> dict[str, Factor
     return {
         path: _checked(path, held.get((path, "lora_A")), held.get((path, "lora_B")), name) for path in paths
     }
-
-
-def _layer_of(key: str) -> tuple[str, str] | None:
-    """Return the path and the factor that a key of PEFT names; None if it names no A or B."""
-    for factor in ("lora_A", "lora_B"):
-        path = key.removeprefix(PEFT_PREFIX).removesuffix(f".{factor}.weight")
-        if key == peft_key(path, factor):
-            return path, factor
-    return None
 
 
 def _checked(path: str, a: Tensor | None, b: Tensor | None, name: str) -> Factors:

@@ -24,7 +24,7 @@ from bara_pyro.data.tables import Data
 from bara_pyro.data.tokens import unknown_share
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.lm.backbone import Backbone
-from bara_pyro.runs.config import RunConfig
+from bara_pyro.runs.config import ASKED_ROWS, RunConfig, calibrated_by_default, turned
 from bara_pyro.runs.sections import TaskConfig
 from bara_pyro.types import Json
 
@@ -257,6 +257,29 @@ def seed_note(config: RunConfig) -> list[str]:
     if not c.seed or c.validation_rows or c.name in TASKS or is_reply_task(c.name):
         return []
     return [f"task.seed={c.seed} (--task-seed) is not used, because no validation rows are set aside"]
+
+
+def split_half_note(config: RunConfig, rows: int, held_out: int) -> list[str]:
+    """Return a note if split-half calibration comes first, or if the rows do not allow it."""
+    if calibrated_by_default(config, rows) and held_out < ASKED_ROWS:
+        return [
+            f"no split-half calibration: so many of the {rows} training rows belong together that only "
+            f"{held_out} can be held out, and it needs {ASKED_ROWS}"
+        ]
+    if not config.adapter.calibrated:
+        return []
+    learnt = str(rows - held_out)
+    if turned(rows, held_out):
+        learnt = "halves" if rows - 2 * held_out in (0, 1) else f"{learnt} and {held_out}"
+    longer = "; if it is underconfident, training takes twice as many steps"
+    what = f"{'choose the learning rate and ' if config.train.find_lr else ''}set the temperature"
+    off = "--no-calibrated turns it off"
+    if config.adapter.start is not None:
+        off += ": do so if the adapter was trained on these rows, where the temperature stays near 1"
+    return [
+        f"split-half calibration comes first: fits on {learnt} of the {rows} training rows "
+        f"{what}{longer if config.train.may_double else ''} ({off})"
+    ]
 
 
 def _counted(count: int, name: str, one: str, more: str) -> str:

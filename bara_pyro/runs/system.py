@@ -27,7 +27,7 @@ from bara_pyro.lm.backbone import Backbone
 from bara_pyro.lm.loading import load_backbone
 from bara_pyro.methods import METHODS, build
 from bara_pyro.posthoc.corrections import CORRECTIONS, Corrections
-from bara_pyro.runs.config import RunConfig, for_rows, may_calibrate, split_half_note
+from bara_pyro.runs.config import RunConfig, for_rows, may_calibrate
 from bara_pyro.runs.devices import check_memory, find_device
 from bara_pyro.runs.read_peft import put, read_peft, with_adapter
 from bara_pyro.runs.rows import (
@@ -36,6 +36,7 @@ from bara_pyro.runs.rows import (
     load_rows,
     reading_notes,
     seed_note,
+    split_half_note,
 )
 
 # Settings of the section `adapter` for corrections that are fitted after training (`bara_pyro.posthoc`).
@@ -291,3 +292,10 @@ def corrections_of(config: RunConfig, model: AdaptedLM) -> Corrections:
 def count_parameters(module: nn.Module) -> int:
     """Return the number of trainable parameters."""
     return sum(p.numel() for p in module.parameters() if p.requires_grad)
+
+
+def parameter_counts(system: System) -> dict[str, int]:
+    """Return the numbers of trainable and of frozen parameters."""
+    model, guide = count_parameters(system.model), count_parameters(system.guide)
+    frozen = sum(p.numel() for p in system.backbone.lm.parameters())
+    return {"model": model, "guide": guide, "trainable": model + guide, "frozen": frozen}
