@@ -166,7 +166,6 @@ def adding(folder: Path, *, replacing: bool = False) -> Iterator[Path]:
             folder.mkdir(parents=True, exist_ok=True)
             if new:
                 stack.callback(_remove_empty, folder)
-            remove_parts(folder, MANIFEST)
             place = stack.enter_context(part_folder(folder / MANIFEST))
         yield place
         with writing(folder):
