@@ -75,10 +75,9 @@ def train(
     from bara_pyro.cli.outputs import check_folder, check_writable, free_folder
     from bara_pyro.cli.typed import show_every_column
     from bara_pyro.errors import ConfigError
-    from bara_pyro.runs.assignments import collect
+    from bara_pyro.runs.assignments import check_settings, collect
     from bara_pyro.runs.launched import processes, rank
     from bara_pyro.runs.manifest import SPLIT_HALF_FOLDER, TRAINED, is_run, verify_files
-    from bara_pyro.runs.sections import check_settings
 
     if rank():  # of several processes only the first shows and writes results
         terminal.mode.quiet, terminal.mode.json = True, False
