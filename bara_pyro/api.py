@@ -15,8 +15,7 @@ from bara_pyro.runs.assignments import by_key
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import evaluate_system
 from bara_pyro.runs.folder import fitted
-from bara_pyro.runs.manifest import is_run
-from bara_pyro.runs.ownership import check_free
+from bara_pyro.runs.manifest import check_free, is_run
 from bara_pyro.runs.predict import rows_asked
 from bara_pyro.runs.rows import rows_given
 from bara_pyro.runs.steps import OnStep

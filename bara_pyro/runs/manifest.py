@@ -212,3 +212,18 @@ def write_manifest(folder: Path, files: Listed) -> None:
 
 def _digest_of(files: Listed) -> str:
     return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
+
+
+def check_free(out: Path, resume: bool) -> None:
+    """Raise a `ConfigError` if `out` is a file, or holds weights, except those of a run to resume."""
+    check_name(out, ConfigError)
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"{out} is a file: give a folder as out (--out).")
+    if not (out / CONFIG).exists():
+        for path in (out / ADAPTER, out / GUIDE):
+            if path.exists():
+                raise ConfigError(f"{path} is not of a run: move it, or give another out (--out).")
+    elif not resume:
+        raise ConfigError(
+            f"{out} already holds a run: give resume=True (--resume) to continue it, or another out (--out)."
+        )

@@ -38,7 +38,7 @@ from bara_pyro.runs.manifest import (
     sha256,
     write_manifest,
 )
-from bara_pyro.untrusted.files import check_name, first_object, read_json
+from bara_pyro.untrusted.files import first_object, read_json
 from bara_pyro.untrusted.schemas import AdapterFile, FittedFile, RunFile, SplitHalfFile, Stored
 
 logger = logging.getLogger(__name__)
@@ -196,18 +196,3 @@ def _is_file(path: Path) -> bool:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:
         return False
-
-
-def check_free(out: Path, resume: bool) -> None:
-    """Raise a `ConfigError` if `out` is a file, or holds weights, except those of a run to resume."""
-    check_name(out, ConfigError)
-    if out.exists() and not out.is_dir():
-        raise ConfigError(f"{out} is a file: give a folder as out (--out).")
-    if not (out / CONFIG).exists():
-        for path in (out / ADAPTER, out / GUIDE):
-            if path.exists():
-                raise ConfigError(f"{path} is not of a run: move it, or give another out (--out).")
-    elif not resume:
-        raise ConfigError(
-            f"{out} already holds a run: give resume=True (--resume) to continue it, or another out (--out)."
-        )

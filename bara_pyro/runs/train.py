@@ -31,13 +31,14 @@ from bara_pyro.runs.manifest import (
     SPLIT_HALF_FOLDER,
     START,
     TRAINED,
+    check_free,
     check_kept,
     how_to_resume,
     is_run,
     record_files,
     verify_files,
 )
-from bara_pyro.runs.ownership import check_free, discard
+from bara_pyro.runs.ownership import discard
 from bara_pyro.runs.sections import TrainConfig
 from bara_pyro.runs.split_half import (
     HalfFit,
