@@ -63,15 +63,26 @@ class RunConfig(RunSettings):
         return {**data, "method": method, "train": {**METHODS[method.name].train, **train}}
 
     @model_validator(mode="after")
-    def _trains_something(self) -> Self:
-        """Refuse 0 steps, unless an adapter is given that the method keeps as it is."""
-        if self.train.steps == 0 and self.adapter.start is None:
+    def _holds_together(self) -> Self:
+        c, method = self.train, METHODS[self.method.name]
+        calibrated = self.adapter.calibrated or c.find_lr
+        if c.steps == 0 and self.adapter.start is None:
             raise ConfigError("Setting train.steps = 0 is not valid: give at least 1.")
-        if self.train.steps == 0 and (self.adapter.calibrated or self.train.find_lr):
+        if c.steps == 0 and calibrated:
             raise ConfigError(
                 "Split-half calibration (adapter.calibrated, train.find_lr) needs a second training, and "
-                f"{self.method.name!r} trains nothing with --from-adapter: use --method temperature with "
+                f"{method.name!r} trains nothing with --from-adapter: use --method temperature with "
                 "--validation-rows."
+            )
+        if calibrated and method.tempered:
+            raise ConfigError(
+                "Split-half calibration (adapter.calibrated, train.find_lr) fits a temperature, but the "
+                f"method {method.name!r} fits its own: leave it out."
+            )
+        if self.adapter.one_pass and self.task.labels == "texts":
+            raise ConfigError(
+                "one_pass=True (--one-pass) needs answers of one token, not labels='texts' (--labels texts): "
+                "set labels='letters' (--labels letters), or leave one_pass out."
             )
         return self
 

@@ -164,7 +164,6 @@ def build_system(
     """
     if started is not None and not started.adapter.calibrated:
         config = config.updated("adapter", calibrated=False)
-    _check_labels(config)
     device = find_device(config.backbone.device)
     replies = config.task.likelihood == "completion"
     adapter = None if config.adapter.start is None else read_peft(config.adapter.start)
@@ -225,15 +224,6 @@ def _check_local_rate(system: System) -> None:
         )
 
 
-def _check_labels(config: RunConfig) -> None:
-    """Refuse whole texts as answers if a setting of the adapters needs answers of one token."""
-    if config.adapter.one_pass and config.task.labels == "texts":
-        raise ConfigError(
-            "one_pass=True (--one-pass) needs answers of one token, not labels='texts' (--labels texts): set "
-            "labels='letters' (--labels letters), or leave one_pass out."
-        )
-
-
 def _check_world(config: RunConfig, backbone: Backbone, task: str) -> None:
     """Refuse questions about a world on which the language model was not pretrained."""
     known, wanted_world = backbone.world, config.task.world
@@ -276,17 +266,12 @@ def assemble(
 def corrections_of(config: RunConfig, model: AdaptedLM) -> Corrections:
     """Return the corrections of a program's predictions that the settings turn on, not fitted yet.
 
-    Two temperatures, or a correction that does not apply to this program, raise a `ConfigError`.
+    A correction that does not apply to this program raises a `ConfigError`.
     """
     options = {name: bool(getattr(config.adapter, name)) for name in CORRECTED}
-    if METHODS[config.method.name].tempered:
-        if options["calibrated"]:
-            raise ConfigError(
-                "Split-half calibration (adapter.calibrated, train.find_lr) fits a temperature, but the "
-                f"method {config.method.name!r} fits its own: leave it out."
-            )
-        options["calibrated"] = True
-    return Corrections(model, **options)
+    return Corrections(
+        model, **options | ({"calibrated": True} if METHODS[config.method.name].tempered else {})
+    )
 
 
 def count_parameters(module: nn.Module) -> int:
