@@ -92,10 +92,9 @@ def rows_given(
         return _limited(data, config)
     if isinstance(data, ReplyTask):
         return _limited(data, config)
-    how = _named(c, "test_file", *OF_DIVIDING)
     if c.likelihood == "completion":
-        return _limited(replies_from_rows(data, **how), config)
-    return _limited(task_from_rows(data, **how, **_named(c, *OF_ANSWERS)), config)
+        return _limited(replies_from_rows(data, c.test_file, **_named(c, *OF_DIVIDING)), config)
+    return _limited(task_from_rows(data, c.test_file, **_named(c, *OF_DIVIDING, *OF_ANSWERS)), config)
 
 
 def _named(c: TaskConfig, *names: str) -> Json:
