@@ -29,7 +29,7 @@ _HOME = {
     "replies_from_rows": "data.reply_tasks",
     "load_conversations": "data.conversations",
     "encode": "data",
-    "encode_replies": "data.conversations",
+    "encode_replies": "data.chat",
     "answer_token_ids": "data",
     "batches": "data",
     "training_batches": "data",

@@ -25,8 +25,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
 from bara_pyro.lm.backbone import Backbone
-from bara_pyro.report.style import dress, legend_of, line_style, new_figure
-from bara_pyro.report.svg import svg_file
+from bara_pyro.report.style import dress, legend_of, line_style, new_figure, svg_file
 from benchmarks.speed import interleaved
 from benchmarks.systems import METHODS, RANK, SIZES, Size, make_batch, make_lm, ours, peft_lora, write
 

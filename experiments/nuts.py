@@ -17,8 +17,7 @@ from pyro.infer import MCMC, NUTS, SVI, Predictive, TraceMeanField_ELBO
 from pyro.optim import ClippedAdam
 
 import bara_pyro as bp
-from bara_pyro.diagnostics.posterior.comparison import compare_with_reference
-from bara_pyro.diagnostics.posterior.reference import nuts
+from bara_pyro.diagnostics.posterior.reference import compare_with_reference, nuts
 from bara_pyro.guides.families import FAMILIES
 
 

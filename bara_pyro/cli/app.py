@@ -8,31 +8,109 @@ import sys
 import tempfile
 import traceback
 import warnings
-from typing import Annotated, Final, cast
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, Final, cast
 
 import typer
 from pydantic import ValidationError
 
 from bara_pyro import __version__
 from bara_pyro.cli import terminal
-from bara_pyro.cli.commands import microworld
-from bara_pyro.cli.commands.abstain import abstain
 from bara_pyro.cli.commands.compare import compare
-from bara_pyro.cli.commands.conformal import conformal
-from bara_pyro.cli.commands.demo import demo
-from bara_pyro.cli.commands.detect import detect
+from bara_pyro.cli.commands.decide import abstain, conformal, detect
+from bara_pyro.cli.commands.demo import demo, microworld
 from bara_pyro.cli.commands.evaluate import evaluate
 from bara_pyro.cli.commands.inspect import inspect
-from bara_pyro.cli.commands.methods import methods
 from bara_pyro.cli.commands.params import params
 from bara_pyro.cli.commands.predict import predict
-from bara_pyro.cli.commands.tasks import tasks
+from bara_pyro.cli.commands.tasks import methods, tasks
 from bara_pyro.cli.commands.train import train
-from bara_pyro.cli.offered import Commands
-from bara_pyro.cli.outlets import hush_libraries, outlast_readers
-from bara_pyro.cli.wrap import STUDY, TRAIN, add_command, group_of, listed
-from bara_pyro.errors import BaraError, abbreviated
+from bara_pyro.cli.terminal import hush_libraries, outlast_readers
+from bara_pyro.cli.wrap import PLUG_INS, STUDY, TRAIN, Command, Group, add_command, group_of, listed
+from bara_pyro.errors import BaraError, ConfigError, abbreviated
 from bara_pyro.moved import COMMANDS
+from bara_pyro.registry import Registry
+
+OFFERED: Registry[Command | typer.Typer] = Registry(
+    "command", "bara_pyro.commands", of=cast(type[object], Callable)
+)
+ORDER: Final = (
+    *("demo", "train", "predict", "evaluate", "compare", "tasks", "methods"),  # train and evaluate
+    *("abstain", "conformal", "detect", "acquire"),  # decide
+    *("generate", "best-of-n", "reward"),  # text
+    *("serve", "export", "push", "backbone"),  # share
+    *("inspect", "params"),  # look inside
+    *("humaneval", "lm-eval", "microworld"),  # study
+)
+"""The commands of this distribution in the order of `bara --help`, group by group; plug-ins follow."""
+NOT_AVAILABLE: Final = "Not available"
+"""The heading over commands that cannot be imported."""
+
+
+class Commands(Group):
+    """`bara`: its own commands and those that packages offer."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.commands = cast(dict[str, Any], Offered(self.commands))
+
+
+class Offered(Mapping[str, Any]):
+    """Commands by name, each made when it is looked up; `own` have no entry point."""
+
+    def __init__(self, own: Mapping[str, Any]) -> None:
+        self._made = dict(own)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys((*ORDER, *self._made, *sorted(OFFERED))))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            if name not in (*self,):
+                raise KeyError(name)
+            self._made[name] = _made(name)
+        return self._made[name]
+
+
+def _made(name: str) -> Any:
+    """Return a command as click reads it; one that cannot be imported says why."""
+    if name not in OFFERED:
+        return _refusing(
+            name,
+            f"The installed bara-pyro is older than the command {name}: install it again, in a checkout with "
+            "`pip install -e .`.",
+        )
+    app = typer.Typer(pretty_exceptions_enable=False)
+    try:
+        offered = OFFERED[name]
+        if isinstance(offered, typer.Typer):
+            panel = offered.rich_help_panel
+            app.add_typer(offered, name=name, rich_help_panel=panel if isinstance(panel, str) else PLUG_INS)
+        else:
+            add_command(app, offered, name, panel=group_of(offered))
+        return typer.main.get_group(app).commands[name]
+    except ConfigError as error:
+        return _refusing(name, str(error))
+    except Exception as error:  # noqa: BLE001 - typer's, of whatever somebody else's function takes
+        return _refusing(
+            name, f"The command {name!r} cannot be read ({error}): mend or uninstall its package."
+        )
+
+
+def _refusing(name: str, sentence: str) -> Any:
+    """Return a command that takes anything and says why it is not available."""
+
+    def refuse(context: typer.Context) -> None:
+        raise ConfigError(sentence)
+
+    app = typer.Typer(pretty_exceptions_enable=False)
+    anything = {"ignore_unknown_options": True, "allow_extra_args": True}
+    app.command(name, help=sentence, context_settings=anything, rich_help_panel=NOT_AVAILABLE)(refuse)
+    return typer.main.get_group(app).commands[name]
+
 
 ABOUT: Final = "Fine-tune language models with calibrated uncertainty, by BaRA, LoRA or another method."
 app = typer.Typer(
@@ -46,7 +124,7 @@ for command in (
     *(params, methods, tasks, listed(TRAIN)(demo)),
 ):
     add_command(app, command, panel=group_of(command))
-app.add_typer(microworld.app, name="microworld", rich_help_panel=STUDY)
+app.add_typer(microworld, name="microworld", rich_help_panel=STUDY)
 # Typer's message on a wrong value of a list of one: it is not one of 'lora'.
 ONE_VALUE = re.compile(r"('[^']*') is not one of ('[^',]*')\.?$")
 UNKNOWN = re.compile(r"No such command '(.*)'\.")

@@ -1,14 +1,21 @@
-"""Print what the commands show: lines, tables and progress, or only the result as JSON."""
+"""Print what the commands show: lines, tables and progress, or only the result as JSON.
 
+A command keeps running if its terminal or the reader of its output goes away, and other libraries are silent.
+"""
+
+import errno
+import io
 import json
+import logging
 import math
+import os
 import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -29,6 +36,8 @@ from rich.text import Text
 from bara_pyro.durations import spoken
 
 if TYPE_CHECKING:  # tables of results come with pictures, and those with matplotlib
+    from _typeshed import ReadableBuffer
+
     from bara_pyro.report.table import Table
 
 console = Console()
@@ -40,33 +49,54 @@ ARROWS = {"max": ("↑", "^"), "min": ("↓", "v")}
 
 @dataclass
 class Mode:
-    """How much is shown.
+    """How much is shown."""
 
-    Attributes:
-        json: one JSON value on stdout and nothing else.
-        quiet: results without progress and remarks.
-        debug: tracebacks.
-        verbose: every column of the table of scores.
-        typed: names of the command's parameters that were typed.
-    """
-
-    json: bool = False
-    quiet: bool = False
-    debug: bool = False
-    verbose: bool = False
-    typed: frozenset[str] = frozenset()
+    json: bool = False  # one JSON value on stdout and nothing else
+    quiet: bool = False  # results without progress and remarks
+    debug: bool = False  # tracebacks
+    verbose: bool = False  # every column of the table of scores
+    typed: frozenset[str] = frozenset()  # names of the command's parameters that were typed
 
 
 mode = Mode()
 
 
-class Advance(Protocol):
-    """Moves a progress bar."""
+class Advance:
+    """Moves a progress bar; without one it prints a line every `EVERY` seconds. See `progress`."""
+
+    def __init__(
+        self, description: str, total: int | None, even: bool, seconds: float | None, bar: Progress | None
+    ) -> None:
+        self.description, self.total, self.done = description, total, 0
+        self._even, self._seconds, self._bar = even, seconds, bar
+        self._task = None if bar is None else bar.add_task(description, total=total, note="")
+        self._began = self._said = time.monotonic()
+        self._first: tuple[float, int] | None = None  # time and steps of the first call
 
     def __call__(
         self, count: int = 1, note: str = "", completed: int | None = None, total: int | None = None
     ) -> None:
         """Add `count` or go to `completed`, out of `total`, and show a note beside the bar."""
+        self.total = self.total if total is None else total
+        self.done = self.done + count if completed is None else completed
+        now = time.monotonic()
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=self.done, total=self.total, note=note)
+        elif now - self._said >= EVERY:
+            self._said = now
+            of = "" if self.total is None else f" of {self.total}"
+            parts = [f"{self.done}{of}", f"{now - self._began:.0f} s", *self._left(now)]
+            remark(f"{self.description}: {', '.join([*parts, *([note] if note else [])])}")
+        self._first = self._first or (now, self.done)
+
+    def _left(self, now: float) -> list[str]:
+        """Return the remaining time, if it can be estimated; a resumed run begins at its first step here."""
+        began, before = self._first or (now, self.done)
+        if not self._even:
+            return [] if self._seconds is None else _to_go(self._seconds - (now - self._began))
+        if self.total is None or self.done <= before:
+            return []
+        return _to_go((self.total - self.done) * (now - began) / (self.done - before))
 
 
 @contextmanager
@@ -82,13 +112,17 @@ def progress(
         seconds: with uneven steps, an estimate of the whole time, from which the remaining time is counted
             down; None if there is no estimate.
     """
-    if mode.quiet:
-        yield lambda count=1, note="", completed=None, total=None: None
-    elif errors.is_terminal:
-        with _bar(description, total, even, seconds) as advance:
-            yield advance
-    else:
-        yield _Lines(description, total, even, seconds)
+    uneven = TimeElapsedColumn() if seconds is None else _Countdown(seconds)
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TimeRemainingColumn() if even else uneven,
+        TextColumn("{task.fields[note]}", markup=False),
+    )
+    drawn = errors.is_terminal and not mode.quiet
+    with Progress(*columns, console=errors) if drawn else nullcontext() as bar:
+        yield Advance(description, total, even, seconds, bar)
 
 
 class _Countdown(ProgressColumn):
@@ -108,60 +142,6 @@ class _Countdown(ProgressColumn):
 def _to_go(seconds: float) -> list[str]:
     """Return the remaining time in words; nothing once an estimate has passed."""
     return [f"about {spoken(seconds)} to go"] if seconds > 0 else []
-
-
-@contextmanager
-def _bar(description: str, total: int | None, even: bool, seconds: float | None) -> Iterator[Advance]:
-    uneven = TimeElapsedColumn() if seconds is None else _Countdown(seconds)
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=20),
-        MofNCompleteColumn(),
-        TimeRemainingColumn() if even else uneven,
-        TextColumn("{task.fields[note]}", markup=False),
-    )
-    with Progress(*columns, console=errors) as bar:
-        task = bar.add_task(description, total=total, note="")
-
-        def advance(
-            count: int = 1, note: str = "", completed: int | None = None, total: int | None = None
-        ) -> None:
-            step = None if completed is not None else count
-            bar.update(task, advance=step, completed=completed, total=total, note=note)
-
-        yield advance
-
-
-class _Lines:
-    """Progress as lines, one every `EVERY` seconds."""
-
-    def __init__(self, description: str, total: int | None, even: bool, seconds: float | None) -> None:
-        self.description, self.total, self.done = description, total, 0
-        self._began = self._said = time.monotonic()
-        self._even, self._seconds = even, seconds
-        self._first: tuple[float, int] | None = None  # time and steps of the first call
-
-    def __call__(
-        self, count: int = 1, note: str = "", completed: int | None = None, total: int | None = None
-    ) -> None:
-        self.total = self.total if total is None else total
-        self.done = self.done + count if completed is None else completed
-        now = time.monotonic()
-        if now - self._said >= EVERY:
-            self._said = now
-            of = "" if self.total is None else f" of {self.total}"
-            parts = [f"{self.done}{of}", f"{now - self._began:.0f} s", *self._left(now)]
-            remark(f"{self.description}: {', '.join([*parts, *([note] if note else [])])}")
-        self._first = self._first or (now, self.done)
-
-    def _left(self, now: float) -> list[str]:
-        """Return the remaining time, if it can be estimated; a resumed run begins at its first step here."""
-        began, before = self._first or (now, self.done)
-        if not self._even:
-            return [] if self._seconds is None else _to_go(self._seconds - (now - self._began))
-        if self.total is None or self.done <= before:
-            return []
-        return _to_go((self.total - self.done) * (now - began) / (self.done - before))
 
 
 def remark(text: str) -> None:
@@ -266,3 +246,46 @@ def _plain(value: object) -> object:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+class Outlet(io.FileIO):
+    """A terminal or pipe that drops what is written once nobody reads it."""
+
+    def write(self, data: "ReadableBuffer", /) -> int:
+        """Write bytes; return their number."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, self.fileno())  # so that buffered text is not written again
+            os.close(null)
+            if error.errno not in (errno.EIO, errno.EPIPE):  # a closed terminal, a pipe without a reader
+                raise
+        return memoryview(data).nbytes
+
+
+def outlast_readers() -> None:
+    """Let the command continue, and end with its own exit code, if nobody reads its output."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed before the command began
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        elif stream is getattr(sys, f"__{name}__"):  # not replaced by a caller or a test
+            stream.flush()
+            raw = io.BufferedWriter(Outlet(stream.fileno(), "w", closefd=False))
+            text = io.TextIOWrapper(
+                raw,
+                encoding=stream.encoding,
+                errors=stream.errors,
+                line_buffering=stream.line_buffering,
+                write_through=stream.write_through,
+            )
+            setattr(sys, name, text)
+
+
+def hush_libraries() -> None:
+    """Let other libraries log only errors. Commands call this; importing the package does not."""
+    # transformers imports the first three if they are installed, and they log what they lack. lm-eval warns
+    # of settings that were chosen on purpose.
+    for library in ("torchao", "bitsandbytes", "torch.utils._pytree", "lm_eval"):
+        logging.getLogger(library).setLevel(logging.ERROR)

@@ -6,7 +6,7 @@ A command refuses contradicting options, and its help is short unless you ask fo
 import inspect
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from functools import partial, wraps
@@ -239,6 +239,28 @@ def with_parameters(function: Command, parameters: Iterable[Parameter]) -> Comma
     function.__signature__ = signature  # type: ignore[attr-defined]
     function.__annotations__ = {name: p.annotation for name, p in signature.parameters.items()}
     return function
+
+
+def in_place_of(
+    name: str, options: Mapping[str, Parameter], read: Callable[[dict[str, Any]], object]
+) -> Callable[[Command], Command]:
+    """Return a decorator that gives a command options in place of one parameter.
+
+    The parameter receives what `read` makes of their values.
+    """
+
+    def taking(command: Command) -> Command:
+        @wraps(command)
+        def wrapped(**arguments: Any) -> None:
+            values = {option: arguments.pop(option) for option in options}
+            command(**arguments, **{name: read(values)})
+
+        parameters: list[Parameter] = []
+        for one in inspect.signature(command, eval_str=True).parameters.values():
+            parameters += options.values() if one.name == name else [one]
+        return with_parameters(wrapped, parameters)
+
+    return taking
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from torch import BoolTensor, Tensor
 
 from bara_pyro.core.next_token import NextToken
 from bara_pyro.data.replies import ReplyBatch
-from bara_pyro.data.texts import TextBatch
+from bara_pyro.data.split import TextBatch
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, DataError, TrainingError
 

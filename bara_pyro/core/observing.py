@@ -9,7 +9,7 @@ from torch import Tensor
 from bara_pyro.core.handlers import PROGRAM
 from bara_pyro.core.likelihood import AnswerLikelihood, Head, Likelihood
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.data.texts import TextBatch
+from bara_pyro.data.split import TextBatch
 from bara_pyro.data.types import Batch
 
 

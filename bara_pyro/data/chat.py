@@ -1,13 +1,14 @@
 """Chat messages as tokens: the prompt as the chat template writes it, and the reply or answer to learn."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from bara_pyro.data.messages import Message, said_by_assistant, said_by_user
+from bara_pyro.data.conversations import Conversation, Message, said_by_assistant, said_by_user
+from bara_pyro.data.replies import EncodedReplies, EncodedReply
 from bara_pyro.data.templates import Written, model_of, written
-from bara_pyro.data.tokens import Tokenizer, continuation, front_ids, ids_of
+from bara_pyro.data.tokens import Tokenizer, continuation, front_ids, ids_of, pad_id
 from bara_pyro.data.types import ChatFrame
-from bara_pyro.errors import DataError
+from bara_pyro.errors import ConfigError, DataError
 
 QUESTION, ANSWER = "what-is-asked", "what-is-answered"
 """Texts that `chat_frame` looks for in the output of a template."""
@@ -74,21 +75,11 @@ def prompt_tokens(prompt: str | Sequence[Message], tokenizer: Tokenizer, what: s
     return ids_of(tokenizer, [texts.given])[0]
 
 
-def in_chat(prompt: str | Sequence[Message], tokenizer: Tokenizer) -> tuple[Message, ...]:
-    """Return a prompt as messages for chat=True (--chat); a plain text becomes one message of the user.
-
-    A text raises a `DataError` if the tokenizer has no chat template.
-    """
-    if isinstance(prompt, str):
-        _check_template(tokenizer)
-    return said_by_user(prompt)
-
-
 def _check_template(tokenizer: Tokenizer) -> None:
     if not tokenizer.chat_template:
         raise DataError(
-            f"{model_of(tokenizer)} has no chat template: leave out chat=True (--chat), give texts instead "
-            "of messages, without a column 'system', or choose a chat model."
+            f"There is no chat template in {model_of(tokenizer)}: leave out chat=True (--chat), "
+            "give texts instead of messages, without a column 'system', or choose a chat model."
         )
 
 
@@ -133,9 +124,6 @@ def _learnt(texts: Written, tokenizer: Tokenizer) -> list[int]:
     return [*tokens, *end] if tokens else []  # the template closes no turn, and a reply would never stop
 
 
-SAID = "said"
-
-
 def turn_end(tokenizer: Any) -> int | None:
     """Return the token that ends an assistant's reply, or None if there is no template or no such token.
 
@@ -144,12 +132,90 @@ def turn_end(tokenizer: Any) -> int | None:
     """
     if not getattr(tokenizer, "chat_template", None):
         return None
-    question, reply = {"role": "user", "content": "asked"}, {"role": "assistant", "content": SAID}
+    question, reply = {"role": "user", "content": "asked"}, {"role": "assistant", "content": "said"}
     try:
         texts = written([question], tokenizer, "a question", reply=reply)
     except DataError:  # a template for images or tools only
         return None
-    behind = texts.whole.rpartition(SAID)[2]
     added = tokenizer.added_tokens_decoder
-    tokens = tokenizer(behind, add_special_tokens=False)["input_ids"]
+    tokens = tokenizer(texts.tail, add_special_tokens=False)["input_ids"]
     return next((token for token in tokens if token in added and added[token].special), None)
+
+
+def encode_replies(
+    conversations: Iterable[Conversation],
+    tokenizer: Tokenizer,
+    max_length: int = 2048,
+    *,
+    chat: bool = False,
+    too_long: str = "drop",
+) -> EncodedReplies:
+    """Return conversations as tokens, at most `max_length` each.
+
+    Messages are written by the tokenizer's chat template; the reply is the part after the opening of the
+    assistant's turn, up to the end-of-text token. Plain texts are used unchanged, and the reply gets the
+    end-of-text token, if the tokenizer has one. The prompt is tokenised by itself, as in generation; the
+    reply's tokens are those that prompt and reply together add.
+
+    Args:
+        conversations: prompts with replies, for example from `load_conversations`.
+        tokenizer: a Hugging Face tokenizer.
+        max_length: the most tokens of prompt and reply together; longer replies are cut at the end.
+        chat: also turn plain prompts into messages of the user.
+        too_long: what to do if the prompt alone reaches `max_length`: "drop" the row, or raise an "error".
+
+    Returns:
+        The rows as tokens, with the identifiers of cut and dropped rows; `batch` makes batches of them.
+
+    Raises:
+        ConfigError: `max_length` is below 2.
+        DataError: a row is too long and `too_long` is "error", a prompt or reply has no tokens, or the
+            tokenizer has no chat template for messages, or one that does not write the reply last.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> tokenizer = bp.load_backbone("microworld").tokenizer
+        >>> rows = bp.load_conversations([{"prompt": "the guest lives in", "completion": " the marsh ."}])
+        >>> replies = bp.encode_replies(rows, tokenizer, max_length=64)
+        >>> [reply] = replies.rows[0]
+        >>> tokenizer.decode(reply.prompt), tokenizer.decode(reply.reply)
+        ('the guest lives in', 'the marsh . <end>')
+    """
+    if max_length < 2:
+        raise ConfigError(f"max_length is {max_length}: choose 2 or more, for a prompt and a reply.")
+    rows: list[EncodedReply] = []
+    shortened, dropped = [], []
+    for conversation in conversations:
+        prompt, reply = tokens_of(conversation, tokenizer, chat=chat)
+        room = max_length - len(prompt)
+        if room < 1 and too_long == "error":
+            raise DataError(
+                f"The prompt of row {conversation.id!r} is {len(prompt)} tokens long, but max_length is "
+                f"{max_length}: raise max_length, or drop such rows with too_long='drop' (--too-long drop)."
+            )
+        if room < 1:
+            dropped.append(conversation.id)
+            continue
+        if len(reply) > room:
+            shortened.append(conversation.id)
+        rows.append(EncodedReply(tuple(prompt), tuple(reply[:room]), conversation.id))
+    return EncodedReplies(tuple((row,) for row in rows), pad_id(tokenizer), tuple(shortened), tuple(dropped))
+
+
+def tokens_of(
+    conversation: Conversation, tokenizer: Tokenizer, *, chat: bool = False
+) -> tuple[list[int], list[int]]:
+    """Return the tokens of a prompt and of its reply; see `encode_replies`."""
+    reply_value = conversation.reply
+    prompt = said_by_user(conversation.prompt) if chat else conversation.prompt
+    what = f"row {conversation.id!r}"
+    if isinstance(prompt, str):
+        if not isinstance(reply_value, str):
+            raise DataError(
+                f"The prompt of {what} is a text, but parts of a reply need messages: give these, or set "
+                "chat=True (--chat)."
+            )
+        reply = continuation(tokenizer, prompt, reply_value) if reply_value else []
+        end = [tokenizer.eos_token_id] if reply and tokenizer.eos_token_id is not None else []
+        return prompt_tokens(prompt, tokenizer), reply + end
+    return answered(prompt, said_by_assistant(reply_value), tokenizer, what)

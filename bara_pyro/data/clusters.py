@@ -130,15 +130,11 @@ def set_aside(
     `column`.
     """
     groups = _groups(rows)
-    left, taken = Counter(row.label for row in rows), set[str]()
-    for group in sorted(groups, key=lambda group: min(_order(row.cluster or row.id, salt) for row in group)):
-        classes = Counter(row.label for row in group)
-        if len(taken) + len(group) <= most and all(left[c] > n for c, n in classes.items()):
-            left -= classes
-            taken |= {row.id for row in group}
-    if not taken:
+    order = sorted(groups, key=lambda group: min(_order(row.cluster or row.id, salt) for row in group))
+    kept, aside = _divided(rows, order, Counter({0: most}), by_class=(False,))
+    if not aside:
         raise _not_divided(rows, groups, most, column)
-    return _parted(rows, taken)
+    return kept, aside
 
 
 def set_shares_aside(rows: Sequence[Example], counts: dict[int, int]) -> tuple[list[Example], list[Example]]:
@@ -151,18 +147,28 @@ def set_shares_aside(rows: Sequence[Example], counts: dict[int, int]) -> tuple[l
         The rows that stay and the rows set aside, each in the order of `rows`; none are set aside if no group
         fits.
     """
-    needed, remaining = Counter(counts), Counter(row.label for row in rows)
     order = sorted(_groups(rows), key=lambda group: min(_order(row.id) for row in group))
+    return _divided(rows, order, Counter(counts), by_class=(True, False))
+
+
+def _divided(
+    rows: Sequence[Example],
+    groups: Sequence[Sequence[Example]],
+    needed: Counter[int],
+    by_class: Sequence[bool],
+) -> tuple[list[Example], list[Example]]:
+    """Set groups aside in this order if they fit the needed rows of every class, or else their total."""
+    remaining = Counter(row.label for row in rows)
     taken: set[str] = set()
-    for any_class in (False, True):
-        for group in order:
+    for of_each in by_class:
+        for group in groups:
             classes = Counter(row.label for row in group)
-            fits = len(group) <= needed.total() if any_class else classes <= needed
+            fits = classes <= needed if of_each else classes.total() <= needed.total()
             if fits and group[0].id not in taken and all(remaining[c] > n for c, n in classes.items()):
                 needed.subtract(classes)
                 remaining -= classes
                 taken |= {row.id for row in group}
-    return _parted(rows, taken)
+    return [row for row in rows if row.id not in taken], [row for row in rows if row.id in taken]
 
 
 def one_of_each(rows: Sequence[Example], *, clusters: bool = True) -> list[Example]:
@@ -188,10 +194,6 @@ def digest(text: str) -> str:
 
 def _order(name: str, salt: str = "") -> tuple[str, str]:
     return digest(salt + name), name
-
-
-def _parted(rows: Sequence[Example], taken: set[str]) -> tuple[list[Example], list[Example]]:
-    return [row for row in rows if row.id not in taken], [row for row in rows if row.id in taken]
 
 
 def _not_divided(

@@ -6,19 +6,46 @@ choices have ARC's format. Without options, it is one of a fixed set of labels.
 
 import json
 import re
-from collections.abc import Collection, Sequence
+import unicodedata
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from functools import lru_cache
 from typing import Any
 
 from bara_pyro.columns import KINDS, QUESTIONS, ColumnNames, option_of
-from bara_pyro.data.cells import as_read, label_text, missing, shown, text_field, unique_keys
 from bara_pyro.data.conversations import REPLIES
 from bara_pyro.data.labels import lettered, with_cue
+from bara_pyro.data.reading import unique_keys
 from bara_pyro.data.schemas import Row, named_options
+from bara_pyro.data.tables import label_text, missing, text_field
 from bara_pyro.data.types import ANSWER, LETTERS, Columns, Example
 from bara_pyro.errors import DataError
 from bara_pyro.types import Fields
+
+# Characters that cannot be seen: soft hyphens, zero-width spaces, marks of direction and byte order. Joiners,
+# selectors and tags do not belong here, because emoji and whole scripts need them.
+INVISIBLE = re.compile(r"[\x00-\x08\x7f\xad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
+
+
+def as_read(text: str) -> str:
+    """Return a text without invisible characters, so that texts that look the same are equal."""
+    visible = INVISIBLE.sub("", unicodedata.normalize("NFC", text))
+    return "".join(" " if unicodedata.category(sign) == "Zs" else sign for sign in visible).strip()
+
+
+def _words(name: str) -> list[str]:
+    """Return the words of a column's name, in lower case."""
+    apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", as_read(name))
+    return re.split(r"[\W_]+", apart.strip(" _").lower())
+
+
+@lru_cache(2**14)  # called for every kind of column
+def _bare(name: str) -> str:
+    return re.sub(r"[\s_-]", "", as_read(name)).lower()
+
+
+def _last_word(name: str) -> str:
+    return _words(name)[-1]
 
 
 def find_columns(
@@ -42,11 +69,9 @@ def find_columns(
     for kind in KINDS:
         # A second text is read as context only of a question; beside a text to classify it may be anything.
         applies = kind != "context" or is_question(chosen.get("text", ""))
-        if not applies or kind in chosen:
-            continue
         # With another text the predictions look wrong; with another answer they look right.
         only = answers and kind == "label"
-        if name := _usual(kind, there, tuple(chosen.values()), place, only=only):
+        if applies and kind not in chosen and (name := _usual(kind, there, chosen, place, only=only)):
             chosen[kind] = name
     for kind in ("text", "choices", "context"):
         if "label" in chosen and chosen.get(kind) == chosen["label"]:
@@ -54,12 +79,11 @@ def find_columns(
                 f"{place}: the column {chosen['label']!r} is read as the answer and as {KINDS[kind].holds}: "
                 f"name another column with {option_of(kind)}."
             )
-    lacking = [kind for kind in ("text", "label") if kind not in chosen and (kind == "text" or answers)]
-    for kind in [*lacking]:
-        if last_words and (name := _named_for(kind, there, tuple(chosen.values()), place)):
+    required = ("text", "label") if answers else ("text",)
+    for kind in required if last_words else ():
+        if kind not in chosen and (name := _usual(kind, there, chosen, place, of=_last_word, only=True)):
             chosen[kind] = name
-            lacking.remove(kind)
-    if lacking:
+    if lacking := [kind for kind in required if kind not in chosen]:
         kinds = " and no column for ".join(KINDS[kind].holds for kind in lacking)
         options = " and ".join(option_of(kind) for kind in lacking)
         replies = ""
@@ -77,7 +101,7 @@ def _read_already(columns: dict[str, str]) -> str:
     remarks = [
         f"{name!r} is read as {KINDS[kind].holds}"
         for kind, name in columns.items()
-        if any(_usual(other, [name], ()) for other in KINDS if other != kind)
+        if any(_usual(other, [name], {}) for other in KINDS if other != kind)
     ]
     return f" ({', '.join(remarks)})" if remarks else ""
 
@@ -94,36 +118,32 @@ def columns_note(columns: Columns) -> str:
 
 
 def _usual(
-    kind: str, there: Sequence[str], taken: Sequence[str], place: str = "", *, only: bool = False
+    kind: str,
+    there: Sequence[str],
+    chosen: Mapping[str, str],
+    place: str = "",
+    *,
+    of: Callable[[str], str] = _bare,
+    only: bool = False,
 ) -> str | None:
-    """Return the column with the first usual name; refuse two spellings of it, or if `only` any two."""
+    """Return the column, not yet chosen, with the first usual name for a kind, or None.
+
+    `of` gives the part of a column's name to compare. Two spellings of a name raise a `DataError`, and if
+    `only` so do any two usual names.
+    """
     names = KINDS[kind].usual
     for usual in (names,) if only else ((name,) for name in names):
         known = {_bare(name) for name in usual}
-        matches = [name for name in there if name not in taken and _bare(name) in known]
+        matches = [name for name in there if name not in chosen.values() and of(name) in known]
         if len(matches) > 1:
+            listed = ", ".join(map(repr, matches))
             raise DataError(
-                f"{place} has two columns that may hold {KINDS[kind].holds}, {matches[0]!r} and "
-                f"{matches[1]!r}: name one with {option_of(kind)}."
+                f"{place} has {len(matches)} columns that may hold {KINDS[kind].holds}, {listed}: name one "
+                f'with {option_of(kind)}, for example --{kind}-column "{matches[0]}".'
             )
         if matches:
             return matches[0]
     return None
-
-
-def _named_for(kind: str, there: Sequence[str], taken: Sequence[str], place: str) -> str | None:
-    """Return the only column whose last word is a usual name, like "Customer Message"; refuse several."""
-    usual = {_bare(name) for name in KINDS[kind].usual}
-    matches = [
-        name for name in there if name not in taken and _words(name)[-1:] and _words(name)[-1] in usual
-    ]
-    if len(matches) > 1:
-        listed, option = ", ".join(map(repr, matches)), f"--{kind}-column"
-        raise DataError(
-            f"{place} has {len(matches)} columns that may hold {KINDS[kind].holds}, {listed}: name one with "
-            f'{option_of(kind)}, for example {option} "{matches[0]}".'
-        )
-    return matches[0] if matches else None
 
 
 def id_column(parts: Sequence[Sequence[Fields]], taken: Collection[str | None]) -> str | None:
@@ -136,24 +156,13 @@ def id_column(parts: Sequence[Sequence[Fields]], taken: Collection[str | None]) 
     if any(_bare(name) == "id" for row in rows for name in row):
         return None
     for name in there:
-        if name in taken or _words(name)[-1:] != ["id"]:
+        if name in taken or _last_word(name) != "id":
             continue
         cells = [row.get(name) for row in rows]
         known = {label_text(cell) for cell in cells if isinstance(cell, str | int | float)} - {""}
         if len(known) == len(rows):
             return name
     return None
-
-
-def _words(name: str) -> list[str]:
-    """Return the words of a column's name, in lower case."""
-    apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", as_read(name))
-    return re.split(r"[\W_]+", apart.strip(" _").lower())
-
-
-@lru_cache(2**14)  # called for every kind of column
-def _bare(name: str) -> str:
-    return re.sub(r"[\s_-]", "", as_read(name)).lower()
 
 
 PRINTED = re.compile(r"\s*[\[({]+\s*['\"]")
@@ -214,7 +223,7 @@ def _of_text(cell: str) -> object:
             pass
     first, bar, _ = cell.partition("|")
     if bar and PRINTED.match(first) and sum(map(first.count, "[({")) > sum(map(first.count, "])}")):
-        raise DataError(f"its options {shown(cell)} are not valid JSON: write the list with json.dumps.")
+        raise DataError(f"its options {cell!r:.60} are not valid JSON: write the list with json.dumps.")
     return cell.split("|") if bar else cell
 
 

@@ -1,35 +1,35 @@
-"""Read prompts with replies in TRL's formats, and turn them into tokens by a chat template."""
+"""Read conversations in TRL's formats: prompts with replies, as texts or as messages of several roles."""
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, TypeGuard
 
-from bara_pyro.data.chat import answered, in_chat, prompt_tokens
-from bara_pyro.data.messages import (
-    PROMPTS,
-    Message,
-    after_system,
-    asked_in,
-    check_read,
-    is_list,
-    joined_turns,
-    messages_of,
-    no_reply,
-    parted,
-    said_by_assistant,
-    said_by_user,
-    texts_of,
-)
-from bara_pyro.data.replies import EncodedReplies, EncodedReply
 from bara_pyro.data.rows import check_ids, column_in, own_id
-from bara_pyro.data.tables import Data, DataTable, read_table
-from bara_pyro.data.tokens import Tokenizer, check_unicode, continuation, pad_id
-from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.data.tables import Data, DataTable, label_text, read_table
+from bara_pyro.data.tokens import check_unicode
+from bara_pyro.errors import DataError
 from bara_pyro.types import Fields
 
+Message = Mapping[str, Any]
+"""A message: `role`, `content`, and other parts that a chat template may use."""
+PROMPTS = ("prompt", "instruction", "question")
+"""Columns of prompts."""
+SYSTEM_COLUMNS = ("system", "system_prompt")
+"""Columns of a system message beside a prompt."""
+SYSTEM = ("system", "developer")
+"""Roles of messages that come before the first turn."""
 REPLIES = ("completion", "chosen", "response", "output", "answer")
 """Columns of replies."""
 REASONING = ("reasoning_content", "thinking", "reasoning")
 """Parts of an assistant's message; columns with these names are refused."""
+UNREAD = {
+    "chat_template_kwargs": "write their values into a copy of the template",
+    **dict.fromkeys(("tools", "documents", "functions"), "only what is said is read"),
+    **dict.fromkeys(("image", "images", "audio", "audios", "video", "videos"), "only texts are read"),
+}
+# What Arrow and CSV put where other rows have something.
+EMPTY: tuple[object, ...] = (None, "", "[]", [], (), {})
 
 
 @dataclass(frozen=True)
@@ -95,33 +95,27 @@ def conversations_in(table: DataTable, split: str) -> list[Conversation]:
 
 
 def _conversation(row: Fields, where: str, row_id: str) -> Conversation:
-    if is_list(row.get("chosen")) and all(row.get(name) is None for name in PROMPTS):  # whole conversations
-        row = {**row, "messages": row["chosen"]}
-    if row.get("messages") is not None:
-        before, reply = parted(messages_of(row["messages"], where, "messages"), where)
-        if not before:
+    whole = row.get("messages")
+    if whole is None and is_list(row.get("chosen")) and column_in(row, PROMPTS) is None:
+        whole = row["chosen"]
+    prompt: str | tuple[Message, ...]
+    if whole is not None:
+        turns, reply = parted(messages_of(whole, where, "messages"), where)
+        if not turns:
             raise no_reply(1, "assistant", where)
-        return _whole(after_system(before, row, where), reply, row, row_id, where)
-    column = column_in(row, REPLIES)
-    prompt_column = column_in(row, (name for name in PROMPTS if name != column))
-    if prompt_column is None or column is None:
-        raise DataError(
-            f"There is no reply to learn in {where}, which has {', '.join(map(str, row)) or 'no columns'}: "
-            f"give 'messages', or 'prompt' with one of {', '.join(map(repr, REPLIES))}."
-        )
-    value, prompt_value = row[column], asked_in(row, prompt_column, where)
-    if isinstance(value, str):
-        return _whole(prompt_value, value, row, row_id, where)
-    turns, reply = parted(messages_of(value, where, column), where)
-    return _whole(
-        joined_turns(said_by_user(prompt_value), turns, prompt_column, where), reply, row, row_id, where
-    )
-
-
-def _whole(
-    prompt: str | tuple[Message, ...], reply: str | Message, row: Fields, row_id: str, where: str
-) -> Conversation:
-    """Return a conversation; refuse columns that would be lost."""
+        prompt = after_system(turns, row, where)
+    else:
+        column = column_in(row, REPLIES)
+        prompt_column = column_in(row, (name for name in PROMPTS if name != column))
+        if prompt_column is None or column is None:
+            raise DataError(
+                f"There is no reply to learn in {where}, which has {', '.join(map(str, row)) or 'no columns'}"
+                f": give 'messages', or 'prompt' with one of {', '.join(map(repr, REPLIES))}."
+            )
+        prompt, reply = asked_in(row, prompt_column, where), row[column]
+        if not isinstance(reply, str):
+            turns, reply = parted(messages_of(reply, where, column), where)
+            prompt = joined_turns(said_by_user(prompt), turns, prompt_column, where)
     check_read(row, where)
     known = set(texts_of(reply))
     for column in REASONING:
@@ -133,80 +127,171 @@ def _whole(
     return Conversation(prompt, reply, row_id)
 
 
-def encode_replies(
-    conversations: Iterable[Conversation],
-    tokenizer: Tokenizer,
-    max_length: int = 2048,
-    *,
-    chat: bool = False,
-    too_long: str = "drop",
-) -> EncodedReplies:
-    """Return conversations as tokens, at most `max_length` each.
+def is_list(value: object) -> TypeGuard[Sequence[object]]:
+    """Return whether a value is a list or another sequence except a text."""
+    return isinstance(value, Sequence) and not isinstance(value, str)
 
-    Messages are written by the tokenizer's chat template; the reply is the part after the opening of the
-    assistant's turn, up to the end-of-text token. Plain texts are used unchanged, and the reply gets the
-    end-of-text token, if the tokenizer has one. The prompt is tokenised by itself, as in generation; the
-    reply's tokens are those that prompt and reply together add.
 
-    Args:
-        conversations: prompts with replies, for example from `load_conversations`.
-        tokenizer: a Hugging Face tokenizer.
-        max_length: the most tokens of prompt and reply together; longer replies are cut at the end.
-        chat: also turn plain prompts into messages of the user.
-        too_long: what to do if the prompt alone reaches `max_length`: "drop" the row, or raise an "error".
+def check_read(row: Fields, where: str) -> None:
+    """Raise a `DataError` if a row has a column that changes what is said and is not read."""
+    for column, way_out in UNREAD.items():
+        if row.get(column) not in EMPTY:
+            raise DataError(f"{where} has a column {column!r}, which is not read: leave it out ({way_out}).")
 
-    Returns:
-        The rows as tokens, with the identifiers of cut and dropped rows; `batch` makes batches of them.
 
-    Raises:
-        ConfigError: `max_length` is below 2.
-        DataError: a row is too long and `too_long` is "error", a prompt or reply has no tokens, or the
-            tokenizer has no chat template for messages, or one that does not write the reply last.
+def said_by_user(prompt: str | Sequence[Message]) -> tuple[Message, ...]:
+    """Return a plain prompt as a message of the user; messages are returned unchanged."""
+    return ({"role": "user", "content": prompt},) if isinstance(prompt, str) else tuple(prompt)
 
-    Examples:
-        >>> import bara_pyro as bp
-        >>> tokenizer = bp.load_backbone("microworld").tokenizer
-        >>> rows = bp.load_conversations([{"prompt": "the guest lives in", "completion": " the marsh ."}])
-        >>> replies = bp.encode_replies(rows, tokenizer, max_length=64)
-        >>> [reply] = replies.rows[0]
-        >>> tokenizer.decode(reply.prompt), tokenizer.decode(reply.reply)
-        ('the guest lives in', 'the marsh . <end>')
+
+def said_by_assistant(reply: str | Message) -> Message:
+    """Return a plain reply as a message of the assistant; a message is returned unchanged."""
+    return {"role": "assistant", "content": reply} if isinstance(reply, str) else reply
+
+
+def texts_of(value: object) -> Iterator[str]:
+    """Yield all texts of a prompt, a message or a reply, including the names of its parts."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, part in value.items():
+            yield key
+            yield from texts_of(part)
+    elif is_list(value):
+        for part in value:
+            yield from texts_of(part)
+
+
+def shown_message(said: str | Message) -> str:
+    """Return a message as text for a reader: its content, then its other parts by name."""
+    if isinstance(said, str):
+        return said
+    others = {key: part for key, part in said.items() if key not in ("role", "content")}
+    lines = [f"{key}: {part if isinstance(part, str) else json.dumps(part)}" for key, part in others.items()]
+    return "\n".join([*([said["content"]] if said["content"] or not lines else []), *lines])
+
+
+def asked_in(row: Fields, column: str, where: str) -> str | tuple[Message, ...]:
+    """Return the prompt in a column, a text or messages, completed from the row's other columns.
+
+    An `input` is put below an `instruction` (Alpaca's format); a text in one of `SYSTEM_COLUMNS` becomes the
+    system message. Invalid messages, or two different system messages, raise a `DataError`.
     """
-    if max_length < 2:
-        raise ConfigError(f"max_length is {max_length}: choose 2 or more, for a prompt and a reply.")
-    rows: list[EncodedReply] = []
-    shortened, dropped = [], []
-    for conversation in conversations:
-        prompt, reply = tokens_of(conversation, tokenizer, chat=chat)
-        room = max_length - len(prompt)
-        if room < 1 and too_long == "error":
-            raise DataError(
-                f"The prompt of row {conversation.id!r} is {len(prompt)} tokens long, but max_length is "
-                f"{max_length}: raise max_length, or drop such rows with too_long='drop' (--too-long drop)."
-            )
-        if room < 1:
-            dropped.append(conversation.id)
-            continue
-        if len(reply) > room:
-            shortened.append(conversation.id)
-        rows.append(EncodedReply(tuple(prompt), tuple(reply[:room]), conversation.id))
-    return EncodedReplies(tuple((row,) for row in rows), pad_id(tokenizer), tuple(shortened), tuple(dropped))
+    value = row[column]
+    if not isinstance(value, str):
+        return after_system(tuple(messages_of(value, where, column)), row, where)
+    extra = row.get("input") if column == "instruction" else None
+    if extra is not None and not isinstance(extra, str):
+        extra = label_text(extra, f"'input' of {where}")
+    return after_system(f"{value}\n{extra}" if extra else value, row, where)
 
 
-def tokens_of(
-    conversation: Conversation, tokenizer: Tokenizer, *, chat: bool = False
-) -> tuple[list[int], list[int]]:
-    """Return the tokens of a prompt and of its reply; see `encode_replies`."""
-    reply_value = conversation.reply
-    prompt = in_chat(conversation.prompt, tokenizer) if chat else conversation.prompt
-    what = f"row {conversation.id!r}"
-    if isinstance(prompt, str):
-        if not isinstance(reply_value, str):
+def after_system(prompt: str | tuple[Message, ...], row: Fields, where: str) -> str | tuple[Message, ...]:
+    """Return a prompt preceded by the row's system message, if it has one."""
+    column = next((name for name in SYSTEM_COLUMNS if row.get(name) not in (None, "")), None)
+    if column is None:
+        return prompt
+    system = row[column]
+    if not isinstance(system, str):
+        raise DataError(f"{column!r} of {where} is {system!r:.60}: give a text, or leave it out.")
+    first, messages = {"role": "system", "content": system}, said_by_user(prompt)
+    opening, _ = _opening(messages)
+    if not opening:
+        return (first, *messages)
+    if not _same(opening, [{**first, "role": opening[0]["role"]}]):
+        raise DataError(
+            f"The messages of {where} begin with the {opening[0]['role']}'s {opening[0]['content'][:60]!r}, "
+            f"but {column!r} is {system[:60]!r}: keep only one."
+        )
+    return messages
+
+
+def parted(messages: Sequence[Message], where: str) -> tuple[tuple[Message, ...], str | Message]:
+    """Return the messages before the reply, and the reply, as a text if it has no other parts.
+
+    The reply is the last message; if it is not the assistant's, this raises a `DataError`.
+    """
+    *before, reply = messages
+    if reply["role"] != "assistant":
+        raise no_reply(len(messages), reply["role"], where)
+    return tuple(before), reply["content"] if reply.keys() == {"role", "content"} else reply
+
+
+def no_reply(count: int, role: str, where: str) -> DataError:
+    """Return the error for messages that do not end with a reply of the assistant."""
+    return DataError(
+        f"The last of {count} messages of {where} is the {role}'s: end with a prompt and the assistant's "
+        "reply to it."
+    )
+
+
+def joined_turns(
+    given: tuple[Message, ...], turns: tuple[Message, ...], column: str, where: str
+) -> tuple[Message, ...]:
+    """Return a prompt followed by the turns before a reply; a prompt that the turns repeat is kept once.
+
+    A system message may be in only one of the two. If the turns begin with another prompt than the column's,
+    this raises a `DataError`.
+    """
+    (first_opening, first_turns), (other_opening, other_turns) = map(_opening, (given, turns))
+    again = _same(other_turns[: len(first_turns)], first_turns)
+    if again and (not first_opening or not other_opening or _same(first_opening, other_opening)):
+        return (*(first_opening or other_opening), *first_turns, *other_turns[len(first_turns) :])
+    if again or (other_turns and other_turns[0]["role"] == given[-1]["role"] == "user"):
+        first = other_opening[0] if again else other_turns[0]
+        raise DataError(
+            f"The messages of {where} begin with the {first['role']}'s {first['content'][:60]!r}, which "
+            f"differs from {column!r}: leave {column!r} out, or begin with its content."
+        )
+    return (*given, *turns)
+
+
+def _opening(messages: Sequence[Message]) -> tuple[Sequence[Message], Sequence[Message]]:
+    """Split messages into the system messages at the beginning and the others."""
+    count = next((n for n, message in enumerate(messages) if message["role"] not in SYSTEM), len(messages))
+    return messages[:count], messages[count:]
+
+
+def _same(some: Sequence[Message], others: Sequence[Message]) -> bool:
+    """Return whether messages are equal except for white space around their texts."""
+    one, other = (
+        [{**message, "content": message["content"].strip()} for message in messages]
+        for messages in (some, others)
+    )
+    return one == other
+
+
+def messages_of(value: object, where: str, column: str) -> list[Message]:
+    """Return the messages of a cell, without parts that are null, or raise a `DataError`.
+
+    Each has a role and a text.
+    """
+    parts = [_message(part, where) for part in value] if is_list(value) else []
+    messages = [message for message in parts if message is not None]
+    if not messages or len(messages) < len(parts):
+        raise DataError(
+            f"{column!r} of {where} is {value!r:.60}: give {'' if column == 'messages' else 'a text or '}a "
+            "list of messages, each with a 'role' and a text as 'content'."
+        )
+    return messages
+
+
+def _message(value: object, where: str) -> Message | None:
+    """Return a value as a message, or None if it is not one."""
+    if not isinstance(value, Mapping):
+        return None
+    message = {str(key): part for key, part in value.items() if part is not None}
+    for part in ("tool_calls", "weight"):
+        if message.pop(part, None) not in EMPTY:
             raise DataError(
-                f"The prompt of {what} is a text, but parts of a reply need messages: give these, or set "
-                "chat=True (--chat)."
+                f"A message of {where} has {part!r}, which is not read: leave the row out, or the part. Each "
+                "row learns the text of its last answer."
             )
-        reply = continuation(tokenizer, prompt, reply_value) if reply_value else []
-        end = [tokenizer.eos_token_id] if reply and tokenizer.eos_token_id is not None else []
-        return prompt_tokens(prompt, tokenizer), reply + end
-    return answered(prompt, said_by_assistant(reply_value), tokenizer, what)
+    if is_list(parts := message.get("content")):
+        texts = [
+            part["text"] for part in parts if isinstance(part, Mapping) and part.keys() == {"type", "text"}
+        ]
+        if texts and len(texts) == len(parts) and all(isinstance(text, str) for text in texts):
+            message["content"] = "".join(texts)  # as templates join parts
+    fine = isinstance(message.get("role"), str) and isinstance(message.get("content"), str)
+    return message if fine else None

@@ -1,13 +1,12 @@
 """Turn texts into token ids, cutting long contexts but never the question."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, cached_property, partial
 
 from bara_pyro.data.labels import unlisted, without_cue
-from bara_pyro.data.split import EncodedSplit
-from bara_pyro.data.texts import Texts
+from bara_pyro.data.rows import check_ids
+from bara_pyro.data.split import EncodedSplit, Texts
 from bara_pyro.data.tokens import (
     Leading,
     Tokenizer,
@@ -89,9 +88,7 @@ def encode(
         raise ConfigError(f"max_length is {max_length}: choose a positive number of tokens.")
     if too_long not in ("error", "drop"):
         raise ConfigError(unknown("way to treat long questions", too_long, ("error", "drop")))
-    if len({example.id for example in examples}) < len(examples):
-        twice, _ = Counter(example.id for example in examples).most_common(1)[0]
-        raise DataError(f"Two rows have the identifier {twice!r}: give each row a different one.")
+    check_ids([example.id for example in examples], "The split")
     if classes is not None:
         examples = [unlisted(example) for example in examples]
     if chat is not None:
@@ -127,7 +124,7 @@ class _EncodedRow:
     example: Example
     tokens: list[int]
     cut: bool
-    texts: Texts = ()
+    texts: Texts
 
 
 @dataclass(frozen=True)
@@ -160,17 +157,22 @@ class _Fitting:
 
     def rows(self, examples: Sequence[Example]) -> Iterator[_EncodedRow | None]:
         """Yield a row for each example, or None if its question or answers do not fit."""
-        room = self.longest - len(self.front)
         prompts = [self._framed(prompt_text(example)) for example in examples]
-        for example, start in zip(examples, leading(self.tokenizer, prompts, room), strict=True):
-            row = self._within(example, start, room)
-            yield row if row is None or self.classes is None else self._answered(row, start)
+        starts = leading(self.tokenizer, prompts, self.longest - len(self.front))
+        for example, start in zip(examples, starts, strict=True):
+            texts = () if self.classes is None else self._texts(example, self.classes)
+            yield None if texts is None else self._row(example, start, texts)
 
-    def _within(self, example: Example, start: Leading, room: int) -> _EncodedRow | None:
+    def _row(self, example: Example, start: Leading, texts: Texts) -> _EncodedRow | None:
+        room = self.longest
+        if self.context is not None and texts:
+            # The last token of a text is never an input.
+            room = min(room, self.context - max(map(len, texts)) + 1)
+        room -= len(self.front)
         if start.whole and len(start.tokens) <= room:
-            return _EncodedRow(example, self.front + start.tokens, cut=False)
+            return _EncodedRow(example, self.front + start.tokens, cut=False, texts=texts)
         cut = self._cut(example, room)
-        return None if cut is None else _EncodedRow(example, self.front + cut, cut=True)
+        return None if cut is None else _EncodedRow(example, self.front + cut, cut=True, texts=texts)
 
     def _cut(self, example: Example, room: int) -> list[int] | None:
         """Return the prompt with its context cut to `room` tokens, or None if the question does not fit."""
@@ -191,22 +193,19 @@ class _Fitting:
         """The number of tokens in front of a question."""
         return len(ids_of(self.tokenizer, [self.around.before])[0])
 
-    def _answered(self, row: _EncodedRow, start: Leading) -> _EncodedRow | None:
-        """Return a row with the tokens of its C answers; an answer that the row does not offer is empty."""
-        answers = row.example.texts or tuple(self.answers)
+    def _texts(self, example: Example, classes: int) -> Texts | None:
+        """Return the tokens of an example's C answers, empty for one that it does not offer.
+
+        None if an answer does not fit.
+        """
+        answers = example.texts or tuple(self.answers)
         if not answers:
             raise DataError(
-                f"Row {row.example.id!r} has no texts of its answers: use labels='letters' (--labels "
-                "letters)."
+                f"Row {example.id!r} has no texts of its answers: use labels='letters' (--labels letters)."
             )
         if not all(map(self._readable, answers)):
             return None
-        texts = (*map(self._read, answers), *([],) * ((self.classes or 0) - len(answers)))
-        behind = max(map(len, texts)) - 1  # the last token of a text is never an input
-        if self.context is not None and len(row.tokens) + behind > self.context:
-            shorter = self._within(row.example, start, self.context - behind - len(self.front))
-            return None if shorter is None else replace(shorter, texts=texts)
-        return replace(row, texts=texts)
+        return (*map(self._read, answers), *([],) * (classes - len(answers)))
 
     def _readable(self, text: str) -> bool:
         """Return whether an answer fits into the language model."""
@@ -227,14 +226,12 @@ class _Fitting:
             also = " score the labels' texts with labels='texts' (--labels texts),"
         start = leading(self.tokenizer, [self._framed(example.question)], MUCH * self.longest)[0]
         length = ("" if start.whole else "more than ") + str(len(self.front) + len(start.tokens))
-        way_out = "drop such rows with too_long='drop' (--too-long drop)."
         if self.longest == self.max_length < len(self.front) + len(start.tokens):
-            return DataError(
-                f"The question of row {example.id!r}{held} is {length} tokens long, but max_length is "
-                f"{self.max_length}: raise max_length,{also} or {way_out}"
-            )
-        behind = "" if self.classes is None else " including the answer"
+            limit, way_out = f"but max_length is {self.max_length}", "raise max_length"
+        else:
+            behind = "" if self.classes is None else " including the answer"
+            limit, way_out = f"and the language model takes {self.context}{behind}", "shorten it"
         return DataError(
-            f"The question of row {example.id!r}{held} is {length} tokens long, and the language model takes "
-            f"{self.context}{behind}: shorten it,{also} or {way_out}"
+            f"The question of row {example.id!r}{held} is {length} tokens long, {limit}: {way_out},{also} or "
+            "drop such rows with too_long='drop' (--too-long drop)."
         )

@@ -54,7 +54,7 @@ def encode_labels(task: Task, tokenizer: Tokenizer, style: str = "auto") -> Task
         tokenizer: the language model's tokenizer.
         style: "words" answers with the names of the classes; "letters" assigns a letter to each (`CODES`, in
             class order, skipping codes that are not single tokens); "auto" uses letters unless the names are
-            different single tokens; "texts" scores the whole text of each name (`data.texts`).
+            different single tokens; "texts" scores the whole text of each name (`data.split.TextBatch`).
 
     Returns:
         The task, unchanged if its answers are letters already.

@@ -1,16 +1,18 @@
 """`load_task` loads every kind of dataset: from the hub, a folder, a file, or generated."""
 
-from collections.abc import Sequence
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
 from bara_pyro.columns import ColumnOptions, column_names
 from bara_pyro.data.labels import as_letters
-from bara_pyro.data.reading import Rows, parse_lines, read_hub, require_rows
 from bara_pyro.data.registry import SOURCES, TASKS, Source, has_worlds, task_key
 from bara_pyro.data.rows import carve, check_disjoint, first_validation, repeats, to_examples
-from bara_pyro.data.tables import SUFFIXES
+from bara_pyro.data.tables import SUFFIXES, DataTable, read_table
 from bara_pyro.data.types import Example, Task
 from bara_pyro.data.userfile import TEST_FRACTION, task_from_rows
 from bara_pyro.errors import ConfigError, DataError, unknown
@@ -161,60 +163,44 @@ def is_file_name(name: str) -> bool:
 
 def _load_known(key: str, data_dir: str | Path | None, revision: str | None) -> Task:
     source = SOURCES[key]
-    if data_dir is None:
-        train, test, notes = _from_hub(source, revision)
+    folder = None if data_dir is None else _folder_of(key, Path(data_dir))
+
+    def examples(split: str) -> Sequence[Example]:
+        if folder is None:
+            return _checked(read_hub(source.hub, source.config, split, revision), source, split)
+        return _checked(read_table(folder / f"{split}.jsonl"), source, split)
+
+    test_split = source.hub_test if source.hub_test and folder is None else source.test
+    train: Sequence[Example] = ()
+    test, notes = examples(test_split), [_test_note(source, test_split)]
+    if source.train is None:
+        pass  # for evaluation only
+    elif folder is None or source.without_train is None or (folder / f"{source.train}.jsonl").exists():
+        train = examples(source.train)
+    elif rows := min(source.without_train, len(test) - 1):
+        train, test = test[:rows], test[rows:]
+        notes = [f"no train file: trained on {source.test} rows 1 to {rows}, tested on the other {len(test)}"]
     else:
-        train, test, notes = _from_folder(key, source, Path(data_dir))
+        notes += ["no train file, so no rows to train on"]
+    if folder is None:
+        where = f"{source.hub}, {source.config}" if source.config else source.hub
+        notes = [f"{where} at revision {revision or 'main'}", *notes]
     notes += [source.note] if source.note else []
-    notes += [f"read from {data_dir}, whatever revision {revision} holds"] if data_dir and revision else []
+    notes += [f"read from {data_dir}, whatever revision {revision} holds"] if folder and revision else []
     return Task(key, source.labels, tuple(train), (), tuple(test), tuple(notes), source.names)
 
 
-Loaded = tuple[list[Example], list[Example], list[str]]
-
-
-def _from_hub(source: Source, revision: str | None) -> Loaded:
-    def examples(split: str) -> list[Example]:
-        rows = read_hub(source.hub, source.config, split, revision)
-        return _checked(rows, source, f"{source.hub} ({source.config or 'default'}), {split}", split)
-
-    test = source.hub_test or source.test
-    where = f"{source.hub}, {source.config}" if source.config else source.hub
-    notes = [f"{where} at revision {revision or 'main'}", _test_note(source, test)]
-    return examples(source.train) if source.train else [], examples(test), notes
-
-
-def _from_folder(key: str, source: Source, data_dir: Path) -> Loaded:
-    folder = data_dir / key
+def _folder_of(key: str, data_dir: Path) -> Path:
+    folder, source = data_dir / key, SOURCES[key]
     check_name(folder, DataError)
-    if not folder.is_dir():
-        known = ", ".join(child for child in sorted(SOURCES) if (data_dir / child).is_dir()) or "none"
-        files = " and ".join(f"{key}/{split}.jsonl" for split in (source.train, source.test) if split)
-        raise DataError(
-            f"There is no folder {folder} (datasets in {data_dir}: {known}): set data_dir (--data-dir) to "
-            f"the folder that holds {files}."
-        )
-
-    def examples(split: str) -> list[Example]:
-        path = folder / f"{split}.jsonl"
-        return _checked(parse_lines(path), source, str(path), split)
-
-    test = examples(source.test)
-    if source.train is None:
-        return [], test, [_test_note(source, source.test)]
-    if source.without_train is not None and not (folder / f"{source.train}.jsonl").exists():
-        return _resplit(test, source)
-    return examples(source.train), test, [_test_note(source, source.test)]
-
-
-def _resplit(examples: list[Example], source: Source) -> Loaded:
-    """Split the test rows of a folder that has no train file, as the source's entry says."""
-    rows = min(source.without_train or 0, len(examples) - 1)
-    if not rows:
-        return [], examples, [_test_note(source, source.test), "no train file, so no rows to train on"]
-    rest = len(examples) - rows
-    note = f"no train file: trained on {source.test} rows 1 to {rows}, tested on the other {rest}"
-    return examples[:rows], examples[rows:], [note]
+    if folder.is_dir():
+        return folder
+    known = ", ".join(child for child in sorted(SOURCES) if (data_dir / child).is_dir()) or "none"
+    files = " and ".join(f"{key}/{split}.jsonl" for split in (source.train, source.test) if split)
+    raise DataError(
+        f"There is no folder {folder} (datasets in {data_dir}: {known}): set data_dir (--data-dir) to "
+        f"the folder that holds {files}."
+    )
 
 
 def _test_note(source: Source, split: str) -> str:
@@ -223,13 +209,56 @@ def _test_note(source: Source, split: str) -> str:
     return f"tested on the {split} rows"
 
 
-def _checked(rows: Rows, source: Source, place: str, split: str) -> list[Example]:
+def _checked(table: DataTable, source: Source, split: str) -> list[Example]:
     """Turn rows into examples, and check that their labels fit the classes of the source."""
-    examples = to_examples(require_rows(rows, place), source.schema, place, split, answer=source.answer)
+    examples = to_examples(table.rows, source.schema, table.place, split, answer=source.answer)
     for number, example in enumerate(examples, start=1):
         if example.label >= len(source.labels):
             raise DataError(
-                f"{place}, row {number}: its answer is option {example.label + 1}, but the classes end at "
-                f"{source.labels[-1]}: correct the row or leave it out."
+                f"{table.place}, row {number}: its answer is option {example.label + 1}, but the classes end "
+                f"at {source.labels[-1]}: correct the row or leave it out."
             )
     return examples
+
+
+def read_hub(hub: str, config: str | None, split: str, revision: str | None = None) -> DataTable:
+    """Read one split from the Hugging Face hub (or from its local cache).
+
+    If the hub has no such dataset, config, split or revision, or cannot be reached, this raises a
+    `DataError`.
+    """
+    import datasets
+
+    name = f"{hub} ({config or 'default'})"
+    try:
+        with quiet():
+            rows = datasets.load_dataset(hub, config, split=split, revision=revision).to_list()
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        reason = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
+        raise DataError(
+            f"Cannot read the split {split!r} of {name} from the Hugging Face hub ({reason}): check the "
+            "network, or set data_dir (--data-dir) to a folder with the files."
+        ) from error
+    return DataTable(f"{name}, {split}", rows)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Hide progress bars, log lines and warnings of `datasets` and the hub client within this context."""
+    import datasets
+
+    loggers = [logging.getLogger(name) for name in ("datasets", "huggingface_hub")]
+    levels = [logger.level for logger in loggers]
+    bars = not datasets.are_progress_bars_disabled()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        datasets.disable_progress_bars()
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
+            if bars:
+                datasets.enable_progress_bars()

@@ -5,13 +5,12 @@ from functools import partial
 from pathlib import Path
 
 from bara_pyro.columns import ColumnNames, option_of
-from bara_pyro.data.cells import missing
 from bara_pyro.data.columns import find_columns, id_column, listed_options, own_context, own_example, own_text
 from bara_pyro.data.labels import as_asked, with_cue
 from bara_pyro.data.registry import SOURCES
 from bara_pyro.data.rows import to_examples
 from bara_pyro.data.schemas import Row, Schema
-from bara_pyro.data.tables import Data, DataTable, read_table
+from bara_pyro.data.tables import Data, DataTable, missing, read_table
 from bara_pyro.data.types import Columns, Example, Task
 from bara_pyro.errors import DataError
 

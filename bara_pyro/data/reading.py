@@ -1,19 +1,16 @@
-"""Read rows as dictionaries: JSON lines, tables of text, and datasets of the Hugging Face hub."""
+"""Read files of text as dictionaries, one per row: JSON lines, and tables of text."""
 
 import csv
 import io
 import json
-import logging
 import os
 import re
-import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, dropwhile
 from pathlib import Path
 from typing import Any
 
-from bara_pyro.data.cells import check_names, unique_keys
 from bara_pyro.errors import DataError
 from bara_pyro.types import Json
 from bara_pyro.untrusted.files import check_name, require_file
@@ -22,39 +19,13 @@ from bara_pyro.untrusted.schemas import MOST_JSON
 Rows = list[Json]
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
 MOST_WHOLE = 2**31
-"""Most bytes of a file that is read as a whole; a line may have `MOST_JSON` bytes."""
+"""Most bytes of a file that is read as a whole; a line may have `MOST_JSON` characters."""
 SEPARATORS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a vertical bar"}
 DECLARED = re.compile(r'"?sep=([^\w "]|\t)"?[,;\t]*\s*', re.IGNORECASE)
 
 
-def read_hub(hub: str, config: str | None, split: str, revision: str | None = None) -> Rows:
-    """Read one split from the Hugging Face hub (or from its local cache).
-
-    If the hub has no such dataset, config, split or revision, or cannot be reached, this raises a
-    `DataError`.
-    """
-    import datasets
-
-    try:
-        with quiet():
-            rows: Rows = datasets.load_dataset(hub, config, split=split, revision=revision).to_list()
-    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
-        name = f"{hub} ({config})" if config else hub
-        reason = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
-        raise DataError(
-            f"Cannot read the split {split!r} of {name} from the Hugging Face hub ({reason}): check the "
-            "network, or set data_dir (--data-dir) to a folder with the files."
-        ) from error
-    return rows
-
-
-def parse_lines(path: Path) -> Rows:
-    """Parse JSON lines, skipping blank lines; errors name the line."""
-    return require_rows(list(objects_in(path)), path)
-
-
 def objects_in(path: Path) -> Iterator[Json]:
-    """Yield the objects of a file of JSON lines one at a time; see `parse_lines`."""
+    """Yield the objects of a file of JSON lines, skipping blank lines; errors name the line."""
     for number, ended in enumerate(lines_in(path), start=1):
         line = ended.removesuffix("\n")
         if not line.strip():
@@ -89,69 +60,67 @@ def parse_json(text: str, path: Path, place: str = "") -> Any:
 
 
 def text_in(path: Path) -> str:
-    """Return the text of a UTF-8 file, or of a UTF-16 file with a byte order mark.
-
-    If it is missing, has more than `MOST_WHOLE` bytes or is not text, this raises a `DataError`.
-    """
+    """Return the text of a file; more than `MOST_WHOLE` bytes raise a `DataError`. See `opened`."""
     with opened(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > MOST_WHOLE:
             raise DataError(
                 f"{path} has {size:,} bytes, more than the {MOST_WHOLE:,} that can be read at once: save it "
-                "as .jsonl in UTF-8, one row per line."
+                "as .jsonl, one row per line."
             )
-        data = file.read(size)  # `read` allocates this many bytes even if the file is shorter
-        return _decoded(data, "utf-16" if data[:2] in UTF16 else "utf-8-sig", path)
+        return file.read()
 
 
-def lines_in(path: Path) -> Iterator[str]:
-    """Yield the lines of a text file, each with its line feed; a UTF-16 file is read as a whole.
-
-    Errors are those of `text_in`; a line may have `MOST_JSON` bytes.
-    """
-    with opened(path) as file:
-        if file.read(2) in UTF16:
-            yield from io.StringIO(text_in(path), newline="\n")
-            return
-        file.seek(0)
-        start = number = 0
+def lines_in(path: Path, newline: str = "\n") -> Iterator[str]:
+    """Yield the lines of a file with their ends, at most `MOST_JSON` characters each; see `opened`."""
+    with opened(path, newline) as file:
+        number = 0
         while line := file.readline(MOST_JSON + 1):
             number += 1
             if len(line) > MOST_JSON:
                 raise DataError(
-                    f"{path}, line {number} has more than {MOST_JSON:,} bytes: end each row with a line feed."
+                    f"{path}, line {number} has more than {MOST_JSON:,} characters: end each row with a line "
+                    "feed."
                 )
-            yield _decoded(line, "utf-8" if start else "utf-8-sig", path, start)
-            start += len(line)
+            yield line
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[io.BufferedReader]:
-    """Open a regular file of rows; errors now or later become a `DataError` that names the file."""
+def opened(path: Path, newline: str = "\n") -> Iterator[io.TextIOWrapper]:
+    """Open a regular file of text in UTF-8, or in UTF-16 with a byte order mark.
+
+    Errors now or while it is read become a `DataError` that names the file. Lines end as `newline` says, see
+    `io.TextIOWrapper`; unlike there, the default is a line feed.
+    """
     check_name(path, DataError)
     require_file(path)
     try:
         with path.open("rb") as file:
-            yield file
+            encoding = "utf-16" if file.peek(2)[:2] in UTF16 else "utf-8-sig"
+            try:
+                yield io.TextIOWrapper(file, encoding, newline=newline)
+            except UnicodeDecodeError as error:
+                place = file.tell() - len(error.object) + error.start
+                raise DataError(
+                    f"{path} is not UTF-8 text (byte {place}): save it as UTF-8 (in Excel: CSV UTF-8)."
+                ) from error
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror}): check its permissions.") from error
 
 
-def _decoded(data: bytes, encoding: str, path: Path, start: int = 0) -> str:
-    """Decode bytes of a file; `start` is their position in it, for the error."""
-    try:
-        return data.decode(encoding)
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path} is not UTF-8 text (byte {start + error.start}): save it as UTF-8 (in Excel: CSV UTF-8)."
-        ) from error
+def check_names(names: Sequence[str], place: str = "it") -> None:
+    """Raise a `DataError` for a name that occurs twice, of which only the last value would be read."""
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise DataError(f"{place} has the name {twice!r} twice: rename one, or leave it out.")
 
 
-def require_rows(rows: Rows, place: Path | str) -> Rows:
-    """Return the rows; raise a `DataError` if there are none."""
-    if not rows:
-        raise DataError(f"{place} is empty: give it at least one row.")
-    return rows
+def unique_keys(pairs: Sequence[tuple[str, Any]]) -> Json:
+    """Return names with their values as a dictionary; see `check_names`."""
+    by_name = dict(pairs)
+    if len(by_name) < len(pairs):
+        check_names([name for name, _ in pairs])
+    return by_name
 
 
 def csv_rows(path: Path) -> Iterator[Json]:
@@ -215,8 +184,7 @@ def separator_in(path: Path) -> str:
 def _header_of(path: Path) -> tuple[str, str, Iterator[str]]:
     """Return the header of a file, its separator, and the lines after the header."""
     csv.field_size_limit(MOST_JSON)  # characters per cell; the module's own limit is 131,072
-    ends = (io.StringIO(line, newline="") for line in lines_in(path))  # also splits at "\r"
-    lines = dropwhile(_blank, chain.from_iterable(ends))
+    lines = dropwhile(_blank, lines_in(path, newline=""))  # also splits at "\r"
     first = next(lines, "")
     if declared := DECLARED.fullmatch(first):  # Excel's line "sep=;" above the header
         return next(dropwhile(_blank, lines), ""), declared[1], lines
@@ -250,25 +218,3 @@ def _without_blank_lines(rows: Iterable[list[str]], columns: int) -> Iterator[li
             blank = 0
         elif columns == 1:
             blank += 1
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Hide progress bars, log lines and warnings of `datasets` and the hub client within this context."""
-    import datasets
-
-    loggers = [logging.getLogger(name) for name in ("datasets", "huggingface_hub")]
-    levels = [logger.level for logger in loggers]
-    bars = not datasets.are_progress_bars_disabled()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        datasets.disable_progress_bars()
-        for logger in loggers:
-            logger.setLevel(logging.CRITICAL)
-        try:
-            yield
-        finally:
-            for logger, level in zip(loggers, levels, strict=True):
-                logger.setLevel(level)
-            if bars:
-                datasets.enable_progress_bars()

@@ -8,11 +8,10 @@ from pathlib import Path
 
 from bara_pyro.data.clusters import as_compared, digest
 from bara_pyro.data.conversations import Conversation, conversations_in, load_conversations
-from bara_pyro.data.loader import check_effect, is_file_name
-from bara_pyro.data.reading import parse_lines, read_hub
+from bara_pyro.data.loader import check_effect, is_file_name, read_hub
 from bara_pyro.data.registry import not_known
 from bara_pyro.data.rows import carve, check_disjoint, check_other_file, first_validation, too_few
-from bara_pyro.data.tables import Data, DataTable
+from bara_pyro.data.tables import Data, read_table
 from bara_pyro.data.types import split_counts
 from bara_pyro.data.userfile import TEST_FRACTION
 from bara_pyro.errors import ConfigError
@@ -157,10 +156,9 @@ def _split(
 ) -> tuple[Conversation, ...]:
     """Return a split of a known dataset from a folder or from the hub."""
     if data_dir is None:
-        table = DataTable(f"{source.hub}, {kind}", read_hub(source.hub, source.config, kind, revision))
+        table = read_hub(source.hub, source.config, kind, revision)
     else:
-        path = Path(data_dir) / Path(source.hub).name / f"{kind}.jsonl"
-        table = DataTable(str(path), parse_lines(path))
+        table = read_table(Path(data_dir) / Path(source.hub).name / f"{kind}.jsonl")
     return tuple(row.spoken() if source.spoken else row for row in conversations_in(table, kind))
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from bara_pyro.data.cells import label_text
 from bara_pyro.data.clusters import compared_text, digest, places_by_group, set_shares_aside
 from bara_pyro.data.reading import Rows
 from bara_pyro.data.schemas import Schema
+from bara_pyro.data.tables import label_text
 from bara_pyro.data.tokens import check_unicode
 from bara_pyro.data.types import ANSWER, Example
 from bara_pyro.errors import ConfigError, DataError
@@ -158,27 +158,20 @@ def carve(
             f"validation_rows is {rows}: choose 0 or more, and fewer than the {len(train)} training rows."
         )
     order = sorted(range(len(train)), key=lambda place: digest(f"{seed}/{train[place].id}"))
-    held_out = set(order[len(train) - rows :])
-    if rows and names is not None:
-        held_out = _whole(order[::-1], places_by_group(names), rows)
-    kept = tuple(row for place, row in enumerate(train) if place not in held_out)
-    return kept, tuple(row for place, row in enumerate(train) if place in held_out)
-
-
-def _whole(order: Sequence[int], groups: Sequence[Sequence[int]], most: int) -> set[int]:
-    """Return at most `most` rows, in this order, adding each row's whole group if it fits."""
-    group_of = {row: group for group in groups for row in group}
-    taken: set[int] = set()
-    for row in order:
-        if row not in taken and len(taken) + len(group_of[row]) <= most:
-            taken.update(group_of[row])
-    if not taken:
+    groups = places_by_group([""] * len(train) if names is None else names)
+    group_of = {place: group for group in groups for place in group}
+    held_out: set[int] = set()
+    for place in reversed(order):
+        if place not in held_out and len(held_out) + len(group_of[place]) <= rows:
+            held_out.update(group_of[place])
+    if rows and not held_out:
         raise DataError(
-            f"No group of rows with the same text fits into {most} rows to set aside (the smallest has "
+            f"No group of rows with the same text fits into {rows} rows to set aside (the smallest has "
             f"{min(map(len, groups))}): set more aside "
             "(--test-fraction, --validation-rows), or give --test-file."
         )
-    return taken
+    kept = tuple(row for place, row in enumerate(train) if place not in held_out)
+    return kept, tuple(row for place, row in enumerate(train) if place in held_out)
 
 
 def first_validation(rows: Sequence[R], wanted: int, name: str) -> Sequence[R]:

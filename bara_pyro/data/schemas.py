@@ -8,8 +8,8 @@ label -1. A schema function raises a `DataError` about the row; the loader adds 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 
-from bara_pyro.data.cells import label_text, missing, shown, text_field
 from bara_pyro.data.labels import lettered
+from bara_pyro.data.tables import label_text, missing, text_field
 from bara_pyro.data.types import ANSWER, LETTERS, Example
 from bara_pyro.errors import DataError
 from bara_pyro.types import Fields
@@ -24,10 +24,10 @@ PASSAGE_CHARACTERS = 1024  # BoolQ's passage is cut here, as in the protocol of 
 def options_of(values: object, key: str) -> list[str]:
     """Return a list of at least two options as texts; raise a `DataError` for anything else."""
     if not isinstance(values, list) or not 2 <= len(values) <= len(LETTERS):
-        raise DataError(f"it needs a list of 2 to {len(LETTERS)} options in {key!r} (found {shown(values)}).")
+        raise DataError(f"it needs a list of 2 to {len(LETTERS)} options in {key!r} (found {values!r:.60}).")
     for value in values:
         if not isinstance(value, str | int | float) or missing(value):
-            raise DataError(f"it has an option in {key!r} that is not a text: {shown(value)}.")
+            raise DataError(f"it has an option in {key!r} that is not a text: {value!r:.60}.")
     return [str(value).strip() for value in values]
 
 
@@ -57,7 +57,7 @@ def named_options(choices: object, key: str) -> tuple[list[str], tuple[str, ...]
     options = options_of(choices.get("text"), key)
     named = choices.get("label") or ()
     if not isinstance(named, list | tuple):
-        raise DataError(f"its options' labels in {key!r} are not a list: {shown(named)}.")
+        raise DataError(f"its options' labels in {key!r} are not a list: {named!r:.60}.")
     names = tuple(label_text(name, f"an option's label in {key!r}") for name in named)
     if named and (len(names) != len(options) or len(set(names)) != len(names)):
         raise DataError(f"it has {len(options)} options but {len(set(names))} different labels.")
@@ -71,7 +71,7 @@ def _of_objects(options: Sequence[object], key: str) -> Row:
     if any("text" not in option for option in objects) or len(labelled) not in (0, len(objects)):
         raise DataError(
             f"its {key!r} mix objects of different form: give each a 'text', and all or none a 'label' "
-            f"(found {shown(options)})."
+            f"(found {options!r:.60})."
         )
     texts = [option["text"] for option in objects]
     return {"text": texts, "label": [option["label"] for option in labelled]}

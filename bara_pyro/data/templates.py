@@ -8,7 +8,7 @@ from functools import partial
 
 from jinja2 import TemplateError
 
-from bara_pyro.data.messages import Message, is_list, messages_of
+from bara_pyro.data.conversations import Message, is_list, messages_of
 from bara_pyro.data.tokens import Tokenizer
 from bara_pyro.errors import DataError
 from bara_pyro.types import Fields, Json
@@ -103,12 +103,11 @@ def written(
 
 
 def model_of(tokenizer: Tokenizer) -> str:
-    """Return the name of a tokenizer's model, for the beginning of a sentence."""
-    return tokenizer.name_or_path or "The tokenizer"
+    """Return the name of a tokenizer's model, or what stands for it within a sentence."""
+    return tokenizer.name_or_path or "the tokenizer"
 
 
 def _left_out(text: Text, tokenizer: Tokenizer, what: str) -> DataError:
-    of = tokenizer.name_or_path or "the tokenizer"
     shown = f"{text.said.strip()[:40]!r}"
     way_out = WAYS_OUT.get(text.role, "change or leave out the message")
     if text.part != "content":
@@ -116,8 +115,8 @@ def _left_out(text: Text, tokenizer: Tokenizer, what: str) -> DataError:
     elif "</think>" in text.said:
         way_out = "remove the thoughts"
     return DataError(
-        f"The chat template of {of} omits the {text.role}'s {text.part!r} {shown} of {what}: {way_out}, or "
-        "choose another model."
+        f"The chat template of {model_of(tokenizer)} omits the {text.role}'s {text.part!r} {shown} of "
+        f"{what}: {way_out}, or choose another model."
     )
 
 
@@ -128,8 +127,9 @@ def _check_options(tokenizer: Tokenizer, options: Fields, what: str) -> None:
         template = tokenizer.get_chat_template(None)
     for name in options:
         if name in OURS or not re.search(rf"\b{re.escape(name)}\b", template):
-            of = tokenizer.name_or_path or "the tokenizer"
-            raise DataError(f"The chat template of {of} does not use {name!r} in {what}: leave it out.")
+            raise DataError(
+                f"The chat template of {model_of(tokenizer)} does not use {name!r} in {what}: leave it out."
+            )
 
 
 def _rendered(

@@ -66,16 +66,12 @@ def leading(tokenizer: Tokenizer, texts: Sequence[str], count: int) -> list[Lead
     """
     by_text: dict[int, Leading] = {}
     limit = max(count, 0) + MARGIN
-    most, size = MOST * limit, FIRST * limit
-    left: Iterable[int] = range(len(texts))
-    while left:
-        pieces = {i: texts[i][:size] for i in left}
+    for size in (FIRST * limit, MOST * limit):
+        pieces = {i: text[:size] for i, text in enumerate(texts) if i not in by_text}
         for (i, piece), tokens in zip(pieces.items(), ids_of(tokenizer, [*pieces.values()]), strict=True):
             complete = len(piece) == len(texts[i])
-            if complete or len(tokens) >= limit or size >= most:
+            if complete or len(tokens) >= limit or size == MOST * limit:
                 by_text[i] = Leading(tokens if complete else tokens[: max(count, 0)], complete)
-        left = [i for i in left if i not in by_text]
-        size = min(4 * size, most)
     return [by_text[i] for i in range(len(texts))]
 
 

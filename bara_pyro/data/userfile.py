@@ -8,18 +8,17 @@ from pathlib import Path
 from typing import Unpack
 
 from bara_pyro.columns import ColumnNames, ColumnOptions, column_names, option_of
-from bara_pyro.data.cells import as_read, label_text, missing
 from bara_pyro.data.clusters import set_aside, together
 from bara_pyro.data.columns import (
     as_compared,
+    as_read,
     columns_note,
     find_columns,
     id_column,
-    listed_options,
     own_example,
 )
 from bara_pyro.data.rows import carve, check_disjoint, check_new, divide, repeats, to_examples, too_few
-from bara_pyro.data.tables import Data, DataTable, read_table
+from bara_pyro.data.tables import Data, DataTable, label_text, missing, read_table
 from bara_pyro.data.types import LETTERS, Columns, Example, Task
 from bara_pyro.errors import ConfigError, DataError
 
@@ -84,7 +83,7 @@ def task_from_rows(
         _check_same_kind(table, tested, chosen)
     parts = [part for part in (table, tested) if part]
     chosen = replace(chosen, id=id_column([part.rows for part in parts], vars(chosen).values()))
-    labels, names = _answers(parts, chosen, classes)
+    names = () if _has_choices(table, chosen) else _names(table, chosen.label or "", classes)
     schema = partial(own_example, columns=chosen, names=names)
 
     def examples(part: DataTable, split: str) -> list[Example]:
@@ -120,6 +119,7 @@ def task_from_rows(
     if validation and (chosen.cluster or len(validation) < validation_rows):
         how = "whole clusters" if chosen.cluster else "keeping rows with the same text together"
         notes.append(f"{len(validation)} rows set aside for validation, {how}")
+    labels = names or LETTERS[: max(len(row.options) for row in (*train, *test_rows))]
     return Task(name, labels, training, validation, tuple(test_rows), tuple(notes), names, chosen)
 
 
@@ -147,28 +147,6 @@ def _check_same_kind(table: DataTable, tested: DataTable, columns: Columns) -> N
         )
 
 
-def _answers(
-    parts: Sequence[DataTable], columns: Columns, classes: Sequence[str] | None
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the labels of the task and the names of its classes (empty if rows list their options)."""
-    if _has_choices(parts[0], columns):
-        cells = [row.get(columns.choices or "") for part in parts for row in part.rows]
-        counts = [len(options) for cell in cells if (options := _options_or_none(cell))]
-        return LETTERS[: max(counts, default=2)], ()
-    names = tuple(map(label_text, classes)) if classes else _classes_of(parts[0], columns.label or "")
-    if len(set(map(as_read, names))) != len(names) or len(names) < 2:
-        listed = ", ".join(name if name == as_read(name) else ascii(name) for name in names)
-        raise DataError(f"The classes are {listed}: give two or more different names.")
-    return names, names
-
-
-def _options_or_none(cell: object) -> list[str] | None:
-    try:
-        return listed_options(cell, "choices")[0]
-    except DataError:
-        return None  # reading the row raises an error with its number
-
-
 def _has_choices(table: DataTable, columns: Columns) -> bool:
     if columns.choices is None:
         return False
@@ -183,9 +161,16 @@ def _has_choices(table: DataTable, columns: Columns) -> bool:
     return having[0]
 
 
-def _classes_of(table: DataTable, column: str) -> tuple[str, ...]:
-    if column in table.classes:
-        return table.classes[column]
+def _names(table: DataTable, column: str, classes: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the names of the classes: given, defined by the column, or found in its cells."""
+    names = tuple(map(label_text, classes or table.classes.get(column, ()))) or _found(table, column)
+    if len(set(map(as_read, names))) != len(names) or len(names) < 2:
+        listed = ", ".join(name if name == as_read(name) else ascii(name) for name in names)
+        raise DataError(f"The classes are {listed}: give two or more different names.")
+    return names
+
+
+def _found(table: DataTable, column: str) -> tuple[str, ...]:
     written = _spellings([table], column)
     answers = {max(sorted(ways), key=ways.__getitem__) for ways in written.values()}
     if len(answers) < 2:

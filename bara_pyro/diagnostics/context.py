@@ -6,12 +6,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bara_pyro.core.gate_draws import GateDraws, chosen_modules, ranks_of
+from bara_pyro.core.gate_draws import GateDraws, chosen_modules
 from bara_pyro.data import EncodedSplit, first_rows
+from bara_pyro.diagnostics import Result
 from bara_pyro.diagnostics.full_draws import FullDraws, full_draws
 from bara_pyro.runs.evaluate import draw, system_gates, true_probabilities
 from bara_pyro.runs.evaluation_files import is_evaluated
-from bara_pyro.runs.system import System
+from bara_pyro.runs.steps import train_seconds
+from bara_pyro.runs.stored import stored_lr, stored_step
+from bara_pyro.runs.system import System, parameter_counts
 
 FOLDER = "report"
 
@@ -58,8 +61,8 @@ class Context:
     labels: Tensor  # long, `n`
     truth: Tensor  # float64, `n x C`: true answer probabilities; NaN for unknown ones
     log_probs: Tensor  # float64, `S x n x C`: log-probabilities of the answers under posterior draws
-    gates: GateDraws | None  # the gates of these draws; activations for LoRA; None for other methods
-    drawn: FullDraws | None  # the same draws with their KL, if the gates are random
+    # The gates of these draws, with their KL if random; activations for LoRA; None for other methods.
+    gates: GateDraws | None
     options: Options
     out: Path  # folder of the report
 
@@ -67,6 +70,31 @@ class Context:
     def has_gates(self) -> bool:
         """Whether the method has gates."""
         return self.system.model.gates is not None
+
+    @property
+    def drawn(self) -> FullDraws | None:
+        """The gates with their KL, if they are random."""
+        return self.gates if isinstance(self.gates, FullDraws) else None
+
+
+class RunFacts(Result):
+    """The method, task and training of a run."""
+
+    method: str
+    backbone: str  # name of the language model
+    task: str
+    split: str  # the inspected split
+    rows: int  # number of inspected rows
+    train_rows: int
+    r: int  # rank of the adapters
+    modules: int  # number of adapted modules
+    trainable: int  # number of trainable parameters
+    frozen: int  # number of frozen parameters
+    steps: int
+    lr: float  # learning rate
+    seed: int
+    train_seconds: float | None  # None if unknown
+    config_hash: str
 
 
 def is_random(system: System) -> bool:
@@ -81,13 +109,10 @@ def look(folder: Path, system: System, options: Options, out: Path | None = None
     """
     name = system.config.task.evaluate_on
     rows = first_rows(system.split(name), options.rows)
-    gates = drawn = None
-    model = system.model
+    gates: GateDraws | None = None
+    model, seed = system.model, system.config.predict.seed
     if options.deep and is_random(system):
-        paths = chosen_modules(model)
-        drawn = full_draws(system, system.guide, rows, options.samples, system.config.predict.seed, paths)
-        of_gates = (drawn.phi, drawn.theta, drawn.log_probs, ranks_of(model, paths), drawn.centre)
-        gates = GateDraws(paths, rows.ids, *of_gates)
+        gates = full_draws(system, system.guide, rows, options.samples, seed, chosen_modules(model))
     elif options.deep and (model.gates is not None or (model.has_activations and not model.latents)):
         gates = system_gates(system, rows, options.samples)
     if gates is not None:
@@ -105,7 +130,28 @@ def look(folder: Path, system: System, options: Options, out: Path | None = None
         truth,
         log_probs,
         gates,
-        drawn,
         options,
         out or folder / FOLDER,
+    )
+
+
+def run_facts(c: Context) -> RunFacts:
+    """Return the method, task and training of a run."""
+    config, counts = c.system.config, parameter_counts(c.system)
+    return RunFacts(
+        method=config.method.name,
+        backbone=c.system.backbone.name,
+        task=c.system.task.name,
+        split=config.task.evaluate_on,
+        rows=len(c.rows),
+        train_rows=c.system.model.num_data,
+        r=config.adapter.r,
+        modules=len(c.system.model.targets),
+        trainable=counts["trainable"],
+        frozen=counts["frozen"],
+        steps=stored_step(c.folder) or config.train.total_steps,
+        lr=stored_lr(c.folder, config),
+        seed=config.seed,
+        train_seconds=train_seconds(c.folder),
+        config_hash=config.hash,
     )

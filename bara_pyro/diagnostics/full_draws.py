@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent, kl_divergence
 
 from bara_pyro.core.distributions import has_analytic_kl
-from bara_pyro.core.gate_draws import product
+from bara_pyro.core.gate_draws import GateDraws, ranks_of
 from bara_pyro.core.guide import PRIOR, SiteGuide
 from bara_pyro.core.latents import Gates
 from bara_pyro.core.likelihood import require_answer_tokens
@@ -28,31 +28,29 @@ SPLITS = ("train", "validation", "test")
 Rows = int | Sequence[str]
 
 
-@dataclass
-class FullDraws:
-    """S draws for n rows. A gate is None if the program lacks it, a KL if it has no closed form."""
+@dataclass(frozen=True)
+class FullDraws(GateDraws):
+    """The gates and answers of n rows in S draws, with their KL; a KL is None if it has no closed form.
 
-    log_probs: Tensor  # float64, `S x n x C`
-    phi: Tensor | None = None  # float32, `S x M x r`
-    theta: Tensor | None = None  # float32, `S x n x M x r`, at the last token
-    kl_phi: Tensor | None = None  # float64, `S`, nats: KL of all modules, with weight 1
-    kl_theta: Tensor | None = None  # float64, `S x n`, nats: KL of all modules and real tokens, with weight 1
-    # "phi", "theta" -> float64, `M x r`, nats: KL of each unit, mean over rows and draws at the last token;
-    # NaN above a module's rank. A unit with a KL near 0 learnt nothing (Bowman et al., CoNLL 2016).
+    Attributes:
+        kl_phi: KL of all modules, with weight 1, float64, `S`, nats.
+        kl_theta: KL of all modules and real tokens, with weight 1, float64, `S x n`, nats.
+        kl_units: "phi", "theta" -> KL of each unit, mean over rows and draws at the last token, float64, `M x
+            r`, nats; NaN above a module's rank. A unit with a KL near 0 learnt nothing (Bowman et al., CoNLL
+            2016).
+        unknown_kl: a sentence on a latent whose KL has no closed form; "" if there is none.
+    """
+
+    kl_phi: Tensor | None = None
+    kl_theta: Tensor | None = None
     kl_units: dict[str, Tensor] = field(default_factory=dict)
-    unknown_kl: str = ""  # a latent whose KL has no closed form, in a sentence
-    centre: float = 0.0  # subtracted from theta in the gate
-
-    @property
-    def psi(self) -> Tensor:
-        """The gate `Phi * (theta - centre)`: `S x n x M x r`, or `S x 1 x M x r` without theta."""
-        return product(self.phi, self.theta, self.centre)
+    unknown_kl: str = ""
 
     def first(self, rows: int) -> "FullDraws":
         """Return the draws of the first rows."""
-        by_row = {name: getattr(self, name) for name in ("theta", "kl_theta")}
+        by_row = {name: getattr(self, name) for name in ("log_probs", "theta", "kl_theta")}
         kept = {name: value[:, :rows] for name, value in by_row.items() if value is not None}
-        return replace(self, log_probs=self.log_probs[:, :rows], **kept)
+        return replace(self, ids=self.ids[:rows], **kept)
 
     def gates(self) -> dict[str, Tensor]:
         """Return the program's gates by name, and their product as `gate` if it has both kinds."""
@@ -103,68 +101,64 @@ def full_draws(
     model, gates, c = system.model, system.model.gates, system.config.predict
     require_answer_tokens(model.likelihood, "Diagnostics of draws")
     if gates is None:
-        return FullDraws(draw(system, part, samples, seed=seed))
+        return FullDraws((), part.ids, None, None, draw(system, part, samples, seed=seed))
     rows, units = (samples, len(part)), (len(modules), gates.r)
     out = FullDraws(
+        tuple(modules),
+        part.ids,
+        torch.empty(samples, *units) if gates.phi else None,
+        torch.empty(*rows, *units) if gates.theta else None,
         torch.empty(*rows, len(system.task.labels), dtype=torch.float64),
-        phi=torch.empty(samples, *units) if gates.phi else None,
-        theta=torch.empty(*rows, *units) if gates.theta else None,
+        ranks_of(model, modules),
+        gates.centre,
         kl_theta=torch.zeros(rows, dtype=torch.float64) if gates.theta else None,
         kl_units={kind: torch.zeros(units, dtype=torch.float64) for kind in gates.kinds},
-        centre=gates.centre,
     )
-    divergences = _Divergences(model)
+    kl = _Divergences(model)
     place = {row_id: i for i, row_id in enumerate(part.ids)}
     for batch in batches(part, system.answer_ids, batch_size or c.batch_size, by_length=True):
         numbers = torch.tensor([place[row_id] for row_id in batch.ids])
         placed, budget = batch.to(system.backbone.device), c.memory_budget
-        with divergences:
+        with kl:
             for piece in system.corrections.record(
                 model, guide, placed, samples=samples, seed=seed, memory_budget=budget
             ):
-                _keep(out, piece, numbers[piece.rows], gates, modules, divergences)
-                divergences.seen, divergences.units = {}, {}
-    out.unknown_kl = divergences.unknown
+                _keep(out, piece, numbers[piece.rows], gates, kl)
+    known = {"phi": str(gates.phi) in kl.seen, "theta": kl.seen.keys() >= set(gates.theta.values())}
+    if known["phi"]:  # the same in every forward pass
+        places = [gates.modules.index(path) for path in modules]
+        out.kl_units["phi"] = kl.units[str(gates.phi)].reshape(-1, gates.r)[places]
     ranks = torch.tensor([model.rank_pattern.get(path, model.r) for path in modules])
     absent = torch.arange(gates.r) >= ranks[:, None]
-    out.kl_units = {kind: kl.masked_fill(absent, math.nan) for kind, kl in out.kl_units.items()}
-    return out
+    return replace(
+        out,
+        kl_phi=kl.seen[str(gates.phi)].double().sum().cpu().expand(samples) if known["phi"] else None,
+        kl_theta=out.kl_theta if known["theta"] else None,
+        kl_units={k: of.masked_fill(absent, math.nan) for k, of in out.kl_units.items() if known[k]},
+        unknown_kl=kl.unknown,
+    )
 
 
-def _keep(
-    out: FullDraws,
-    piece: RecordedDraws,
-    rows: Tensor,
-    gates: Gates,
-    modules: Sequence[str],
-    kl: "_Divergences",
-) -> None:
-    """Store the draws of one forward pass."""
+def _keep(out: FullDraws, piece: RecordedDraws, rows: Tensor, gates: Gates, kl: "_Divergences") -> None:
+    """Store the draws of one forward pass, and add its KL of local gates."""
     out.log_probs[piece.draws, rows] = piece.log_probs
     phi = gates.global_gates(piece.values)
     if out.phi is not None and phi is not None:
-        places, site = [gates.modules.index(path) for path in modules], str(gates.phi)
-        out.phi[piece.draws] = phi[:, places].cpu()
-        if site in kl.seen:  # the same in every forward pass
-            out.kl_phi = kl.seen[site].double().sum().cpu().expand(len(out.phi))
-            out.kl_units["phi"] = kl.units[site].reshape(-1, gates.r)[places]
-        else:
-            out.kl_units.pop("phi", None)
-    if out.theta is None:
+        out.phi[piece.draws] = phi[:, [gates.modules.index(path) for path in out.modules]].cpu()
+    if out.theta is None or out.kl_theta is None:
         return
-    for i, path in enumerate(modules):
-        out.theta[piece.draws, rows, i] = piece.values[gates.theta[path]][..., -1, :].cpu()
     for path, site in gates.theta.items():
-        if site not in kl.seen or out.kl_theta is None:
-            out.kl_theta = None
-            out.kl_units.pop("theta", None)
-            return
+        place = out.modules.index(path) if path in out.modules else None
+        if place is not None:
+            out.theta[piece.draws, rows, place] = piece.values[site][..., -1, :].cpu()
+        if site not in kl.seen:
+            continue
         divergence = kl.seen[site]
         real = divergence.masked_fill(~piece.mask[:, -divergence.shape[-1] :], 0.0)
         out.kl_theta[piece.draws, rows] += real.sum(-1, dtype=torch.float64).cpu()
-        if path in modules:
+        if place is not None:
             last = kl.units[site].expand(*piece.log_probs.shape[:2], -1).sum((0, 1))
-            units = out.kl_units["theta"][modules.index(path), : len(last)]
+            units = out.kl_units["theta"][place, : len(last)]
             units += last / math.prod(out.log_probs.shape[:2])
 
 

@@ -1,4 +1,4 @@
-"""The inspection of a run: the results of all diagnostics in one object that can be stored and read."""
+"""The inspection of a run: all its results in one object that can be stored, and the page of them."""
 
 import sys
 import time
@@ -7,21 +7,22 @@ from pathlib import Path
 
 from pydantic import ConfigDict, Field, model_validator
 
+from bara_pyro.atomic import write_json, write_text
 from bara_pyro.core.likelihood import require_answer_tokens
-from bara_pyro.diagnostics.arviz.export import EXPORTED_ROWS, DrawnAnswers, export_draws
-from bara_pyro.diagnostics.context import Context, Options, is_random, look
-from bara_pyro.diagnostics.gates.rank_use import RankUse, rank_use
-from bara_pyro.diagnostics.gates.tokens import TokenUse, token_use
+from bara_pyro.diagnostics import Result
+from bara_pyro.diagnostics.context import FOLDER, Context, Options, RunFacts, is_random, look, run_facts
 from bara_pyro.diagnostics.parts import ADDED
-from bara_pyro.diagnostics.posterior.predictive_scores import PredictiveScores, predictive_scores
-from bara_pyro.diagnostics.posterior.trust import PosteriorTrust, posterior_trust
-from bara_pyro.diagnostics.posterior.uncertainty_split import UncertaintySplit, uncertainty_split
-from bara_pyro.diagnostics.result import Result
+from bara_pyro.diagnostics.parts.draws import EXPORTED_ROWS, DrawnAnswers, export_draws, render_draws
+from bara_pyro.diagnostics.parts.posterior import PosteriorTrust, posterior_trust, render_posterior
+from bara_pyro.diagnostics.parts.rank import RankUse, rank_use, render_rank
+from bara_pyro.diagnostics.parts.scores import PredictiveScores, predictive_scores, render_scores
+from bara_pyro.diagnostics.parts.tokens import PAGE, TokenUse, render_tokens, token_page, token_use
+from bara_pyro.diagnostics.parts.uncertainty import UncertaintySplit, render_uncertainty, uncertainty_split
+from bara_pyro.durations import spoken
+from bara_pyro.report.html import Block, Link, Paragraph, Points, Section, write_index
 from bara_pyro.runs.evaluate import SPARSITY_DRAWS, SPARSITY_ROWS
 from bara_pyro.runs.evaluation_files import is_evaluated, read_scores
-from bara_pyro.runs.steps import train_seconds
-from bara_pyro.runs.stored import stored_lr, stored_step
-from bara_pyro.runs.system import System, parameter_counts
+from bara_pyro.runs.system import System
 from bara_pyro.types import Json
 
 SCHEMA = 3
@@ -34,30 +35,6 @@ DIAGNOSTICS: dict[str, Callable[[Context], Result | None]] = {
     "posterior": posterior_trust,
 }
 """Field of `Inspection` -> function that computes it, or returns None if it does not apply to the method."""
-QUICK = ("scores",)
-"""The diagnostics of an inspection with `deep=False`."""
-THOROUGH = ("uncertainty",)
-"""The diagnostics that need `thorough=True`."""
-
-
-class RunFacts(Result):
-    """The method, task and training of a run."""
-
-    method: str
-    backbone: str  # name of the language model
-    task: str
-    split: str  # the inspected split
-    rows: int  # number of inspected rows
-    train_rows: int
-    r: int  # rank of the adapters
-    modules: int  # number of adapted modules
-    trainable: int  # number of trainable parameters
-    frozen: int  # number of frozen parameters
-    steps: int
-    lr: float  # learning rate
-    seed: int
-    train_seconds: float | None  # None if unknown
-    config_hash: str
 
 
 class Inspection(Result):
@@ -104,7 +81,7 @@ def look_inside(
 ) -> Inspection:
     """Run the diagnostics on a run, and write its draws for ArviZ.
 
-    With `deep=False` in the options only the diagnostics of `QUICK` run, and no draws are written.
+    With `deep=False` in the options only the scores are computed, and no draws are written.
 
     Args:
         folder: folder of the run.
@@ -152,31 +129,8 @@ def look_inside(
 
 def part_names(options: Options) -> tuple[str, ...]:
     """Return the names of the diagnostics to run."""
-    if not options.deep:
-        return QUICK
-    return tuple(name for name in (*DIAGNOSTICS, *ADDED) if options.thorough or name not in THOROUGH)
-
-
-def run_facts(c: Context) -> RunFacts:
-    """Return the method, task and training of a run."""
-    config, counts = c.system.config, parameter_counts(c.system)
-    return RunFacts(
-        method=config.method.name,
-        backbone=c.system.backbone.name,
-        task=c.system.task.name,
-        split=config.task.evaluate_on,
-        rows=len(c.rows),
-        train_rows=c.system.model.num_data,
-        r=config.adapter.r,
-        modules=len(c.system.model.targets),
-        trainable=counts["trainable"],
-        frozen=counts["frozen"],
-        steps=stored_step(c.folder) or config.train.total_steps,
-        lr=stored_lr(c.folder, config),
-        seed=config.seed,
-        train_seconds=train_seconds(c.folder),
-        config_hash=config.hash,
-    )
+    names = (*DIAGNOSTICS, *ADDED) if options.deep else ("scores",)
+    return tuple(name for name in names if options.thorough or name != "uncertainty")
 
 
 def peak_memory() -> float | None:
@@ -215,3 +169,104 @@ def passes(o: Options, rows: int, train_rows: int) -> int:
         return rows * (o.samples + 1)
     exported, deep = min(rows, EXPORTED_ROWS), rows * (1 + 2 * o.samples)
     return deep + (rows * o.nested**2 + (2 * train_rows + exported) * o.samples if o.thorough else 0)
+
+
+NUMBERS = "inspection.json"
+
+
+def inspect_run(
+    folder: str | Path,
+    system: System,
+    options: Options | None = None,
+    *,
+    out: str | Path | None = None,
+    on_part: Callable[[int], None] | None = None,
+) -> tuple[Path, list[str]]:
+    """Inspect a run and write a report: a page, its figures, all numbers and the posterior draws.
+
+    The files are index.html, tokens.html, one SVG file for each figure, inspection.json (all numbers, an
+    `Inspection`) and posterior.nc (the draws, for ArviZ). With `deep=False` in the options the page covers
+    accuracy and calibration only. Arguments and errors are those of `look_inside`; `on_part` is also called
+    after the page.
+
+    Returns:
+        The path of the page, and the findings: a plain sentence for each section.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> from bara_pyro.diagnostics.context import Options
+        >>> from bara_pyro.diagnostics.inspection import inspect_run
+        >>> run = bp.train(task="micro-wgs", method="bara-gate", steps=2, limit=20, out="runs/first")
+        >>> _ = bp.evaluate(run, out="runs/first")
+        >>> few = Options(rows=8, samples=4, texts=("in winter bimu keeps goats .",))  # quick
+        >>> page, sentences = inspect_run("runs/first", run, few)
+        >>> str(page), len(sentences) > 3
+        ('runs/first/report/index.html', True)
+    """
+    out = Path(folder) / FOLDER if out is None else Path(out)
+    inspection = look_inside(folder, system, options, out=out, on_part=on_part)
+    write_json(out / NUMBERS, inspection.model_dump(mode="json"))
+    page, shown = write_page(inspection, out)
+    if on_part is not None:
+        on_part(1)
+    return page, [part.plain for part in shown]
+
+
+def write_page(found: Inspection, out: Path) -> tuple[Path, list[Section]]:
+    """Write the page of an inspection, its token maps and its figures; return its path and its sections.
+
+    Nothing is computed anew; the folder must contain the draws of the inspection.
+    """
+    shown = sections(found, out)
+    if found.tokens is not None:
+        token_page(found.tokens, out / PAGE, f"Token maps of {found.run.method}")
+    for picture in (picture for part in shown for picture in part.pictures):
+        write_text(out / f"{picture.name}.svg", picture.file)
+    title = f"Inside {found.run.method} on {found.run.task}"
+    return write_index(out, title, _head(found, shown), shown), shown
+
+
+def sections(found: Inspection, out: Path) -> list[Section]:
+    """Return the sections of the page, one for each part that the method has."""
+    added = found.model_extra or {}
+    return [
+        render_scores(found.run, found.scores),
+        *([render_rank(found.rank)] if found.rank else []),
+        *([render_tokens(found.tokens)] if found.tokens else []),
+        *([render_uncertainty(found.uncertainty)] if found.uncertainty else []),
+        *([render_draws(found.draws, out)] if found.draws else []),
+        *([render_posterior(found.posterior)] if found.posterior else []),
+        *(ADDED[name].render(value) for name, value in added.items() if value is not None),
+    ]
+
+
+def _head(inspection: Inspection, shown: list[Section]) -> list[Block]:
+    """Return the head of the page: a summary of each section, and the other files of the report."""
+    run, numbers = inspection.run, Link(NUMBERS, NUMBERS)
+    points = [Paragraph([Link(s.title, f"#{s.id}"), f": {s.plain}"]) for s in shown]
+    beside: list[str | Link] = ["Files in this folder: ", numbers, " (all numbers), "]
+    if inspection.draws is not None:
+        beside += [Link(inspection.draws.file, inspection.draws.file), " (posterior draws, for ArviZ), "]
+    blocks: list[Block] = [
+        f"Report on {run.method}, trained on {run.task} with the language model {run.backbone}.",
+        Points(points),
+        Paragraph([*beside, "and an SVG file for each figure."]),
+    ]
+    more = {
+        "--deep": "gates, tokens, draws, posterior and bounds",
+        "--thorough": "sources of the uncertainty, leave-one-out on training rows, and draws from the prior",
+    }
+    blocks += [
+        f"Not computed: {more[option]}. Add {option}{_about(seconds)}."
+        for option, seconds in inspection.longer.items()
+    ]
+    if not inspection.scores.looked_at:
+        blocks.append(
+            "All scores are those of the run's evaluation. For another number of posterior draws S run bara "
+            "inspect RUN --samples S."
+        )
+    return blocks
+
+
+def _about(seconds: float | None) -> str:
+    return "" if seconds is None else f" (about {spoken(seconds)})"

@@ -1,6 +1,6 @@
 """Figures of a run: reliability diagram, training curves, risk-coverage curves.
 
-Every function returns a matplotlib `Figure`, which `save` writes to a file. pyplot is not used.
+Every function returns a matplotlib `Figure`, which `report.style.save` writes to a file. pyplot is not used.
 """
 
 import math
@@ -26,17 +26,7 @@ from bara_pyro.report.style import (
     legend_of,
     line_style,
     new_figure,
-    save,
 )
-
-__all__ = [
-    "PARTS",
-    "recorded_parts",
-    "reliability_diagram",
-    "risk_coverage_figure",
-    "save",
-    "training_curves",
-]
 
 History = Sequence[Mapping[str, float | None]]
 """Records of one run, each with `step` and the parts of the loss at that step."""
@@ -138,16 +128,6 @@ def _draw_counts(axes: Axes, bins: ReliabilityBins, color: str) -> None:
     axes.xaxis.set_major_locator(MultipleLocator(0.2))
 
 
-def smooth(values: Sequence[float] | np.ndarray, window: int) -> np.ndarray:
-    """Return the centred moving average over `window` values, fewer at the ends; NaN is ignored."""
-    numbers = np.asarray(values, dtype=float)
-    known = np.isfinite(numbers)
-    kernel = np.ones(min(window, len(numbers)))
-    total = np.convolve(np.where(known, numbers, 0.0), kernel, mode="same")
-    count = np.convolve(known.astype(float), kernel, mode="same").round()
-    return np.divide(total, count, out=np.full(len(numbers), np.nan), where=count > 0)
-
-
 def training_curves(
     runs: Mapping[str, History],
     window: int | None = None,
@@ -203,13 +183,16 @@ def recorded_parts(runs: Mapping[str, History]) -> list[str]:
 
 def _draw_part(axes: Axes, name: str, history: History, part: str, span: int, index: int) -> None:
     """Plot one part of the loss of one run."""
+    import pandas  # takes half a second
+
     points = [(record["step"], record[part]) for record in history if record.get(part) is not None]
     if not points:
         return
     steps, values = np.asarray(points, dtype=float).T
-    style = line_style(index)
+    style, span = line_style(index), min(span, len(values))
+    mean = pandas.Series(values).rolling(span, center=True, min_periods=1).mean()
     axes.plot(steps, values, color=style["color"], alpha=0.25, linewidth=0.7)
-    axes.plot(steps, smooth(values, span), linewidth=1.8, label=name, **style)
+    axes.plot(steps, mean, linewidth=1.8, label=name, **style)
 
 
 def _label_lowest(panels: Sequence[Axes], columns: int) -> None:

@@ -1,21 +1,133 @@
-"""Reports as self-contained HTML files with text, tables and figures."""
+"""Reports as self-contained HTML files, and their blocks: text, tables, figures and shaded texts."""
 
 import re
 from base64 import b64encode
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from hashlib import sha256
 from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
+from typing import Literal
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from matplotlib.figure import Figure
 
 from bara_pyro.atomic import write_text
-from bara_pyro.report.blocks import Block, Details, Paragraph, Picture, Points, Section
-from bara_pyro.report.style import as_the_system
+from bara_pyro.report.style import as_the_system, inlined, svg_file
 from bara_pyro.report.table import Cell, Table, cells, numeric_columns
+
+
+@dataclass(frozen=True)
+class Link:
+    """A link to a file (relative path) or to a section of the page (`#` and its identifier)."""
+
+    text: str
+    href: str
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """A paragraph of text and links."""
+
+    parts: str | Sequence[str | Link]
+    # `plain` for all readers (larger type), `technical` for specialists (smaller type).
+    kind: Literal["", "plain", "technical"] = ""
+
+
+@dataclass(frozen=True)
+class Points:
+    """A bulleted list with a paragraph for each item."""
+
+    items: Sequence[str | Paragraph]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure with its texts; successive figures are placed side by side if they fit."""
+
+    figure: Figure  # with one panel, at most 4 inches wide so that it can be read on a phone
+    alt: str  # text alternative for screen readers
+    caption: str = ""  # below the figure
+    name: str = ""  # name of its SVG file without the extension; if empty, no file is written
+
+    @cached_property
+    def file(self) -> str:
+        """The text of an SVG file of the figure, which is drawn once."""
+        return svg_file(self.figure, self.alt)
+
+    def svg(self, prefix: str) -> str:
+        """Return the figure as SVG markup with the colours and font of the page."""
+        return inlined(self.file, prefix)
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word of a shaded text."""
+
+    text: str
+    ground: str  # colour of the background, `#rrggbb`
+    ink: str  # colour of the letters
+    note: str = ""  # the hover text
+
+
+@dataclass(frozen=True)
+class Shaded:
+    """A text with a title and a colour for each word."""
+
+    title: str
+    words: Sequence[Word]
+
+
+@dataclass(frozen=True)
+class ColourScale:
+    """The colour scale of shaded texts."""
+
+    colours: Sequence[str]  # from low to high, `#rrggbb`
+    low: str  # labels of the ends
+    high: str
+    label: str  # name of the displayed quantity
+
+
+@dataclass(frozen=True)
+class Details:
+    """Blocks that are hidden until the reader opens their summary."""
+
+    summary: str
+    blocks: Sequence["Block"]
+
+
+Block = str | Paragraph | Points | Table | Picture | Shaded | ColourScale | Details
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of a page with a heading; strings among its blocks are paragraphs."""
+
+    title: str
+    blocks: Sequence[Block] = ()
+    plain: str = ""  # the finding for all readers, before the blocks
+    technical: Sequence[str] = ()  # the findings for specialists, one sentence each
+
+    @property
+    def content(self) -> list[Block]:
+        """The findings, then the blocks."""
+        plain = [Paragraph(self.plain, "plain")] if self.plain else []
+        points = [Paragraph(sentence, "technical") for sentence in self.technical]
+        return [*plain, *([Points(points)] if points else []), *self.blocks]
+
+    @property
+    def pictures(self) -> list[Picture]:
+        """The figures of the section that are also saved as files."""
+        return [block for block in self.blocks if isinstance(block, Picture) and block.name]
+
+    @property
+    def id(self) -> str:
+        """The identifier of the section in links, made from its title."""
+        return "-".join("".join(c if c.isalnum() else " " for c in self.title.lower()).split())
+
 
 PACKAGE = "bara_pyro.report"
 STYLES = ("figure.css", "common.css")  # style sheets of pages and the site
@@ -83,7 +195,7 @@ def document(
         style=common_style() + source(PACKAGE, "style.css") + Markup(style),  # noqa: S704 (ours)
         blocks=_views(blocks, numbers),
         sections=[
-            {"id": part.id, "title": part.title, "blocks": _views(part.blocks, numbers)} for part in sections
+            {"id": part.id, "title": part.title, "blocks": _views(part.content, numbers)} for part in sections
         ],
         body=body,
         scripts=[Markup(one) for one in scripts],  # noqa: S704 (ours; foreign data in them are JSON)

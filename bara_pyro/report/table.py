@@ -17,23 +17,14 @@ MISSING = "–"
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table.
+    """A column of a table."""
 
-    Attributes:
-        key: the key in each row.
-        heading: the heading without the unit.
-        unit: the unit, shown in brackets after the heading.
-        format: format specification for numbers (`.2f`); text is shown unchanged.
-        best: `max` or `min` to mark the best number; None to mark none.
-        second: also mark the second best number.
-    """
-
-    key: str
-    heading: str
-    unit: str = ""
-    format: str = ".2f"
-    best: Literal["max", "min"] | None = None
-    second: bool = False
+    key: str  # the key in each row
+    heading: str  # without the unit
+    unit: str = ""  # shown in brackets after the heading
+    format: str = ".2f"  # format specification for numbers; text is shown unchanged
+    best: Literal["max", "min"] | None = None  # which number to mark as the best; None: none
+    second: bool = False  # also mark the second best number
 
     def __post_init__(self) -> None:
         if self.best not in ("max", "min", None):
@@ -47,34 +38,22 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of results.
+    """A table of results."""
 
-    Attributes:
-        columns: the columns from left to right; the first one names the row.
-        rows: a mapping for each row; values are numbers, pairs (mean, standard deviation), text or None.
-        caption: a line above the table.
-    """
-
-    columns: Sequence[Column]
+    columns: Sequence[Column]  # from left to right; the first one names the row
+    # A mapping for each row; values are numbers, pairs (mean, standard deviation), text or None.
     rows: Sequence[Fields]
-    caption: str = ""
+    caption: str = ""  # a line above the table
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A formatted value.
-
-    Attributes:
-        text: the formatted value.
-        numeric: whether the column is aligned as numbers.
-        best: whether to mark it as the best of its column.
-        second: whether to mark it as the second best of its column.
-    """
+    """A formatted value."""
 
     text: str
-    numeric: bool
-    best: bool
-    second: bool = False
+    numeric: bool  # whether the column is aligned as numbers
+    best: bool  # whether to mark it as the best of its column
+    second: bool = False  # whether to mark it as the second best
 
 
 def _number(value: object) -> float | None:

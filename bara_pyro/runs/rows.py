@@ -15,7 +15,7 @@ from bara_pyro.data import (
     load_task,
     task_from_rows,
 )
-from bara_pyro.data.conversations import encode_replies
+from bara_pyro.data.chat import encode_replies
 from bara_pyro.data.loader import check_world
 from bara_pyro.data.registry import TASKS
 from bara_pyro.data.reply_tasks import ReplyTask, is_reply_task, load_replies, replies_from_rows

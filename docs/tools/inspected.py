@@ -17,10 +17,8 @@ from matplotlib.figure import Figure
 
 from bara_pyro.cli.terminal import say
 from bara_pyro.diagnostics.context import FOLDER
-from bara_pyro.diagnostics.gates.tokens import TokenUse
-from bara_pyro.diagnostics.inspection import Inspection
-from bara_pyro.diagnostics.page.page import NUMBERS, sections
-from bara_pyro.diagnostics.page.render_tokens import with_visible_spaces
+from bara_pyro.diagnostics.inspection import NUMBERS, Inspection, sections
+from bara_pyro.diagnostics.parts.tokens import TokenUse, with_visible_spaces
 from bara_pyro.report.style import COLOURS, INK, LARGE, SMALL, letters, new_figure, shade
 from bara_pyro.untrusted.files import read_json
 from experiments.engine.arguments import command_line, start

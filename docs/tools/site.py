@@ -21,8 +21,7 @@ import yaml
 
 from bara_pyro.errors import DataError
 from bara_pyro.report.html import PACKAGE, common_style, source
-from bara_pyro.report.style import DAY, NIGHT, properties
-from bara_pyro.report.svg import inlined
+from bara_pyro.report.style import DAY, NIGHT, inlined, properties
 from docs.tools.api_pages import api_pages
 from docs.tools.method_list import method_list
 from docs.tools.notebook_pages import notebook_pages

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bara_pyro.cli.outlets import outlast_readers
+from bara_pyro.cli.terminal import outlast_readers
 from bara_pyro.cli.wrap import terminated_as_interrupted
 from bara_pyro.errors import BaraError, ConfigError, Stopped
 from bara_pyro.methods import METHODS

@@ -14,8 +14,7 @@ from matplotlib.lines import Line2D
 
 from bara_pyro.atomic import write_text
 from bara_pyro.errors import DataError
-from bara_pyro.report.style import GREY, INK, NORMAL, dress, legend_of, new_figure
-from bara_pyro.report.svg import svg_file
+from bara_pyro.report.style import GREY, INK, NORMAL, dress, legend_of, new_figure, svg_file
 from experiments.engine.differences import AVERAGE
 from experiments.engine.methods import in_order
 from experiments.engine.values import display

@@ -9,7 +9,7 @@ from typing import Any
 from bara_pyro.atomic import write_text
 from bara_pyro.cli.terminal import say, show
 from bara_pyro.errors import ConfigError, DataError, TrainingError
-from bara_pyro.report import markdown
+from bara_pyro.report.table import markdown
 from bara_pyro.runs.assignments import assigned
 from experiments.engine.arguments import run_settings
 from experiments.engine.differences import COMPARISONS, Comparisons, write_comparisons

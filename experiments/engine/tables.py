@@ -6,7 +6,7 @@ from typing import Any
 
 from bara_pyro.metrics.base import METRICS
 from bara_pyro.metrics.base import compared as compared_metrics
-from bara_pyro.report import Column, Table
+from bara_pyro.report.table import Column, Table
 from experiments.engine.differences import AVERAGE
 from experiments.engine.methods import in_order
 from experiments.engine.results import Entry, Seeds, Study

@@ -30,7 +30,7 @@ from bara_pyro.extras.replies.reward.rows import row_of
 from bara_pyro.extras.replies.sampling import best_of_n_win_rate, pass_at_k
 from bara_pyro.extras.replies.sandbox import check_isolation, load_humaneval
 from bara_pyro.lm.loading import load_tokenizer
-from bara_pyro.report import Column
+from bara_pyro.report.table import Column
 from bara_pyro.runs.system import System
 from bara_pyro.types import Json, PredictiveName
 from bara_pyro.untrusted.files import read_jsonl

@@ -18,8 +18,8 @@ from typing import Any
 from bara_pyro.atomic import write_json, write_jsonl, write_text
 from bara_pyro.cli.terminal import say
 from bara_pyro.errors import BackboneError, ConfigError, Stopped, unknown
-from bara_pyro.report import markdown
 from bara_pyro.report.style import save
+from bara_pyro.report.table import markdown
 from bara_pyro.runs.assignments import assigned
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.devices import find_device

@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from bara_pyro.cli.terminal import say, show
 from bara_pyro.errors import BaraError
 from bara_pyro.lm.targets import find_targets
-from bara_pyro.report import Column, Table
+from bara_pyro.report.table import Column, Table
 from bara_pyro.runs.config import for_rows, load_config
 from experiments.paper import alignment
 from experiments.paper.costs import WEIGHTS, Cost, estimated, measured

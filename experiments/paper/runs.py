@@ -9,7 +9,7 @@ import torch
 
 from bara_pyro.data import Task, first_rows, load_task
 from bara_pyro.data.reply_tasks import ReplyTask, load_replies
-from bara_pyro.diagnostics.gates.sparsity import gate_sparsity
+from bara_pyro.diagnostics.sparsity import gate_sparsity
 from bara_pyro.errors import ConfigError
 from bara_pyro.runs.evaluate import system_gates
 from bara_pyro.runs.system import System, build_system

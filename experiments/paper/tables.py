@@ -13,7 +13,7 @@ import torch
 from bara_pyro.extras.replies.over_prompts import prompt_weights
 from bara_pyro.metrics import TaskDifference, crossed_interval
 from bara_pyro.metrics.base import METRICS
-from bara_pyro.report import Column, Table
+from bara_pyro.report.table import Column, Table
 from experiments.engine import values
 from experiments.engine.record import Record, number
 from experiments.engine.tables import interval_cell

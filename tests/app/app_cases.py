@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from bara_pyro.cli import app as cli
-from bara_pyro.cli import offered
+from bara_pyro.cli import app as offering
 from bara_pyro.metrics.base import METRICS, Metric, register_metric
 from bara_pyro.runs.config import RunConfig, load_config
 
@@ -105,7 +105,7 @@ class Result:
 
 
 Bara = Callable[..., Result]
-COMMANDS = offered.COMMANDS
+COMMANDS = offering.OFFERED
 
 
 def make_bara(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Bara:
@@ -113,7 +113,7 @@ def make_bara(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
 
     def run(*arguments: object) -> Result:
         monkeypatch.setattr(sys, "argv", ["bara", *map(str, arguments)])
-        if offered.COMMANDS is COMMANDS:  # where a test offers others a parser of its own is built
+        if offering.OFFERED is COMMANDS:  # where a test offers others a parser of its own is built
             monkeypatch.setattr("typer.main.get_command", lambda _: parser())
         capsys.readouterr()
         with pytest.raises(SystemExit) as stopped:

@@ -20,7 +20,7 @@ from rich.console import Console
 from bara_pyro.cli import demo as demonstration
 from bara_pyro.cli import terminal
 from bara_pyro.cli.catalogue import catalogue, registered
-from bara_pyro.cli.generated import option_settings
+from bara_pyro.cli.options import option_settings
 from bara_pyro.data import SOURCES
 from bara_pyro.data.tables import READERS
 from bara_pyro.methods import METHODS

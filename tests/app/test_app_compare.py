@@ -12,7 +12,7 @@ from huggingface_hub import ModelCard
 
 from bara_pyro.api import evaluate
 from bara_pyro.cli.running import run as train
-from bara_pyro.cli.scores import score_table
+from bara_pyro.cli.running import score_table
 from bara_pyro.extras.hub.upload import prepare_upload
 from bara_pyro.metrics import paired_bootstrap
 from bara_pyro.untrusted.files import read_jsonl

@@ -287,7 +287,7 @@ def test_a_page_of_what_was_generated(run: Path, tmp_path: Path, bara: Bara) -> 
         (("--prompt", "is \udcff"), "is not valid Unicode"),
         (
             ("--prompt", "is", "--chat"),
-            "has no chat template: leave out chat=True (--chat)",
+            "leave out chat=True (--chat)",
         ),
         (("--prompt", "is", "--resume"), "--resume"),
         (("--prompt", "is", "--output", "x.csv"), ".jsonl"),

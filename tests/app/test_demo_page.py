@@ -2,7 +2,7 @@
 
 import torch
 
-from bara_pyro.cli.demo_page import abstention_table, trust_table
+from bara_pyro.cli.demo import abstention_table, trust_table
 
 # Four answers: confident and right, confident and wrong, two unsure ones of which one is right.
 PROBS = torch.tensor([[0.95, 0.05], [0.05, 0.95], [0.6, 0.4], [0.3, 0.7]], dtype=torch.float64)

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from app_cases import Bara, assert_one_sentence
 
-from bara_pyro.cli import offered
-from bara_pyro.cli.app import app
-from bara_pyro.cli.offered import ORDER
+from bara_pyro.cli import app as offering
+from bara_pyro.cli.app import ORDER, app
 from bara_pyro.errors import ConfigError
 from bara_pyro.registry import Registry, load_plugin
 
@@ -60,10 +59,10 @@ def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "theirs.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
     points = [EntryPoint(name, value, "bara_pyro.commands") for name, value in VALUES.items()]
-    real = offered.COMMANDS._offered
-    registry = Registry("command", "bara_pyro.commands", of=offered.COMMANDS._of)
+    real = offering.OFFERED._offered
+    registry = Registry("command", "bara_pyro.commands", of=offering.OFFERED._of)
     vars(registry)["_offered"] = real | {point.name: point for point in points}
-    monkeypatch.setattr(offered, "COMMANDS", registry)
+    monkeypatch.setattr(offering, "OFFERED", registry)
 
 
 @pytest.mark.usefixtures("theirs")
@@ -97,7 +96,7 @@ def test_a_package_is_imported_when_its_command_is_asked_for(
     registry = Registry("command", "bara_pyro.commands")
     names = ("mine", "others")
     vars(registry)["_offered"] = {name: Point(name, "a:b", "bara_pyro.commands") for name in names}
-    monkeypatch.setattr(offered, "COMMANDS", registry)
+    monkeypatch.setattr(offering, "OFFERED", registry)
     assert bara("--version").code == 0
     assert loaded == []
     bara("mine")
@@ -105,7 +104,7 @@ def test_a_package_is_imported_when_its_command_is_asked_for(
 
 
 def test_an_older_installation_is_told_to_install_again(bara: Bara, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offered, "COMMANDS", Registry("command", "no.such.group"))
+    monkeypatch.setattr(offering, "OFFERED", Registry("command", "no.such.group"))
     assert_one_sentence(bara("serve", "RUN", "--port", 1), "serve", "pip install -e .")
     listed = bara("--help").out
     assert all(f"│ {name} " in listed for name in ORDER)

@@ -57,7 +57,7 @@ class Case:
 
 
 DECIDING = {"abstain": "--risk 0.9 --delta 0.5", "conformal": "--alpha 0.3", "detect": "--alpha 0.3"}
-PAGE = "bara_pyro.diagnostics.page.page.inspect_run"
+PAGE = "bara_pyro.diagnostics.inspection.inspect_run"
 WRITTEN = "bara_pyro.extras.replies.generation.humaneval.write_programs"
 BUILD = "bara_pyro.microworld.build.build_backbone"
 HTTP = "bara_pyro.extras.serve.http"

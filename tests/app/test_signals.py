@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from app_cases import Bara, Place, assert_one_sentence
 
-from bara_pyro.cli.outlets import Outlet
+from bara_pyro.cli.terminal import Outlet
 from bara_pyro.core.svi import SVI
 from bara_pyro.runs import evaluate as evaluation
 from bara_pyro.runs import train as training

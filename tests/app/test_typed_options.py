@@ -14,7 +14,7 @@ from setting_cases import other_settings, value_at
 import bara_pyro as bp
 from bara_pyro.cli import running
 from bara_pyro.cli.app import UsageError
-from bara_pyro.cli.generated import option_settings as options
+from bara_pyro.cli.options import option_settings as options
 from bara_pyro.errors import ConfigError
 from bara_pyro.runs.assignments import setting_fields
 from bara_pyro.runs.config import RunConfig, for_rows, steps_of

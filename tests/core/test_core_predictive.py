@@ -12,7 +12,7 @@ from torch import Tensor
 from bara_pyro.core.likelihood import CompletionLikelihood, TextLikelihood
 from bara_pyro.core.prediction import predict
 from bara_pyro.data.replies import EncodedReply, reply_batch
-from bara_pyro.data.texts import with_texts
+from bara_pyro.data.split import with_texts
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.gamma import GammaGuide

@@ -13,8 +13,7 @@ from torch.testing import assert_close
 from bara_pyro.core.likelihood import NOT_OFFERED, AnswerLikelihood, TextLikelihood
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.data.split import EncodedSplit
-from bara_pyro.data.texts import TextBatch
+from bara_pyro.data.split import EncodedSplit, TextBatch
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import DataError
 from bara_pyro.guides.delta import DeltaGuide

@@ -18,7 +18,8 @@ from transformers import (
 from bara_pyro.core.likelihood import CompletionLikelihood
 from bara_pyro.core.prediction import predict
 from bara_pyro.data import Example, encode
-from bara_pyro.data.conversations import Conversation, encode_replies
+from bara_pyro.data.chat import encode_replies
+from bara_pyro.data.conversations import Conversation
 from bara_pyro.errors import BackboneError, DataError
 from bara_pyro.extras.replies.generation import encode_prompts, generate
 from bara_pyro.guides.delta import DeltaGuide

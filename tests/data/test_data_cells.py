@@ -97,7 +97,7 @@ BAD_OPTIONS = {
     "a set": ({"iron", "tin"}, "not a list"),
     "labels that are lists": ({"text": ["iron", "tin"], "label": [["A"], ["B"]]}, r"\['A'\]"),
     "one label twice": ([{"text": "iron", "label": 0}, {"text": "tin", "label": 0}], "different labels"),
-    "a key twice": ('{"A": "iron", "A": "tin"}', "two values for 'A'"),
+    "a key twice": ('{"A": "iron", "A": "tin"}', "the name 'A' twice"),
 }
 
 
@@ -168,7 +168,7 @@ TEXTS = [[f"a {i}", f"b {i}", ("bad", "good")[i % 2]] for i in range(10)]
 
 @pytest.mark.parametrize("names", [["text", "text", "label"], [1, "1", "label"]])
 def test_two_columns_of_one_name_are_refused_in_a_frame(names: list[object]) -> None:
-    with pytest.raises(DataError, match=f"two columns called '{names[0]}'"):
+    with pytest.raises(DataError, match=f"the name '{names[0]}' twice"):
         read_table(pd.DataFrame(TEXTS, columns=names))
 
 
@@ -179,11 +179,11 @@ def test_columns_of_two_levels_are_refused() -> None:
 
 
 def test_two_columns_of_one_name_are_refused_in_dictionaries_and_parquet(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="row 2: it has two columns called '1'"):
+    with pytest.raises(DataError, match="row 2: it has the name '1' twice"):
         read_table([{"1": "a"}, {1: "a", "1": "b"}])
     columns = [pa.array(column) for column in zip(*TEXTS, strict=True)]
     pq.write_table(pa.Table.from_arrays(columns, ["text", "text", "label"]), tmp_path / "rows.parquet")
-    with pytest.raises(DataError, match=r"rows\.parquet has two columns called 'text'"):
+    with pytest.raises(DataError, match=r"rows\.parquet has the name 'text' twice"):
         read_table(tmp_path / "rows.parquet")
 
 
@@ -191,14 +191,14 @@ def test_two_columns_of_one_name_are_refused_in_dictionaries_and_parquet(tmp_pat
 def test_a_key_that_stands_twice_in_an_object_is_refused(name: str, tmp_path: Path) -> None:
     row = '{"text": "a", "label": "x", "text": "b"}'
     (tmp_path / name).write_text(f"[{row}]" if name.endswith(".json") else f"{row}\n")
-    with pytest.raises(DataError, match=f"{name}.*two values for 'text'"):
+    with pytest.raises(DataError, match=f"{name}.*the name 'text' twice"):
         read_table(tmp_path / name)
 
 
 @pytest.mark.parametrize("twin", ["Text", " text", "te_xt", "text\u200b"])
 def test_columns_that_could_both_be_meant_are_refused_until_one_is_named(twin: str) -> None:
     rows = [{"text": a, twin: b, "label": label} for a, b, label in TEXTS]
-    with pytest.raises(DataError, match=r"two columns .*--text-column"):
+    with pytest.raises(DataError, match=r"2 columns .*--text-column"):
         task_from_rows(rows)
     texts = {row.context for row in task_from_rows(rows, text_column=twin).train}
     assert all(text.startswith("b") for text in texts)
@@ -209,7 +209,7 @@ def test_two_columns_of_answers_are_refused_until_one_is_named(names: tuple[str,
     """Their order says nothing of which is meant."""
     first, second = names
     rows = [{"text": a, first: label, second: f"not {label}"} for a, _, label in TEXTS]
-    with pytest.raises(DataError, match=rf"two columns .*'{first}' and '{second}': .*--label-column"):
+    with pytest.raises(DataError, match=rf"2 columns .*'{first}', '{second}': .*--label-column"):
         task_from_rows(rows)
     task = task_from_rows(rows, label_column=first)
     assert task.names == tuple(sorted({label for *_, label in TEXTS}))

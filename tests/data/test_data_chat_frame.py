@@ -213,5 +213,5 @@ def test_what_cannot_be_asked_is_refused() -> None:
     with pytest.raises(DataError, match="omits the assistant's"):
         chat_frame(tokenizer, "Be brief.")
     tokenizer.chat_template = None
-    with pytest.raises(DataError, match=r"some/model has no chat template: leave out chat=True"):
+    with pytest.raises(DataError, match=r"no chat template in some/model: leave out chat=True"):
         chat_frame(tokenizer)

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from data_cases import byte_level, word_level
 
-from bara_pyro.data.conversations import Conversation, encode_replies, load_conversations
+from bara_pyro.data.chat import encode_replies
+from bara_pyro.data.conversations import Conversation, load_conversations
 from bara_pyro.data.reply_tasks import replies_from_rows
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.extras.replies.generation import load_prompts
@@ -58,7 +59,7 @@ def test_formats(row: dict, prompt: object, reply: str) -> None:
     ("system", "said"),
     [
         ("be rude", "begin with the system's 'be kind', but 'system' is 'be rude': keep only one"),
-        (3, "'system' of row 1 of list of rows is the number 3: give a text, or leave it out"),
+        (3, "'system' of row 1 of list of rows is 3: give a text, or leave it out"),
     ],
 )
 def test_a_system_column_that_cannot_stand_before_the_prompt(system: object, said: str) -> None:
@@ -131,7 +132,7 @@ def test_what_is_too_long_loses_the_end_of_its_reply() -> None:
         ({"messages": [{"role": "user"}, YES]}, "a 'role' and a text"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}, YES]}, "a 'role' and a text"),
         ({"prompt": [], "completion": "a"}, "'prompt' of row 1"),
-        ({"prompt": 5, "completion": "a"}, "'prompt' of row 1 .* is the number 5: give a text or a list of"),
+        ({"prompt": 5, "completion": "a"}, "'prompt' of row 1 .* is 5: give a text or a list of"),
         ({"prompt": "a", "completion": "b\ud800"}, "text in 'completion' of row 1 .* is not valid Unicode"),
     ],
 )
@@ -143,10 +144,10 @@ def test_rows_that_hold_no_reply(row: dict, sentence: str) -> None:
 def test_what_cannot_be_encoded() -> None:
     plain = byte_level()
     plain.name_or_path = "my/model"
-    with pytest.raises(DataError, match="my/model has no chat template"):
+    with pytest.raises(DataError, match="no chat template in my/model"):
         encode_replies([Conversation((HI,), "a", "x")], plain)
     for prompt, said in (("a", r"leave out chat=True \(--chat\)"), ((HI,), "give texts instead")):
-        with pytest.raises(DataError, match=f"my/model has no chat template.*{said}"):
+        with pytest.raises(DataError, match=f"no chat template in my/model.*{said}"):
             encode_replies([Conversation(prompt, "a", "x")], plain, chat=True)
     with pytest.raises(DataError, match="row 'x' has no tokens in its reply"):
         encode_replies([Conversation("a", "", "x")], plain)

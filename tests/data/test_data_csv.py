@@ -132,3 +132,14 @@ def test_separators_and_byte_order_marks_are_found(tmp_path, content):
     path = tmp_path / "rows.csv"
     path.write_bytes(content)
     assert load_task(str(path)) == task_from_rows(ROWS)
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("before", [3, 8189, 70_000])
+def test_the_byte_that_is_not_utf_8_is_counted_from_the_beginning(
+    mark: bytes, before: int, tmp_path: Path
+) -> None:
+    data = mark + b"text\n" + b"a" * before + "é".encode() * 3 + b"\nb\n\xff\n"
+    (tmp_path / "rows.csv").write_bytes(data)
+    with pytest.raises(DataError, match=rf"byte {len(data) - 2}\)"):
+        read_table(tmp_path / "rows.csv")

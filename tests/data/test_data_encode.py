@@ -188,7 +188,7 @@ def test_unknown_labels_are_none():
 
 def test_two_rows_of_one_name():
     rows = [Example("a", "x"), Example("b", "y"), Example("a", "z")]
-    with pytest.raises(DataError, match="identifier 'a'"):
+    with pytest.raises(DataError, match="rows 1 and 3 share the id 'a'"):
         encode(rows, word_level(["x", "y", "z"]))
 
 

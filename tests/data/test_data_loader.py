@@ -156,7 +156,7 @@ def test_missing_split(arc):
 
 FIRST = json.dumps(arc_rows(1)[0])
 BROKEN = {
-    "empty": ("", r"validation\.jsonl is empty: give it at least one row"),
+    "empty": ("", r"validation\.jsonl is empty: give at least one row"),
     "blank": ("\n \n", r"validation\.jsonl is empty"),
     "cut off": (FIRST + '\n{"id": "V', r"line 2 is not valid JSON.*each line must be one JSON object"),
     "no object": (FIRST + "\n[1]\n", r"validation\.jsonl, line 2 is not a JSON object: '\[1\]'"),
@@ -255,7 +255,7 @@ def test_ag_news_is_tested_on_its_test_split_at_the_hub(monkeypatch):
     rows = [{"text": "t", "label": 2}, {"text": "u", "label": 0}]
     calls = hub(monkeypatch, lambda split: datasets.Dataset.from_list(rows))
     assert len(load_task("ag_news").test) == 2
-    assert [call[2] for call in calls] == ["train", "test"]
+    assert {call[2] for call in calls} == {"train", "test"}
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def test_frames_datasets_and_lists():
         task_from_rows(datasets.DatasetDict(train=datasets.Dataset.from_list(ROWS)))
     with pytest.raises(DataError, match="cannot be read from a int"):
         task_from_rows(3)
-    with pytest.raises(DataError, match="row 2 is not a dictionary: 'b'"):
+    with pytest.raises(DataError, match="row 2 is not a dictionary of columns: 'b'"):
         task_from_rows([ROWS[0], "b"])
 
 

@@ -6,7 +6,8 @@ import pytest
 from data_cases import byte_level
 from template_cases import ASK, KINDS, SAID, TEMPLATES
 
-from bara_pyro.data.conversations import Conversation, encode_replies, load_conversations
+from bara_pyro.data.chat import encode_replies
+from bara_pyro.data.conversations import Conversation, load_conversations
 from bara_pyro.data.replies import EncodedReply
 from bara_pyro.errors import DataError
 

@@ -150,9 +150,9 @@ BROKEN = {
     "t.csv: short": ("question,answer,,\nq\n", r"row 1 has 1 cells and the header has 2"),
     "t.json: object": ("{}", "must hold a list of objects"),
     "t.json: lines": ("{}\n{}\n", r"t\.json, line 2 .* one object per line, name it \.jsonl"),
-    "t.json: numbers": ("[1]", "row 1 is not a JSON object: 1"),
+    "t.json: numbers": ("[1]", "row 1 is not a dictionary of columns: 1"),
     "t.jsonl: long number": ("1" * 5000, "number is too long"),
-    "t.csv: two alike": ("text, text,label\na,b,c\n", "two columns called 'text'"),
+    "t.csv: two alike": ("text, text,label\na,b,c\n", "the name 'text' twice"),
 }
 
 

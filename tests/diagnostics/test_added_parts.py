@@ -7,13 +7,12 @@ import pytest
 from inspection_cases import OPTIONS, fitted
 from pydantic import ValidationError
 
-from bara_pyro.diagnostics import parts
+from bara_pyro.diagnostics import Result, parts
 from bara_pyro.diagnostics.context import Context
-from bara_pyro.diagnostics.inspection import DIAGNOSTICS, Inspection, look_inside, part_names
-from bara_pyro.diagnostics.page.page import sections
-from bara_pyro.diagnostics.parts import InspectionPart, Shown, shown_section
-from bara_pyro.diagnostics.result import Result
+from bara_pyro.diagnostics.inspection import DIAGNOSTICS, Inspection, look_inside, part_names, sections
+from bara_pyro.diagnostics.parts import InspectionPart
 from bara_pyro.registry import Registry
+from bara_pyro.report.html import Section
 
 
 class Count(Result):
@@ -26,8 +25,8 @@ def count(context: Context) -> Count | None:
     return Count(rows=len(context.rows)) if context.system.model.gates is not None else None
 
 
-def show(found: Count) -> Shown:
-    return shown_section("Counted", f"There are {found.rows} rows.", [], [])
+def show(found: Count) -> Section:
+    return Section("Counted", [], f"There are {found.rows} rows.", [])
 
 
 COUNT = InspectionPart(Count, count, show)
@@ -40,7 +39,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> None:
         "part of an inspection", "bara_pyro.diagnostics", of=InspectionPart
     )
     vars(registry)["_offered"] = {"count": EntryPoint("count", f"{__name__}:COUNT", "bara_pyro.diagnostics")}
-    for module in ("parts", "inspection", "page.page"):
+    for module in ("parts", "inspection"):
         monkeypatch.setattr(f"bara_pyro.diagnostics.{module}.ADDED", registry)
 
 

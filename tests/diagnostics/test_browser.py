@@ -10,7 +10,7 @@ import pytest
 from browser_cases import NEEDED, browse, without_policy
 from inspection_cases import OPTIONS, fitted
 
-from bara_pyro.diagnostics.page.page import inspect_run
+from bara_pyro.diagnostics.inspection import inspect_run
 from bara_pyro.extras.replies.generation.page import write_reply_page
 
 pytestmark = NEEDED
@@ -62,7 +62,7 @@ FRAME = """<!doctype html><body style="margin: 0"><pre id="found"></pre>
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         texts = {"one": "in winter", "two": "in summer the guest eats beans ?"}
-        patch.setattr("bara_pyro.diagnostics.gates.tokens.default_texts", lambda system: texts)
+        patch.setattr("bara_pyro.diagnostics.parts.tokens.default_texts", lambda system: texts)
         return inspect_run(tmp_path_factory.mktemp("run"), fitted("bara-gate"), OPTIONS)[0].parent
 
 

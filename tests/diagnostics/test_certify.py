@@ -282,4 +282,4 @@ def test_a_language_model_without_a_certificate_has_its_other_bounds(monkeypatch
     assert found is not None
     assert found.certified is None
     assert "logits that are linear" in found.not_certified
-    assert any("logits that are linear" in str(block) for block in render_bounds(found).section.blocks)
+    assert any("logits that are linear" in str(block) for block in render_bounds(found).blocks)

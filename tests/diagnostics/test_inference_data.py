@@ -22,8 +22,7 @@ from bara_pyro.diagnostics.arviz import inference_data
 from bara_pyro.diagnostics.arviz.compat import arviz, inference_groups, renewed
 from bara_pyro.diagnostics.arviz.inference_data import to_inference_data
 from bara_pyro.diagnostics.full_draws import answers, wanted_rows
-from bara_pyro.diagnostics.gates.rank import effective_rank
-from bara_pyro.diagnostics.gates.sparsity import gate_sparsity
+from bara_pyro.diagnostics.sparsity import effective_rank, gate_sparsity
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.guides.prior import PriorGuide
 from bara_pyro.metrics import evaluate, posterior_predictive

@@ -13,13 +13,18 @@ from pydantic import ValidationError
 
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.types import Batch
-from bara_pyro.diagnostics.arviz.compat import inference_groups
-from bara_pyro.diagnostics.arviz.netcdf import read_netcdf
+from bara_pyro.diagnostics.arviz.compat import inference_groups, read_netcdf
 from bara_pyro.diagnostics.context import Options, look
-from bara_pyro.diagnostics.gates.tokens import token_maps
-from bara_pyro.diagnostics.inspection import Inspection, part_names, passes, peak_memory
-from bara_pyro.diagnostics.page.page import inspect_run, write_page
-from bara_pyro.diagnostics.posterior.trust import posterior_trust
+from bara_pyro.diagnostics.inspection import (
+    Inspection,
+    inspect_run,
+    part_names,
+    passes,
+    peak_memory,
+    write_page,
+)
+from bara_pyro.diagnostics.parts.posterior import posterior_trust
+from bara_pyro.diagnostics.parts.tokens import token_maps
 from bara_pyro.runs.evaluate import evaluate_system
 
 PARTS = part_names(Options())
@@ -35,7 +40,7 @@ OF_PHI = {"phi_forest.svg"}
 def two_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     """In place of nine, whose picture takes a second."""
     texts = {"one": "in winter", "two": "in summer the guest eats beans ?"}
-    monkeypatch.setattr("bara_pyro.diagnostics.gates.tokens.default_texts", lambda system: texts)
+    monkeypatch.setattr("bara_pyro.diagnostics.parts.tokens.default_texts", lambda system: texts)
 
 
 def read(page: Path) -> Inspection:
@@ -94,9 +99,9 @@ def test_a_quick_look_at_an_evaluated_run_draws_nothing(
     assert [scores.draws for scores in read(page).scores.main] == [0]  # it has not been evaluated
     evaluate_system(system, tmp_path)
     monkeypatch.setattr("bara_pyro.diagnostics.context.draw", None)  # calling it fails
-    monkeypatch.setattr("bara_pyro.diagnostics.posterior.predictive_scores.draw", None)
+    monkeypatch.setattr("bara_pyro.diagnostics.parts.scores.draw", None)
     drawn: list[str] = []
-    monkeypatch.setattr("bara_pyro.report.blocks.svg_file", lambda figure, alt: drawn.append(alt) or "<svg/>")
+    monkeypatch.setattr("bara_pyro.report.html.svg_file", lambda figure, alt: drawn.append(alt) or "<svg/>")
     page, _ = inspect_run(tmp_path, system, nothing)
     found = read(page).scores
     assert ([scores.draws for scores in found.evaluated], found.looked_at) == ([0, 10], [])
@@ -185,7 +190,7 @@ def test_a_run_with_smaller_ranks(method: str, tmp_path: Path) -> None:
             assert own.isfinite().sum() == rank
             assert own[:rank].isfinite().all()
     at_prior = {kind: torch.where(kl.isnan(), kl, 0.0) for kind, kl in context.drawn.kl_units.items()}
-    closed = replace(context, drawn=replace(context.drawn, kl_units=at_prior))
+    closed = replace(context, gates=replace(context.drawn, kl_units=at_prior))
     assert [one.at_prior for one in posterior_trust(closed).learning] == [100.0, 100.0]
     [text] = token_maps(smaller, {"one": "in winter"}, samples=3, tau=1e-9).texts
     assert text.mean == [0.0, 0.0]

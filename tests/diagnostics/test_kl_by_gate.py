@@ -14,7 +14,7 @@ from bara_pyro.core.gate_draws import chosen_modules
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.types import Batch
-from bara_pyro.diagnostics.arviz.given import looked_at
+from bara_pyro.diagnostics.arviz.inference_data import looked_at
 from bara_pyro.diagnostics.full_draws import FullDraws, full_draws
 from bara_pyro.guides.prior import PriorGuide
 from bara_pyro.guides.weibull import WeibullGuide

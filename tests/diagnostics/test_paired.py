@@ -11,8 +11,8 @@ import torch
 from scipy import stats
 
 from bara_pyro.atomic import write_json, write_jsonl
-from bara_pyro.diagnostics.page.render_paired import comparison_sentences, figure, table, write_comparison
 from bara_pyro.diagnostics.paired.compare import PairedComparison, PairedDifference, compare_runs
+from bara_pyro.diagnostics.paired.page import comparison_sentences, figure, table, write_comparison
 from bara_pyro.errors import CheckpointError, DataError
 from bara_pyro.metrics.base import METRICS, compared
 from bara_pyro.report.table import cells

@@ -16,8 +16,8 @@ from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.types import Batch
 from bara_pyro.diagnostics.posterior.importance import importance_estimate
-from bara_pyro.diagnostics.posterior.joint import draw_latents
-from bara_pyro.diagnostics.posterior.reference import flat_gates, nuts
+from bara_pyro.diagnostics.posterior.joint import draw_latents, flat_gates
+from bara_pyro.diagnostics.posterior.reference import nuts
 from bara_pyro.diagnostics.posterior.sbc import fit_guide, sbc, svi_sampler, too_sure
 from bara_pyro.guides.families import FAMILIES
 

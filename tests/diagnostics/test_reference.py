@@ -11,8 +11,7 @@ from posterior_cases import KAPPA, MEAN, PATH, Grid, one_gate, weibull
 from scipy import stats
 from torch.testing import assert_close
 
-from bara_pyro.diagnostics.posterior.comparison import compare_with_reference
-from bara_pyro.diagnostics.posterior.reference import Reference, nuts, reference_from
+from bara_pyro.diagnostics.posterior.reference import Reference, compare_with_reference, nuts, reference_from
 from bara_pyro.errors import ConfigError, DataError, TrainingError
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.weibull import WeibullGuide

@@ -11,11 +11,9 @@ from torch.testing import assert_close
 
 from bara_pyro.core.prediction import record
 from bara_pyro.data.types import Batch
-from bara_pyro.diagnostics.gates.tokens import TEXTS, TextUse, TokenUse, default_texts, token_maps
-from bara_pyro.diagnostics.page.render_tokens import token_page
+from bara_pyro.diagnostics.parts.tokens import TEXTS, TextUse, TokenUse, default_texts, token_maps, token_page
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.report.style import letters, png_bytes, shade
-from bara_pyro.report.svg import VARIABLES
+from bara_pyro.report.style import VARIABLES, letters, png_bytes, shade
 from bara_pyro.runs.system import System
 from docs.tools.inspected import token_figure
 

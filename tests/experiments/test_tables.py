@@ -6,7 +6,7 @@ from statistics import mean, stdev
 import pytest
 from study_cases import invent, records_of
 
-from bara_pyro.report import Table, markdown
+from bara_pyro.report.table import Table, markdown
 from experiments.engine.results import Study, load_study
 from experiments.engine.tables import arms_table, compared, task_table
 from experiments.engine.values import gaps, largest_draws

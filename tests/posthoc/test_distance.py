@@ -18,7 +18,7 @@ from bara_pyro.core.likelihood import AnswerLikelihood, CompletionLikelihood, Te
 from bara_pyro.core.observing import frozen_states
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.data.texts import with_texts
+from bara_pyro.data.split import with_texts
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.methods import METHODS, build, method_config

@@ -5,7 +5,6 @@ import os
 from pathlib import Path
 
 import matplotlib
-import numpy as np
 import pytest
 import torch
 from matplotlib import pyplot
@@ -13,9 +12,8 @@ from matplotlib.figure import Figure
 
 from bara_pyro.errors import CheckpointError, DataError
 from bara_pyro.metrics import reliability_bins, risk_coverage
-from bara_pyro.report import reliability_diagram, risk_coverage_figure, save, training_curves
-from bara_pyro.report.figures import smooth
-from bara_pyro.report.style import png_bytes
+from bara_pyro.report.figures import reliability_diagram, risk_coverage_figure, training_curves
+from bara_pyro.report.style import png_bytes, save
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -87,18 +85,6 @@ def test_training_curves_take_gaps_and_one_record():
     records = [{"step": 0, "nll": 1.0, "kl_phi": None}, {"step": 1, "nll": math.nan}, {"step": 2, "nll": 3.0}]
     figure = training_curves({"a": records, "b": records[:1]}, window=3)
     assert figure.axes[0].lines[1].get_ydata().tolist() == [1.0, 2.0, 3.0]
-
-
-@pytest.mark.parametrize("window", [1, 2, 3, 7, 50])
-def test_smooth_is_a_moving_mean(window: int):
-    values = np.random.default_rng(0).random(20)
-    found = smooth(values, window)
-    assert len(found) == 20
-    width = min(window, 20)
-    for i in range(20):
-        start = max(0, i - width // 2)
-        assert found[i] == pytest.approx(values[start : i - width // 2 + width].mean())
-    assert smooth(np.full(5, np.nan), 3).tolist() == pytest.approx([np.nan] * 5, nan_ok=True)
 
 
 def test_risk_coverage_figure():

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from bara_pyro.report import (
+from bara_pyro.report.figures import training_curves
+from bara_pyro.report.html import (
     ColourScale,
-    Column,
     Details,
     Link,
     Paragraph,
@@ -19,14 +19,13 @@ from bara_pyro.report import (
     Points,
     Section,
     Shaded,
-    Table,
     Word,
-    training_curves,
+    common_style,
+    document,
     write_index,
 )
-from bara_pyro.report.html import common_style, document
-from bara_pyro.report.style import DAY, NIGHT, PALETTE, new_figure
-from bara_pyro.report.svg import inlined, svg_file
+from bara_pyro.report.style import DAY, NIGHT, PALETTE, inlined, new_figure, svg_file
+from bara_pyro.report.table import Column, Table
 
 VOID = {"meta"}
 NASTY = "<script>alert('x')</script> & \"quoted\" $name"
@@ -195,6 +194,7 @@ def test_every_kind_of_block(tmp_path: Path):
     assert page.text["h3"] == ["title"]
     words = [a for a in page.attributes("span") if "style" in a]
     assert [a.get("title") for a in words] == [NASTY, None]
+    assert [a["aria-label"] for a in page.attributes("div") if a.get("role") == "img"] == ["label"]
     assert page.text["summary"] == ["more"]
     assert "folded" in page.text["p"]
     assert "97\u00a0% of 3\u00a0nats" in page.text["p"]  # no line ends between number and unit

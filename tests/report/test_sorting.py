@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from browser_cases import NEEDED, browse, without_policy
 
-from bara_pyro.report import Column, Details, Table, write_index
+from bara_pyro.report.html import Details, write_index
+from bara_pyro.report.table import Column, Table
 
 pytestmark = NEEDED
 

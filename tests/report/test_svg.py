@@ -7,8 +7,7 @@ from xml.etree import ElementTree
 import numpy as np
 from matplotlib.figure import Figure
 
-from bara_pyro.report.style import INK, dress, new_figure
-from bara_pyro.report.svg import CLOUD, inlined, svg_file
+from bara_pyro.report.style import CLOUD, INK, dress, inlined, new_figure, svg_file
 
 SVG = "{http://www.w3.org/2000/svg}"
 FIGURES = Path(__file__).parents[2] / "docs" / "figures"

@@ -8,8 +8,7 @@ from rich.console import Console
 
 from bara_pyro.cli import terminal
 from bara_pyro.errors import ConfigError
-from bara_pyro.report import Column, Table, markdown, rich_table
-from bara_pyro.report.table import cells
+from bara_pyro.report.table import Column, Table, cells, markdown, rich_table
 
 COLUMNS = [
     Column("method", "Method"),

@@ -14,7 +14,7 @@ from hostile import GONE, VALUES, Opened, Place, sign, spoilt, spoilt_checkpoint
 
 import bara_pyro as bp
 from bara_pyro.diagnostics.paired.evaluated import read_group
-from bara_pyro.diagnostics.posterior.predictive_scores import stored_scores
+from bara_pyro.diagnostics.parts.scores import stored_scores
 from bara_pyro.errors import BaraError, CheckpointError
 from bara_pyro.extras.hub.upload import prepare_upload
 from bara_pyro.lm.backbone import Backbone

@@ -49,8 +49,7 @@ def compare(
     Each difference comes with a paired 95 % interval. A and B may also be folders of several runs that differ
     only by their seed. These are paired by seed, and the intervals then also cover training with other seeds.
     """
-    from bara_pyro.cli.outputs import check_file
-    from bara_pyro.cli.typed import check_overwrite
+    from bara_pyro.cli.checks import check_file, check_overwrite
     from bara_pyro.errors import ConfigError
     from bara_pyro.runs.answers import comparison_page_in
 
@@ -64,8 +63,8 @@ def compare(
         raise ConfigError(f"{b} is on both sides: give two different runs.")
 
     from bara_pyro.cli.terminal import arrow, result, say, say_again, say_notes, shell_word, show
-    from bara_pyro.diagnostics.page.render_paired import comparison_sentences, table, write_comparison
     from bara_pyro.diagnostics.paired.compare import compare_runs
+    from bara_pyro.diagnostics.paired.page import comparison_sentences, table, write_comparison
     from bara_pyro.metrics.base import METRICS
 
     named = None if clusters is None else read_clusters(clusters)
@@ -93,9 +92,8 @@ def read_clusters(file: Path) -> dict[str, str]:
     Raises:
         DataError: the file cannot be read, or a row lacks its id or its cluster.
     """
-    from bara_pyro.data.cells import label_text, missing
     from bara_pyro.data.rows import own_id
-    from bara_pyro.data.tables import read_table
+    from bara_pyro.data.tables import label_text, missing, read_table
     from bara_pyro.errors import DataError
 
     cluster_of: dict[str, str] = {}

@@ -69,8 +69,7 @@ def evaluate(
     device: RunDevice = None,
 ) -> None:
     """Evaluate a finished run on other rows, another split, or with other numbers of draws."""
-    from bara_pyro.cli.outputs import check_folder
-    from bara_pyro.cli.typed import note_of_draws, refuse, show_every_column
+    from bara_pyro.cli.checks import check_folder, note_of_draws, refuse, show_every_column
     from bara_pyro.errors import ConfigError
     from bara_pyro.runs.manifest import check_not_uploaded, check_run, is_run
 
@@ -85,8 +84,7 @@ def evaluate(
         check_folder(out, overwrite=overwrite, inputs=[run])
 
     from bara_pyro.cli.learning import warn_unlearnt
-    from bara_pyro.cli.running import evaluate_with_progress
-    from bara_pyro.cli.scores import show_scores
+    from bara_pyro.cli.running import evaluate_with_progress, show_scores
     from bara_pyro.cli.terminal import result, say, say_next, say_notes
     from bara_pyro.core.likelihood import AnswerLikelihood
     from bara_pyro.data import is_file_name

@@ -63,8 +63,7 @@ def inspect(
     The report is a folder: a page (index.html), its figures, and every number as JSON. With --deep it also
     has token maps, and the posterior draws as netCDF for ArviZ.
     """
-    from bara_pyro.cli.outputs import check_folder
-    from bara_pyro.cli.typed import note_of_draws, refuse
+    from bara_pyro.cli.checks import check_folder, note_of_draws, refuse
     from bara_pyro.errors import ConfigError
     from bara_pyro.runs.manifest import check_not_uploaded, check_run, is_run
     from bara_pyro.runs.ownership import adding
@@ -85,8 +84,7 @@ def inspect(
 
     from bara_pyro.cli.terminal import mode, progress, remark, result, say, shell_word
     from bara_pyro.diagnostics.context import Options
-    from bara_pyro.diagnostics.inspection import estimated_seconds, part_names
-    from bara_pyro.diagnostics.page.page import inspect_run
+    from bara_pyro.diagnostics.inspection import estimated_seconds, inspect_run, part_names
     from bara_pyro.durations import spoken
     from bara_pyro.runs.evaluation_files import is_evaluated
     from bara_pyro.runs.folder import load_system

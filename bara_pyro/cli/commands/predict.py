@@ -6,9 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bara_pyro.cli.deciding import Draws
-from bara_pyro.cli.options import Moved, Overwrite, RunDevice, RunOrServer, Seed, path, takes_columns
-from bara_pyro.cli.typed import note_of_draws, refuse
+from bara_pyro.cli.options import (
+    Moved,
+    Overwrite,
+    RunDevice,
+    RunOrServer,
+    SampleCount,
+    Seed,
+    path,
+    takes_columns,
+)
 from bara_pyro.cli.wrap import TRAIN, listed
 from bara_pyro.columns import UNNAMED, ColumnNames
 from bara_pyro.lazy import uncollected
@@ -49,7 +56,7 @@ def predict(
         ),
     ] = None,
     overwrite: Overwrite = False,
-    samples: Draws = 10,
+    samples: SampleCount = 10,
     seed: Seed = 0,
     columns: ColumnNames = UNNAMED,
     model: Moved = None,
@@ -61,7 +68,7 @@ def predict(
     prediction. Aleatoric is the part that more training rows would not reduce; epistemic is the part that
     they would. The columns of a file are kept.
     """
-    from bara_pyro.cli.outputs import check_rows
+    from bara_pyro.cli.checks import check_rows, note_of_draws, refuse
 
     rows = _asked(texts, input_file)
     output = None if str(output) in STANDARD else output

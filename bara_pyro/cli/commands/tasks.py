@@ -1,4 +1,4 @@
-"""`bara tasks`: list the tasks, or show rows of one."""
+"""`bara methods` and `bara tasks`: list methods and tasks, or show rows of a task."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -16,6 +16,18 @@ if TYPE_CHECKING:
 
 
 @listed(TRAIN)
+def methods() -> None:
+    """List the training methods."""
+    from bara_pyro.cli.catalogue import catalogue
+    from bara_pyro.cli.terminal import listing, result, say_next
+
+    entries = [{"name": entry["name"], "summary": entry["summary"]} for entry in catalogue()["methods"]]
+    listing(("method", "what it is"), [tuple(entry.values()) for entry in entries])
+    say_next("bara", "train", "FILE", "--method", "NAME")
+    result(entries)
+
+
+@listed(TRAIN)
 @takes_columns(*KINDS)
 def tasks(
     name: Annotated[str | None, typer.Argument(metavar="TASK", help="Task or file to show.")] = None,
@@ -25,8 +37,8 @@ def tasks(
 ) -> None:
     """List the tasks, or show the rows of a task or a file as the model reads them."""
     from bara_pyro.cli.catalogue import catalogue
+    from bara_pyro.cli.checks import refuse
     from bara_pyro.cli.terminal import console, listing, mode, result, say, say_next
-    from bara_pyro.cli.typed import refuse
 
     if name is None:
         refuse(OPTIONS, "names a column of a file: give the file as well")
@@ -76,7 +88,7 @@ def tasks(
 def _lines(row: "Example | Conversation", labels: Sequence[str]) -> list[str]:
     """Return a row as the model reads it, with the answer or the reply to learn."""
     from bara_pyro.data import Example
-    from bara_pyro.data.messages import shown_message
+    from bara_pyro.data.conversations import shown_message
 
     if isinstance(row, Example):
         return [*([row.context] if row.context else []), f"{row.question} {labels[row.label]}"]

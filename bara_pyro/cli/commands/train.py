@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bara_pyro.cli.generated import takes_settings
-from bara_pyro.cli.options import Overwrite, Set, Verbose, path
+from bara_pyro.cli.options import Overwrite, Set, Verbose, path, takes_settings
 from bara_pyro.cli.wrap import TRAIN, listed
 from bara_pyro.settings import DEFAULT_METHOD
 from bara_pyro.types import Json
@@ -52,7 +51,6 @@ Resume = Annotated[
 )
 @takes_settings
 def train(
-    given: Json,
     rows: Rows = None,
     out: Out = None,
     resume: Resume = False,
@@ -61,6 +59,8 @@ def train(
     method: Method = None,
     config: Config = None,
     assignments: Set = None,
+    *,
+    given: Json,
 ) -> None:
     """Fine-tune a model on a file or a task, and evaluate it on held-out rows.
 
@@ -72,8 +72,7 @@ def train(
     """
     from bara_pyro.cli import terminal
     from bara_pyro.cli.catalogue import check_method
-    from bara_pyro.cli.outputs import check_folder, check_writable, free_folder
-    from bara_pyro.cli.typed import show_every_column
+    from bara_pyro.cli.checks import check_folder, check_writable, free_folder, show_every_column
     from bara_pyro.errors import ConfigError
     from bara_pyro.runs.assignments import check_settings, collect
     from bara_pyro.runs.launched import processes, rank

@@ -8,8 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from bara_pyro.diagnostics import Number, Result
 from bara_pyro.diagnostics.paired.evaluated import Evaluated, read_group
-from bara_pyro.diagnostics.result import Number, Result
 from bara_pyro.errors import DataError
 from bara_pyro.metrics import holm, paired_bootstrap
 from bara_pyro.metrics.base import METRICS, compared, rows_of
@@ -246,15 +246,8 @@ def _difference(
     interval = paired_bootstrap(
         metric, left, right, labels, clusters=clusters, resamples=resamples, level=level, seed=seed
     )
-    known = {
-        "difference": interval.difference,
-        "low": interval.low,
-        "high": interval.high,
-        "p": interval.p_value,
-        "se_rows": interval.se_rows,
-        "se_seeds": math.nan if interval.se_seeds is None else interval.se_seeds,
-        "df": interval.df,
-    }
+    known = {name: getattr(interval, name) for name in ("difference", "low", "high", "se_rows", "df")}
+    known |= {"p": interval.p_value, "se_seeds": math.nan if interval.se_seeds is None else interval.se_seeds}
     return PairedDifference(**fields | unknown | known)
 
 

@@ -19,33 +19,20 @@ NEEDED = {"method", "task", "split", "seed", "rows"}
 
 @dataclass(frozen=True)
 class Evaluated:
-    """The predictions of one run on n rows with C classes.
+    """The predictions of one run on n rows with C classes."""
 
-    Attributes:
-        folder: folder of the run or of one of its evaluations.
-        method, task, split: the trained method, and the rows it was evaluated on.
-        seed: training seed.
-        fingerprint: hash of the tokens of the rows, which depends on tokenizer and prompt.
-        ids: identifiers of the rows.
-        labels: long, `n`.
-        classes: names of the classes, or letters if each row has its own options.
-        clusters: clusters of the rows; an empty text for an independent row.
-        log_probs: number of draws S -> log-probabilities, nats, float64, `n x C`.
-        settings: settings of the run by section; empty if unknown.
-    """
-
-    folder: Path
+    folder: Path  # folder of the run or of one of its evaluations
     method: str
     task: str
     split: str
-    seed: int
-    fingerprint: str
-    ids: tuple[str, ...]
-    labels: Tensor
-    classes: tuple[str, ...]
-    clusters: tuple[str, ...]
-    log_probs: dict[int, Tensor]
-    settings: Json
+    seed: int  # training seed
+    fingerprint: str  # hash of the tokens of the rows, which depends on tokenizer and prompt
+    ids: tuple[str, ...]  # identifiers of the rows
+    labels: Tensor  # long, `n`
+    classes: tuple[str, ...]  # names of the classes, or letters if each row has its own options
+    clusters: tuple[str, ...]  # clusters of the rows; an empty text for an independent row
+    log_probs: dict[int, Tensor]  # number of draws S -> log-probabilities, nats, float64, `n x C`
+    settings: Json  # settings of the run by section; empty if unknown
 
 
 def read_group(folder: Path, on: str | None = None) -> list[Evaluated]:

@@ -84,6 +84,32 @@ def check_target(model: AdaptedLM, batch: Batch) -> dict[str, tuple[int, ...]]:
     return {name: tuple(value_of(trace.nodes[name]).shape) for name in model.latents.sites}
 
 
+def flat_gates(values: Values) -> Tensor:
+    """Return the draws of all sites as one matrix, float64, `S x G`."""
+    return torch.cat([value.flatten(1).double().cpu() for value in values.values()], dim=1)
+
+
+def gate_names(model: AdaptedLM, batch: Batch) -> tuple[str, ...]:
+    """Return the names of the gates in the order of `flat_gates`."""
+    gates, units = gates_of(model), range(model.r)
+    names = [f"{gates.phi}[{path}, {k}]" for path in gates.modules for k in units] if gates.phi else []
+    rows = batch.ids or tuple(map(str, range(len(batch))))
+    for target in model.targets if gates.theta else ():
+        tokens = 1 if target.is_head else batch.input_ids.shape[1]
+        site = gates.theta[target.path]
+        names += [f"{site}[{row}, {t}, {k}]" for row in rows for t in range(tokens) for k in units]
+    return tuple(names)
+
+
+def check_lengths(model: AdaptedLM, batch: Batch) -> None:
+    """Raise `DataError` if padding would have local gates, which the data do not determine."""
+    if model.latents.local_sites and not model.counted(batch).all():
+        raise DataError(
+            "The rows have different lengths, and the data do not determine local gates of padding: give "
+            "rows of equal length, or use latent='phi'."
+        )
+
+
 def _weight(site: Message) -> float:
     mask = site["mask"]
     # A weight of 0 is stored as a mask of False, combined with the mask of the tokens.

@@ -13,20 +13,27 @@ from typing import Any
 
 import torch
 from pyro.infer import MCMC, NUTS
+from scipy import stats
 from torch import Tensor
 
+from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.noise import noise_seed, seeded
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.types import Batch
 from bara_pyro.diagnostics.arviz.compat import arviz
 from bara_pyro.diagnostics.posterior.joint import (
     Values,
+    check_lengths,
     check_target,
+    draw_latents,
     evaluate_latents,
     fixed_weights,
+    flat_gates,
+    gate_names,
     gates_of,
 )
 from bara_pyro.errors import ConfigError, DataError, TrainingError
+from bara_pyro.metrics import posterior_predictive
 
 MAX_LATENTS = 100
 MIN_SAMPLES = 8  # a single chain is split in two, ArviZ splits again, and each piece needs a variance
@@ -49,23 +56,6 @@ class Reference:
     def gates(self) -> Tensor:
         """The draws of all gates, float64, `S x G`."""
         return flat_gates(self.values)
-
-
-def flat_gates(values: Values) -> Tensor:
-    """Return the draws of all sites as one matrix, float64, `S x G`."""
-    return torch.cat([value.flatten(1).double().cpu() for value in values.values()], dim=1)
-
-
-def gate_names(model: AdaptedLM, batch: Batch) -> tuple[str, ...]:
-    """Return the names of the gates in the order of `flat_gates`."""
-    gates, units = gates_of(model), range(model.r)
-    names = [f"{gates.phi}[{path}, {k}]" for path in gates.modules for k in units] if gates.phi else []
-    rows = batch.ids or tuple(map(str, range(len(batch))))
-    for target in model.targets if gates.theta else ():
-        tokens = 1 if target.is_head else batch.input_ids.shape[1]
-        site = gates.theta[target.path]
-        names += [f"{site}[{row}, {t}, {k}]" for row in rows for t in range(tokens) for k in units]
-    return tuple(names)
 
 
 def nuts(
@@ -143,15 +133,6 @@ def nuts(
     return reference_from(model, batch, values, chains, divergences, acceptance)
 
 
-def check_lengths(model: AdaptedLM, batch: Batch) -> None:
-    """Raise `DataError` if padding would have local gates, which the data do not determine."""
-    if model.latents.local_sites and not model.counted(batch).all():
-        raise DataError(
-            "The rows have different lengths, and the data do not determine local gates of padding: give "
-            "rows of equal length, or use latent='phi'."
-        )
-
-
 def reference_from(
     model: AdaptedLM,
     batch: Batch,
@@ -187,3 +168,114 @@ def _chain_statistic(name: str, gates: Tensor) -> Tensor:
         gates = torch.stack([gates[0, :half], gates[0, -half:]])
     function = getattr(arviz(), name)
     return torch.tensor([float(function(gate.numpy())) for gate in gates.unbind(-1)], dtype=torch.float64)
+
+
+INTERVAL = 0.9
+KS_CRITICAL = 1.358  # critical value of Kolmogorov's distribution at 5 %
+
+
+@dataclass(frozen=True)
+class GateComparison:
+    """The marginal distribution of a gate under the reference and a guide, with central 90 % intervals."""
+
+    gate: str  # name of the gate
+    mean: float  # mean of the reference
+    low: float  # ends of the interval of the reference
+    high: float
+    guide_mean: float  # mean of the guide
+    guide_low: float  # ends of the interval of the guide
+    guide_high: float
+    sd_ratio: float  # standard deviation of guide over reference; below 1 the guide is overconfident
+    wasserstein: float  # 1-Wasserstein distance, in standard deviations of the reference
+    ks: float  # Kolmogorov-Smirnov distance, from 0 to 1
+    ks_noise: float  # 95 % quantile of `ks` if both distributions are equal
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The comparison of a guide with the reference posterior."""
+
+    gates: tuple[GateComparison, ...]
+    ids: tuple[str, ...]  # identifiers of the B rows
+    reference_probs: Tensor  # float64, `B x C`: posterior-predictive probabilities of the reference
+    guide_probs: Tensor  # float64, `B x C`: those of the guide
+
+    @property
+    def largest_difference(self) -> float:
+        """The largest difference between predicted probabilities, in percentage points."""
+        return 100 * float((self.reference_probs - self.guide_probs).abs().max())
+
+
+def compare_with_reference(
+    model: AdaptedLM,
+    guide: SiteGuide,
+    reference: Reference,
+    batch: Batch,
+    *,
+    samples: int = 2000,
+    seed: int = 0,
+) -> Comparison:
+    """Compare a fitted guide with the reference posterior of the same rows, by gate and by prediction.
+
+    Args:
+        model: the program.
+        guide: its fitted guide.
+        reference: posterior draws from `nuts`.
+        batch: the labelled rows that guide and reference were fitted to.
+        samples: number of draws from the guide.
+        seed: seed of these draws.
+
+    Raises:
+        ConfigError: a KL weight or `num_data` changes the posterior, or the guide belongs to another model.
+        DataError: the rows are not those of the reference.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> from bara_pyro.diagnostics.posterior.reference import compare_with_reference
+        >>> from bara_pyro.diagnostics.posterior.reference import nuts
+        >>> backbone, task = bp.load_backbone("microworld"), bp.load_task("micro-wgs")
+        >>> answers = bp.answer_token_ids(backbone.tokenizer, task.labels)
+        >>> batch = bp.encode(task.train[:4], backbone.tokenizer).batch(range(4), answers)
+        >>> model = bp.models.BaRA(backbone, num_data=4, latent="phi", r=2, target_modules=["lm_head"])
+        >>> reference = nuts(model, batch, samples=12, warmup=8, max_tree_depth=2)  # too few to rely on
+        >>> guide = bp.guides.WeibullGuide(model)
+        >>> found = compare_with_reference(model, guide, reference, batch, samples=40)
+        >>> [gate.gate for gate in found.gates], found.guide_probs.shape
+        (['phi[lm_head, 0]', 'phi[lm_head, 1]'], torch.Size([4, 2]))
+    """
+    batch = batch.to(model.backbone.device)
+    check_target(model, batch)
+    names = gate_names(model, batch)
+    if names != reference.names or reference.log_probs.shape[1] != len(batch):
+        raise DataError(
+            f"The reference has {len(reference.names)} gates and {reference.log_probs.shape[1]} rows, the "
+            f"model {len(names)} and {len(batch)}: give the model and the rows of the reference."
+        )
+    drawn = draw_latents(model, guide, batch, samples, seed)
+    pairs = zip(names, reference.gates.T, flat_gates(drawn.values).T, reference.ess.tolist(), strict=True)
+    return Comparison(
+        tuple(_compare(*pair) for pair in pairs),
+        batch.ids,
+        posterior_predictive(reference.log_probs).exp(),
+        posterior_predictive(drawn.log_probs).exp(),
+    )
+
+
+def _compare(name: str, reference: Tensor, guide: Tensor, ess: float) -> GateComparison:
+    tails = torch.tensor([(1 - INTERVAL) / 2, (1 + INTERVAL) / 2], dtype=torch.float64)
+    sd = float(reference.std())
+    low, high = reference.quantile(tails).tolist()
+    guide_low, guide_high = guide.quantile(tails).tolist()
+    return GateComparison(
+        name,
+        mean=float(reference.mean()),
+        low=low,
+        high=high,
+        guide_mean=float(guide.mean()),
+        guide_low=guide_low,
+        guide_high=guide_high,
+        sd_ratio=float(guide.std()) / sd if len(guide) > 1 else math.nan,
+        wasserstein=float(stats.wasserstein_distance(reference.numpy(), guide.numpy())) / sd,
+        ks=float(stats.ks_2samp(reference.numpy(), guide.numpy(), method="asymp").statistic),
+        ks_noise=KS_CRITICAL * math.sqrt(1 / ess + 1 / len(guide)),
+    )

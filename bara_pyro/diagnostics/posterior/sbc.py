@@ -26,12 +26,14 @@ from bara_pyro.core.svi import SVI
 from bara_pyro.data.types import Batch
 from bara_pyro.diagnostics.posterior.joint import (
     Values,
+    check_lengths,
     check_target,
     draw_latents,
     evaluate_latents,
     fixed_weights,
+    flat_gates,
+    gate_names,
 )
-from bara_pyro.diagnostics.posterior.reference import check_lengths, flat_gates, gate_names
 from bara_pyro.diagnostics.posterior.uniformity import ecdf_test, resamples_for
 from bara_pyro.errors import ConfigError
 

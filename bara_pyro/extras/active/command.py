@@ -59,8 +59,7 @@ def acquire(
 
     Label the rows of --output, add them to the training rows and train again.
     """
-    from bara_pyro.cli.outputs import check_rows
-    from bara_pyro.cli.typed import note_of_draws
+    from bara_pyro.cli.checks import check_rows, note_of_draws
     from bara_pyro.runs.answers import ACQUISITION_KEYS
 
     check_rows(run, [pool], output, overwrite=overwrite, keys=ACQUISITION_KEYS)

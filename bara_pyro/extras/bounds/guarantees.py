@@ -14,8 +14,8 @@ from bara_pyro.core.noise import seeded
 from bara_pyro.core.posterior import Posterior
 from bara_pyro.data import EncodedSplit, batches
 from bara_pyro.data.labels import among_offered
+from bara_pyro.diagnostics import Number, Result
 from bara_pyro.diagnostics.context import Context
-from bara_pyro.diagnostics.result import Number, Result
 from bara_pyro.errors import ConfigError
 from bara_pyro.extras.bounds.certificate import Constant
 from bara_pyro.extras.bounds.certify import certify_head

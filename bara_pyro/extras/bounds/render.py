@@ -1,9 +1,8 @@
 """Render the section on guarantees for new rows."""
 
-from bara_pyro.diagnostics.parts import Shown, shown_section
 from bara_pyro.extras.bounds.guarantees import CertifiedHead, Guarantees, PacBayes
-from bara_pyro.report import Column, Details, Table
-from bara_pyro.report.blocks import Block
+from bara_pyro.report.html import Block, Details, Section
+from bara_pyro.report.table import Column, Table
 
 BOUNDS = (
     Column("loss", "loss"),
@@ -23,7 +22,7 @@ NOT_OF_THAT_KIND = (
 )
 
 
-def render_bounds(found: Guarantees) -> Shown:
+def render_bounds(found: Guarantees) -> Section:
     """Render the bounds with their assumptions."""
     technical, blocks = [], list[Block]()
     if found.pac_bayes is not None:
@@ -36,7 +35,7 @@ def render_bounds(found: Guarantees) -> Shown:
     else:
         technical.append(_certified(found.certified))
         blocks += _certificate(found.certified)
-    return shown_section("Guarantees", _plain(found), technical, blocks)
+    return Section("Guarantees", blocks, _plain(found), technical)
 
 
 def _plain(result: Guarantees) -> str:

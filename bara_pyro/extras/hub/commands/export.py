@@ -55,8 +55,7 @@ def export(
     export is the nearest LoRA on training rows, with Phi at its mean or at a draw. With `import
     bara_pyro.peft`, PEFT reads a run of BaRA itself.
     """
-    from bara_pyro.cli.outputs import check_folder
-    from bara_pyro.cli.typed import refuse
+    from bara_pyro.cli.checks import check_folder, refuse
     from bara_pyro.runs.manifest import check_run
 
     if not draws:

@@ -37,8 +37,7 @@ def push(
     Uploads the files needed for loading, the scores, and a card on method, data, calibration and limits.
     Predictions, the training log and paths of this machine are not uploaded.
     """
-    from bara_pyro.cli.outputs import check_folder
-    from bara_pyro.cli.typed import refuse
+    from bara_pyro.cli.checks import check_folder, refuse
     from bara_pyro.runs.manifest import HUB, check_run
 
     if offline:

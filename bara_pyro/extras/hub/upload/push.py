@@ -13,7 +13,8 @@ from bara_pyro.extras.hub.upload.card import Published, best_draws, card
 from bara_pyro.extras.hub.upload.scrub import hub_name, scrubbed
 from bara_pyro.lm.loading import reason_of
 from bara_pyro.metrics import reliability_bins
-from bara_pyro.report import reliability_diagram, save
+from bara_pyro.report.figures import reliability_diagram
+from bara_pyro.report.style import save
 from bara_pyro.runs.config import RunConfig, parse_config
 from bara_pyro.runs.evaluation_files import log_probs_and_labels, read_predictions, read_scores
 from bara_pyro.runs.manifest import (

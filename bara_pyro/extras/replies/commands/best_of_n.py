@@ -34,7 +34,7 @@ def best_of_n(
     from bara_pyro.extras.replies.generation.spread import FEW, diversity_of, sentences
     from bara_pyro.extras.replies.sampling import best_of_n as best
     from bara_pyro.extras.replies.sampling import best_of_n_win_rate
-    from bara_pyro.report import Column, Table
+    from bara_pyro.report.table import Column, Table
 
     scored = read_scored(scores)
     curve = best(scored.scores)

@@ -96,8 +96,7 @@ def generate(
     A reply depends only on its prompt, its number and --seed. With --uncertainty each token has its total,
     aleatoric and epistemic uncertainty in nats, estimated with separate draws.
     """
-    from bara_pyro.cli.outputs import check_file
-    from bara_pyro.cli.typed import check_overwrite, note_of_draws, refuse
+    from bara_pyro.cli.checks import check_file, check_overwrite, note_of_draws, refuse
     from bara_pyro.errors import ConfigError
     from bara_pyro.runs.answers import holds_replies, reply_page_in
     from bara_pyro.runs.manifest import check_run

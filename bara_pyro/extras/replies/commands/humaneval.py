@@ -72,8 +72,7 @@ def humaneval(
     bubblewrap sandbox (Linux), without network and with limits. The output folder holds the programs, their
     test results and the scores.
     """
-    from bara_pyro.cli.outputs import check_folder
-    from bara_pyro.cli.typed import note_of_draws
+    from bara_pyro.cli.checks import check_folder, note_of_draws
     from bara_pyro.errors import ConfigError
     from bara_pyro.extras.replies.sandbox import Limits, check_isolation, load_humaneval
     from bara_pyro.runs.manifest import check_run
@@ -98,7 +97,7 @@ def humaneval(
     from bara_pyro.extras.replies.generation.decoding import Decoding
     from bara_pyro.extras.replies.generation.humaneval import judge_programs, score_programs, write_programs
     from bara_pyro.extras.replies.generation.spread import FEW, sentences
-    from bara_pyro.report import Column, Table
+    from bara_pyro.report.table import Column, Table
     from bara_pyro.runs.folder import load_system
 
     how = Decoding(

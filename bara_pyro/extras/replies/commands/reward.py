@@ -47,7 +47,7 @@ def score(
     `judge` holds the reward model's name and a hash of its weights: `bara best-of-n` refuses scores of two
     judges.
     """
-    from bara_pyro.cli.outputs import check_file
+    from bara_pyro.cli.checks import check_file
     from bara_pyro.extras.replies.reward.files import COLUMN, JUDGE, replies_in, scores_in
     from bara_pyro.untrusted.files import require_file
 

@@ -10,7 +10,7 @@ import numpy as np
 from markupsafe import Markup
 
 from bara_pyro.atomic import write_text
-from bara_pyro.data.messages import shown_message
+from bara_pyro.data.conversations import shown_message
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.extras.replies.generation.reply_tokens import Marked, mark_tokens
 from bara_pyro.report.html import document, template_environment

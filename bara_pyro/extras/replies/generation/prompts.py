@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from bara_pyro.data.chat import in_chat, prompt_tokens
-from bara_pyro.data.messages import PROMPTS, Message, asked_in, check_read, texts_of
+from bara_pyro.data.chat import prompt_tokens
+from bara_pyro.data.conversations import PROMPTS, Message, asked_in, check_read, said_by_user, texts_of
 from bara_pyro.data.rows import check_ids, column_in, own_id
 from bara_pyro.data.tables import Data, read_table
 from bara_pyro.data.tokens import Tokenizer, check_unicode
@@ -68,7 +68,7 @@ def encode_prompts(
                 f"The prompt with the id {name!r} is one message, {str(prompt)[:60]}: give each conversation "
                 "as a list of messages, [[...], ...]."
             )
-        content = in_chat(prompt, tokenizer) if chat else prompt
+        content = said_by_user(prompt) if chat else prompt
         tokens = prompt_tokens(content, tokenizer, f"the prompt {name!r}")
         if not tokens:
             raise DataError(f"The prompt with the id {name!r} has no tokens: leave it out.")

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bara_pyro.data.messages import PROMPTS, asked_in, said_by_user
-from bara_pyro.data.reading import parse_lines
+from bara_pyro.data.conversations import PROMPTS, asked_in, said_by_user
+from bara_pyro.data.reading import objects_in
 from bara_pyro.data.rows import column_in, own_id
+from bara_pyro.data.tables import DataTable
 from bara_pyro.errors import DataError
 from bara_pyro.extras.replies.generation.spread import token_entropy
 from bara_pyro.extras.replies.reward.files import REPLIES
@@ -65,7 +66,8 @@ def _read(path: str | Path) -> tuple[dict[str, ByNumber], Json | None]:
     """Return the scored rows of each prompt ordered by number, and the judge; errors as `read_scored`."""
     by_prompt: dict[str, ByNumber] = {}
     judge: Json | None = None
-    for place, row in enumerate(parse_lines(Path(path)), start=1):
+    table = DataTable(str(path), list(objects_in(Path(path))))
+    for place, row in enumerate(table.rows, start=1):
         score, number = row.get("score"), row.get("number", 0)
         if score is None:
             raise DataError(

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from bara_pyro.data.conversations import Conversation, conversations_in
-from bara_pyro.data.messages import PROMPTS, SYSTEM_COLUMNS, UNREAD
+from bara_pyro.data.conversations import PROMPTS, SYSTEM_COLUMNS, UNREAD, Conversation, conversations_in
 from bara_pyro.data.reading import Rows
 from bara_pyro.data.rows import column_in
 from bara_pyro.data.tables import Data, DataTable, read_table

@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from bara_pyro.data.conversations import Conversation
-from bara_pyro.data.messages import said_by_assistant, said_by_user
+from bara_pyro.data.conversations import Conversation, said_by_assistant, said_by_user
 from bara_pyro.data.templates import written
 from bara_pyro.data.tokens import Tokenizer, check_unicode, ids_of
 from bara_pyro.errors import DataError

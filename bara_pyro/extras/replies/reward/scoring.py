@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from bara_pyro.data.conversations import Conversation
-from bara_pyro.data.messages import Message
+from bara_pyro.data.conversations import Conversation, Message
 from bara_pyro.errors import BackboneError, ConfigError, DataError
 from bara_pyro.extras.replies.reward.model import RewardModel
 from bara_pyro.extras.replies.reward.rows import row_of

@@ -3,7 +3,8 @@
 import pytest
 from app_cases import word_tokenizer
 
-from bara_pyro.data.conversations import encode_replies, load_conversations
+from bara_pyro.data.chat import encode_replies
+from bara_pyro.data.conversations import load_conversations
 from bara_pyro.errors import DataError
 
 TEMPLATE = (

@@ -11,8 +11,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import MambaConfig, MambaForCausalLM, PreTrainedTokenizerFast
 
 import bara_pyro as bp
-from bara_pyro.data.chat import turn_end
-from bara_pyro.data.conversations import Conversation, tokens_of
+from bara_pyro.data.chat import tokens_of, turn_end
+from bara_pyro.data.conversations import Conversation
 from bara_pyro.errors import ConfigError
 from bara_pyro.extras.replies.generation import generate
 from bara_pyro.extras.replies.generation.decoding import Decoding

@@ -11,7 +11,8 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import bara_pyro as bp
-from bara_pyro.data.conversations import Conversation, tokens_of
+from bara_pyro.data.chat import tokens_of
+from bara_pyro.data.conversations import Conversation
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.extras.replies.generation import Reply, encode_prompts, generate
 from bara_pyro.extras.replies.generation.decoding import Decoding

@@ -5,19 +5,37 @@ For each token this is the share of entries of `Phi * theta` below tau, averaged
 last token.
 """
 
+import json
+import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
+from markupsafe import Markup
 from torch import Tensor
 
+from bara_pyro.atomic import write_text
 from bara_pyro.core.gate_draws import chosen_modules
 from bara_pyro.core.likelihood import require_answer_tokens
 from bara_pyro.core.prediction import record
 from bara_pyro.data import Example, encode
+from bara_pyro.diagnostics import Number, Result
 from bara_pyro.diagnostics.context import Context
-from bara_pyro.diagnostics.gates.sparsity import TAU, check_tau
-from bara_pyro.diagnostics.result import Number, Result
+from bara_pyro.diagnostics.sparsity import TAU, check_tau
 from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.report.html import (
+    Block,
+    ColourScale,
+    Link,
+    Paragraph,
+    Section,
+    Shaded,
+    Word,
+    document,
+    source,
+    template_environment,
+)
+from bara_pyro.report.style import COLOURS, EQUAL, channels, letters, shade
 from bara_pyro.runs.system import System
 
 MAX_LENGTH = 512  # the most tokens in a text
@@ -104,7 +122,7 @@ def token_maps(
 
     Examples:
         >>> import bara_pyro as bp
-        >>> from bara_pyro.diagnostics.gates.tokens import token_maps
+        >>> from bara_pyro.diagnostics.parts.tokens import token_maps
         >>> run = bp.train(task="micro-wgs", method="bara-gate", steps=2, limit=8, out="runs/first")
         >>> [text] = token_maps(run, {"goats": "in winter bimu keeps goats ."}, samples=5).texts
         >>> text.tokens, len(text.mean)
@@ -144,3 +162,81 @@ def token_maps(
 
 def _rounded(values: Tensor) -> list[float]:
     return [round(value, 2) for value in values.tolist()]
+
+
+PAGE, PACKAGE = "tokens.html", "bara_pyro.diagnostics.parts"
+CLOSE = 5.0  # percent: a smaller range over tokens counts as no difference
+
+
+def render_tokens(found: TokenUse) -> Section:
+    """Return the section with each text, its tokens shaded by the mean over modules."""
+    values = [value for text in found.texts for value in text.mean if not math.isnan(value)]
+    low, high = min(values), max(values)
+    fewest, most = (_where(found, value) for value in (low, high))
+    words = "The gates hardly depend on the word"
+    if high - low > CLOSE:
+        words = "The gates depend on the word"
+    plain = (
+        f"{words}: {low:.0f} % of them are nearly off for {fewest} (fewest), {high:.0f} % for {most} (most)."
+    )
+    technical = [
+        f"In the tokens of {len(found.texts)} texts between {low:.0f} and {high:.0f} % of the gates Φθ are "
+        f"below {found.tau:g}, averaged over {max(found.draws, 1)} draws."
+    ]
+    label = "share of gates that are nearly off; light: few gates in use"
+    blocks: list[Block] = [
+        Paragraph(["For single layers and the value of each token see the ", Link("token maps", PAGE), "."]),
+        ColourScale(COLOURS, f"{low:.1f} %", f"{high:.1f} %", label),
+        *(_shaded(text, low, high) for text in found.texts),
+    ]
+    return Section("Gates by token", blocks, plain, technical)
+
+
+def _where(use: TokenUse, value: float) -> str:
+    pairs = ((t, mean) for text in use.texts for t, mean in zip(text.tokens, text.mean, strict=True))
+    return next(repr(token.strip()) for token, mean in pairs if mean == value)
+
+
+def _shaded(text: TextUse, low: float, high: float) -> Shaded:
+    words = []
+    for token, value in zip(text.tokens, text.mean, strict=True):
+        ground = shade((value - low) / (high - low) if high > low else 0.5)
+        words.append(Word(with_visible_spaces(token), ground, letters(ground), f"{value:.1f} % nearly off"))
+    return Shaded(text.title, words)
+
+
+def with_visible_spaces(token: str) -> str:
+    """Return a token with symbols for line breaks and blanks."""
+    return token.replace("\n", "⏎").strip() or "␣"
+
+
+def token_page(found: TokenUse, path: Path, title: str) -> Path:
+    """Write token maps as one self-contained HTML file with a choice of layer and the value of each token.
+
+    Without texts this raises a `DataError`.
+    """
+    if not found.texts:
+        raise DataError("There are no token maps to draw: give at least one text.")
+    texts = [
+        {"title": t.title, "tokens": [with_visible_spaces(token) for token in t.tokens]} for t in found.texts
+    ]
+    body = template_environment(PACKAGE).get_template("tokens.html").render(
+        tau=f"{found.tau:g}", draws=max(found.draws, 1), colours=COLOURS, texts=texts
+    )  # fmt: skip
+    data = {
+        "modules": found.modules,
+        # Layer 0 is the mean over layers. One decimal, as displayed.
+        "texts": [[_one_decimal(t.mean), *map(_one_decimal, t.percent)] for t in found.texts],
+        "scale": [channels(colour) for colour in COLOURS],
+        "equal": EQUAL,
+    }
+    # Module names are arbitrary: "</script>" in one must not end the script.
+    plain = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    script = f"const data = {plain};\n{source(PACKAGE, 'tokens.js')}"
+    page = document(title, body=Markup(body), style=source(PACKAGE, "tokens.css"), script=script)  # noqa: S704
+    write_text(path, page)
+    return path
+
+
+def _one_decimal(values: Sequence[float]) -> list[float]:
+    return [0.0 if math.isnan(value) else round(value, 1) for value in values]

@@ -4,25 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bara_pyro.diagnostics import Result
 from bara_pyro.diagnostics.context import Context
-from bara_pyro.diagnostics.result import Result
 from bara_pyro.registry import Registry
-from bara_pyro.report import Column, Paragraph, Picture, Points, Section, Table
-from bara_pyro.report.blocks import Block
-
-
-@dataclass(frozen=True)
-class Shown:
-    """A section of the report and its findings as sentences."""
-
-    section: Section
-    plain: str  # the finding for users of the run
-    technical: tuple[str, ...]  # the findings for specialists, one sentence each
-
-    @property
-    def pictures(self) -> list[Picture]:
-        """The figures of the section that are also saved as files."""
-        return [block for block in self.section.blocks if isinstance(block, Picture) and block.name]
+from bara_pyro.report.html import Section
+from bara_pyro.report.table import Column, Table
 
 
 def pairs(
@@ -31,13 +17,6 @@ def pairs(
     """Return a table with two columns, a name and a value."""
     columns = (Column("what", headings[0]), Column("value", headings[1], format=format))
     return Table(columns, [{"what": what, "value": value} for what, value in rows], caption)
-
-
-def shown_section(title: str, plain: str, technical: Sequence[str], blocks: Sequence[Block]) -> Shown:
-    """Return a section that starts with the plain finding, then the technical ones, then the blocks."""
-    points = Points([Paragraph(sentence, "technical") for sentence in technical])
-    section = Section(title, [Paragraph(plain, "plain"), *([points] if technical else []), *blocks])
-    return Shown(section, plain, tuple(technical))
 
 
 @dataclass(frozen=True)
@@ -52,7 +31,7 @@ class InspectionPart:
 
     result: type[Result]
     compute: Callable[[Context], Result | None]
-    render: Callable[[Any], Shown]
+    render: Callable[[Any], Section]
 
 
 ADDED: Registry[InspectionPart] = Registry(

@@ -1,16 +1,4 @@
-r"""Effective rank: the number of directions that an input uses, and the support relation of the gates.
-
-    S(x) = {k : |Phi_k theta_k(x)| > tau},   s(x) = |S(x)|        (paper, Definition of joint effective rank)
-
-**Support relation.** The paper's Proposition 1 states that S(x) is contained in S_Phi and S_theta(x), the
-units whose Phi exceeds tau_Phi and whose theta exceeds tau_theta. This is false for tau = tau_Phi tau_theta,
-the threshold in the main text: Phi = 0.05 is off at tau_Phi = 0.1, but with theta = 100 the product is 5.
-It holds for
-
-    tau >= max(R_L tau_Phi, R_G tau_theta),   R_G = max |Phi|,  R_L = max |theta|      (second appendix)
-
-because the product of a unit that is off in Phi is at most tau_Phi R_L, and likewise for theta.
-"""
+"""Sparsity of the gates and effective rank."""
 
 import math
 from collections.abc import Sequence
@@ -21,9 +9,60 @@ from scipy.stats import rankdata
 from torch import Tensor
 
 from bara_pyro.core.gate_draws import GateDraws
-from bara_pyro.diagnostics.gates.sparsity import TAU, check_tau
-from bara_pyro.diagnostics.result import Number
-from bara_pyro.errors import DataError
+from bara_pyro.diagnostics import Number
+from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.metrics import sparsity_by_module
+from bara_pyro.metrics.sparsity import over_modules
+
+GATES = ("phi", "theta", "psi")
+TAU = 0.1
+"""The paper's threshold."""
+
+
+@dataclass(frozen=True)
+class Sparsity:
+    """Percentages of gates below a threshold."""
+
+    modules: tuple[str, ...]  # paths of the M modules
+    tau: float  # the threshold
+    by_module: dict[str, Tensor]  # "phi", "theta" and "psi" -> percentage, float64, `M`
+    ranks: tuple[int, ...] = ()  # units of each module; if empty, all modules have the same number
+
+    @property
+    def overall(self) -> dict[str, float]:
+        """The percentages over all units of all modules."""
+        return {name: over_modules(values, self.ranks) for name, values in self.by_module.items()}
+
+
+def gate_sparsity(draws: GateDraws, tau: float = TAU) -> Sparsity:
+    """Return the sparsity of the gates of each module in percent, over draws, rows and units.
+
+    `phi` is 0 if the program has no global gate (LoRA, `latent: theta`). `theta` is left out if the program
+    has no local gate.
+
+    Raises:
+        ConfigError: `tau` is negative.
+
+    Examples:
+        >>> import torch
+        >>> from bara_pyro.core.gate_draws import GateDraws
+        >>> from bara_pyro.diagnostics.sparsity import gate_sparsity
+        >>> phi, theta = torch.tensor([[[0.05, 1.0]]]), torch.tensor([[[[0.01, 0.01]]]])
+        >>> draws = GateDraws(("lm_head",), ("row",), phi, theta, torch.full((1, 1, 2), 0.5).log())
+        >>> gate_sparsity(draws, tau=0.1).overall
+        {'phi': 50.0, 'theta': 100.0, 'psi': 100.0}
+    """
+    check_tau(tau)
+    by_kind = {name: sparsity_by_module(value, tau, draws.ranks) for name, value in draws.by_kind().items()}
+    none = torch.zeros(len(draws.modules), dtype=torch.float64)
+    return Sparsity(draws.modules, tau, {"phi": none, **by_kind}, draws.ranks)
+
+
+def check_tau(tau: float) -> None:
+    """Raise a `ConfigError` for a threshold that is negative or NaN."""
+    if not tau >= 0:
+        raise ConfigError(f"tau is {tau}: give a threshold of 0 or more.")
+
 
 RESAMPLES, LEVEL = 2000, 0.95  # bootstrap samples of rows, and the coverage of the interval
 # The smallest number of rows that differ from the most frequent value. With one error in 256 rows the
@@ -39,7 +78,7 @@ def effective_rank(draws: GateDraws, tau: float = TAU) -> Tensor:
     Examples:
         >>> import torch
         >>> from bara_pyro.core.gate_draws import GateDraws
-        >>> from bara_pyro.diagnostics.gates.rank import effective_rank
+        >>> from bara_pyro.diagnostics.sparsity import effective_rank
         >>> phi = torch.tensor([[[1.0, 1.0, 0.01]], [[1.0, 1.0, 1.0]]])  # two draws, one module, r = 3
         >>> theta = torch.tensor([[[[1.0, 0.0, 1.0]]], [[[1.0, 0.0, 1.0]]]])  # one row
         >>> draws = GateDraws(("lm_head",), ("row",), phi, theta, torch.full((2, 1, 2), 0.5).log())
@@ -65,7 +104,7 @@ def rank_summary(rank: Tensor) -> RankSummary:
 
     Examples:
         >>> import torch
-        >>> from bara_pyro.diagnostics.gates.rank import rank_summary
+        >>> from bara_pyro.diagnostics.sparsity import rank_summary
         >>> rank_summary(torch.tensor([[1.0, 3.0], [1.0, 3.0]]))  # two rows alike, two modules
         RankSummary(mean=2.0, over_rows=0.0, over_modules=1.4142135381698608, within_modules=0.0)
     """
@@ -111,7 +150,7 @@ def relation(rank: Tensor, values: Tensor | Sequence[float], name: str) -> RankC
 
     Examples:
         >>> import torch
-        >>> from bara_pyro.diagnostics.gates.rank import relation
+        >>> from bara_pyro.diagnostics.sparsity import relation
         >>> rank = torch.arange(30.0)[:, None]  # 30 rows, one module
         >>> found = relation(rank, rank.squeeze(1) ** 2, "the square")
         >>> found.rho, found.rows
@@ -164,7 +203,7 @@ def support_relation(draws: GateDraws, tau_phi: float = TAU, tau_theta: float = 
     Examples:
         >>> import torch
         >>> from bara_pyro.core.gate_draws import GateDraws
-        >>> from bara_pyro.diagnostics.gates.rank import support_relation
+        >>> from bara_pyro.diagnostics.sparsity import support_relation
         >>> phi, theta = torch.tensor([[[0.05, 1.0]]]), torch.tensor([[[[100.0, 1.0]]]])
         >>> draws = GateDraws(("lm_head",), ("row",), phi, theta, torch.full((1, 1, 2), 0.5).log())
         >>> found = support_relation(draws, tau_phi=0.1, tau_theta=0.1)

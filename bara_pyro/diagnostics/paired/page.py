@@ -12,9 +12,9 @@ from bara_pyro.atomic import write_text
 from bara_pyro.diagnostics.paired.compare import PairedComparison, PairedDifference, Side
 from bara_pyro.diagnostics.parts import pairs
 from bara_pyro.metrics.base import METRICS
-from bara_pyro.report import Column, Paragraph, Picture, Points, Section, Table
-from bara_pyro.report.html import document
+from bara_pyro.report.html import Paragraph, Picture, Points, Section, document
 from bara_pyro.report.style import INK, NORMAL, PALETTE, SMALL, WIDTH, dress, new_figure
+from bara_pyro.report.table import Column, Table
 from bara_pyro.runs.answers import COMPARISON_PAGE
 
 READ = {"a": "A is better", "b": "B is better", "unclear": "unclear"}

@@ -1,13 +1,75 @@
-"""The section on the sources of uncertainty."""
+"""The sources of uncertainty of a run: aleatoric, from the global gates, and from the local gates."""
 
 import math
 
+import torch
 from matplotlib.figure import Figure
+from torch import Tensor
 
-from bara_pyro.diagnostics.parts import Shown, shown_section
-from bara_pyro.diagnostics.posterior.uncertainty_split import UncertaintySplit
-from bara_pyro.report import Column, Picture, Table
+from bara_pyro.diagnostics import Number, Result
+from bara_pyro.diagnostics.context import Context, is_random
+from bara_pyro.diagnostics.sparsity import RankCorrelation, relation
+from bara_pyro.metrics import NestedUncertainty, decompose_nested, posterior_predictive
+from bara_pyro.report.html import Picture, Section
 from bara_pyro.report.style import GREY, PALETTE, WIDTH, dress, legend_of, new_figure
+from bara_pyro.report.table import Column, Table
+from bara_pyro.runs.evaluate import draw
+
+
+class UncertaintySplit(Result):
+    """The predictive uncertainty by source, from nested draws, in nats."""
+
+    nested: int  # number of draws of the global gates, and of the local gates for each of them
+    total: float  # mean over rows; the sum of the next three
+    aleatoric: float
+    global_: float
+    local: float
+    aleatoric_rows: list[float]  # `n`: the aleatoric part of each row
+    epistemic_rows: list[float]  # `n`: the part from both kinds of gates
+    wrong: list[bool]  # whether the row was answered wrong
+    true_entropy: list[Number]  # entropy of the row's true answer; null if unknown
+    aleatoric_bias: (
+        float | None
+    )  # mean of `aleatoric_rows` minus `true_entropy`; None if unknown for all rows
+    relations: dict[str, RankCorrelation]  # correlations of both parts with properties of the rows
+
+    def share(self, part: str) -> float:
+        """Return the share of a part in the total, in percent."""
+        return 100 * float(getattr(self, part)) / self.total if self.total else 0.0
+
+
+def uncertainty_split(c: Context) -> UncertaintySplit | None:
+    """Return the predictive uncertainty by source; None for methods without random gates."""
+    if not is_random(c.system):
+        return None
+    k = c.options.nested
+    draws = draw(c.system, c.rows, k * k, repeats=k)
+    parts = decompose_nested(draws, k)
+    wrong = posterior_predictive(draws).argmax(-1) != c.labels
+    truth = torch.special.entr(c.truth).sum(-1)
+    known = ~truth.isnan()
+    return UncertaintySplit(
+        nested=k,
+        **{name: float(getattr(parts, name).mean()) for name in ("total", "aleatoric", "global_", "local")},
+        aleatoric_rows=parts.aleatoric.tolist(),
+        epistemic_rows=(parts.global_ + parts.local).tolist(),
+        wrong=wrong.tolist(),
+        true_entropy=truth.tolist(),
+        aleatoric_bias=float((parts.aleatoric - truth)[known].mean()) if known.any() else None,
+        relations=_relations(parts, wrong, truth),
+    )
+
+
+def _relations(parts: NestedUncertainty, wrong: Tensor, truth: Tensor) -> dict[str, RankCorrelation]:
+    """Correlate the aleatoric part with the true entropy (if known), the epistemic part with errors."""
+    if len(wrong) < 3:
+        return {}
+    relations = {}
+    if int((~truth.isnan()).sum()) > 2:
+        relations["Aleatoric uncertainty"] = relation(parts.aleatoric[:, None], truth, "the true entropy")
+    epistemic = (parts.global_ + parts.local)[:, None]
+    return relations | {"Epistemic uncertainty": relation(epistemic, wrong.double(), "error")}
+
 
 PARTS = {
     "total": "total: entropy of the prediction",
@@ -27,7 +89,7 @@ ABOUT = (
 KINDS = {"aleatoric": "Aleatoric", "epistemic": "Epistemic"}
 
 
-def render_uncertainty(found: UncertaintySplit) -> Shown:
+def render_uncertainty(found: UncertaintySplit) -> Section:
     """Return the section with the parts of the uncertainty and the uncertainty of each row."""
     in_gates = found.share("global_") + found.share("local")
     plain = (
@@ -54,7 +116,7 @@ def render_uncertainty(found: UncertaintySplit) -> Shown:
     rows = [{"part": t, "mean": getattr(found, k), "share": found.share(k)} for k, t in PARTS.items()]
     table = Table(COLUMNS, rows, f"{found.nested} draws of Φ, with {found.nested} draws of θ for each")
     pictures = [_picture(found, kind) for kind in KINDS]
-    return shown_section("Sources of uncertainty", plain, technical, [table, *pictures, ABOUT])
+    return Section("Sources of uncertainty", [table, *pictures, ABOUT], plain, technical)
 
 
 def _picture(uncertainty: UncertaintySplit, kind: str) -> Picture:

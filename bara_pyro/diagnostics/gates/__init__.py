@@ -1,1 +1,0 @@
-"""Diagnostics of the gates: draws, sparsity, effective rank, token maps."""

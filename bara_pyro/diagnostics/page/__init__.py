@@ -1,1 +1,0 @@
-"""The report pages of `bara inspect` and `bara compare`."""
