@@ -15,13 +15,12 @@ from bara_pyro.runs.assignments import by_key
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import evaluate_system
 from bara_pyro.runs.folder import fitted
-from bara_pyro.runs.manifest import is_run
+from bara_pyro.runs.manifest import check_free, is_run
 from bara_pyro.runs.predict import rows_asked
-from bara_pyro.runs.resumed import resumed
 from bara_pyro.runs.rows import rows_given
 from bara_pyro.runs.steps import OnStep
+from bara_pyro.runs.stored import resumed
 from bara_pyro.runs.system import System, build_system
-from bara_pyro.runs.train import check_free
 from bara_pyro.runs.train import train as fit
 from bara_pyro.types import Json
 

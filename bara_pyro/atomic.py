@@ -37,9 +37,10 @@ def is_part(name: str) -> bool:
 def part_folder(path: Path) -> Iterator[Path]:
     """Yield a hidden folder beside a file or folder to write; move finished parts out of it.
 
-    The folder is removed at the end, with everything left in it.
+    The folder is removed at the end, with everything left in it. Those of killed writers are removed first.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    remove_parts(path.parent, path.name)
     part, held = _held(path)
     while not part.exists():  # another writer removed it before it was locked
         _close(held)
@@ -142,7 +143,6 @@ def atomic_write(path: Path, write: Callable[[BinaryIO], object]) -> None:
     Raises:
         CheckpointError: the write failed (full disk, no permission); the old content is untouched.
     """
-    remove_parts(path.parent, path.name)
     with writing(path), part_folder(path) as place:
         with (place / path.name).open("wb") as file:
             write(file)
@@ -182,7 +182,6 @@ def appearing(out: Path) -> Iterator[Path]:
 
     `out` must not exist or must be empty at the end.
     """
-    remove_parts(out.parent, out.name)
     with part_folder(out) as holder:
         folder = holder / out.name
         folder.mkdir()

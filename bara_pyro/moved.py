@@ -48,7 +48,7 @@ REMOVED = _in_place(_TABLES["removed"])
 OPTIONS: dict[str, str] = _TABLES["options"]
 """Removed option of a model -> what to use instead."""
 KEPT = {"bara_pyro.peft"}
-"""Old names without a warning: PEFT shows this one if bara_pyro is missing (`runs.peft_files.PEFT_TYPE`)."""
+"""Old names without a warning: PEFT shows this one if bara_pyro is missing (`runs.writing.PEFT_TYPE`)."""
 _PLACES = {name.rpartition(".")[0] for name in (*RENAMED, *REMOVED)}
 
 

@@ -37,9 +37,10 @@ from bara_pyro.extras.serve.http.schema import RowRequest, probability_row
 from bara_pyro.extras.serve.http.server import listen, serve, url_of
 from bara_pyro.microworld import backbone_path
 from bara_pyro.runs.config import load_config
-from bara_pyro.runs.folder import load_system, save_system, write_config
+from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.predict import answers_of, names_of, predict
 from bara_pyro.runs.system import System, build_system
+from bara_pyro.runs.writing import save_system, write_config
 from bara_pyro.types import Fields, Json
 from benchmarks.systems import TARGETS, answer_logits
 

@@ -33,8 +33,7 @@ from bara_pyro.errors import DataError
 from bara_pyro.metrics import aurc, decompose, ood_auroc, prediction_sets
 from bara_pyro.posthoc.temperature import predictive_at
 from bara_pyro.report.style import GREY, INK, new_figure
-from bara_pyro.runs.by_rows import default_steps
-from bara_pyro.runs.config import load_config
+from bara_pyro.runs.config import default_steps, load_config
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.untrusted.files import read_jsonl

@@ -24,8 +24,7 @@ from matplotlib.lines import Line2D
 from numpy import quantile
 
 from bara_pyro.report.style import INK, PALETTE, legend_of, new_figure
-from bara_pyro.runs.by_rows import default_steps
-from bara_pyro.runs.config import load_config
+from bara_pyro.runs.config import default_steps, load_config
 from bara_pyro.runs.system import build_system
 from experiments.engine.figures import PAGE, name_rows, save
 from experiments.engine.methods import display

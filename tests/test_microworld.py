@@ -26,7 +26,7 @@ from bara_pyro.microworld.text import corpus
 from bara_pyro.microworld.words import HOMES, KINDS, RELATIONS, SEASONS
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import truth_scores, untrained_scores
-from bara_pyro.runs.rows import load_data, load_reply_data
+from bara_pyro.runs.rows import load_data, load_rows
 from bara_pyro.runs.system import assemble, build_system
 from docs.tools.world_card import MAX_WAY, CardRow
 
@@ -371,7 +371,7 @@ def test_worlds_are_of_the_microworld_alone():
     ):
         load_by_name("boolq", world=2)
     with pytest.raises(ConfigError, match="and 'micro-chat' is not one"):
-        load_reply_data(
+        load_rows(
             load_config(
                 overrides={"task.name": "micro-chat", "task.likelihood": "completion", "task.world": 2}
             )

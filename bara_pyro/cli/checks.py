@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from bara_pyro.cli import terminal
 from bara_pyro.errors import ConfigError
-from bara_pyro.runs.answers_file import FORMATS, KEYS, answers_in
+from bara_pyro.runs.answers import FORMATS, KEYS, answers_in
 from bara_pyro.runs.manifest import check_run, is_run, run_below
 from bara_pyro.runs.ownership import foreign
 from bara_pyro.untrusted.files import require_file

@@ -20,15 +20,15 @@ from bara_pyro.report.figures import PARTS, recorded_parts, reliability_diagram,
 from bara_pyro.report.html import Block, Details, Paragraph, Picture, Points, Section, write_index
 from bara_pyro.report.style import save
 from bara_pyro.report.table import Column, Table, markdown
-from bara_pyro.runs.by_rows import for_rows
-from bara_pyro.runs.config import RunConfig, load_config
+from bara_pyro.runs.config import RunConfig, for_rows, load_config
+from bara_pyro.runs.devices import find_device
 from bara_pyro.runs.evaluate import truth_predictions, truth_scores, untrained_scores
 from bara_pyro.runs.evaluation_files import log_probs_and_labels, read_predictions
-from bara_pyro.runs.folder import stored_config
 from bara_pyro.runs.manifest import LOG, is_run
 from bara_pyro.runs.ownership import adding, clear
 from bara_pyro.runs.rows import load_data
-from bara_pyro.runs.system import System, build_system, find_device
+from bara_pyro.runs.stored import stored_config
+from bara_pyro.runs.system import System, build_system
 from bara_pyro.types import Json
 from bara_pyro.untrusted.files import read_jsonl
 from bara_pyro.untrusted.schemas import LogLine

@@ -13,8 +13,8 @@ from bara_pyro.methods import METHODS
 from bara_pyro.metrics import nll
 from bara_pyro.metrics._inputs import correctness
 from bara_pyro.runs.evaluation_files import log_probs_and_labels, read_predictions
-from bara_pyro.runs.folder import stored_lr
 from bara_pyro.runs.split_half import is_unstable, own_nlls
+from bara_pyro.runs.stored import stored_lr
 from bara_pyro.runs.system import System
 from bara_pyro.types import Json
 

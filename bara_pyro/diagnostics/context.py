@@ -10,11 +10,11 @@ from bara_pyro.core.gate_draws import GateDraws, chosen_modules
 from bara_pyro.data import EncodedSplit, first_rows
 from bara_pyro.diagnostics import Result
 from bara_pyro.diagnostics.full_draws import FullDraws, full_draws
-from bara_pyro.runs.evaluate import draw, parameter_counts, system_gates, true_probabilities
+from bara_pyro.runs.evaluate import draw, system_gates, true_probabilities
 from bara_pyro.runs.evaluation_files import is_evaluated
-from bara_pyro.runs.folder import stored_lr, stored_step
 from bara_pyro.runs.steps import train_seconds
-from bara_pyro.runs.system import System
+from bara_pyro.runs.stored import stored_lr, stored_step
+from bara_pyro.runs.system import System, parameter_counts
 
 FOLDER = "report"
 

@@ -5,7 +5,7 @@ Its fingerprint keeps a run from being continued with another language model by 
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -53,12 +53,12 @@ def _verify(backbone: Backbone) -> None:
     whole = backbone.hidden(ids, torch.ones_like(ids))
     _check_parts(backbone, ids, whole, exact)
     backbone.tolerance = min(MOST, max(backbone.rounding, TIMES * _rounding(backbone, ids, whole)))
-    if backbone.states.layers and not _resumes(backbone, ids, exact):
+    if backbone.states.layers and not _works(_resumes, backbone, ids, exact):
         backbone.states.layers = ()  # layers that pass on more than hidden states always run completely
-    backbone.last_apart = len(backbone.states.layers) > 1 and _goes_on(backbone, ids, whole)
+    backbone.last_apart = len(backbone.states.layers) > 1 and _works(_goes_on, backbone, ids, whole)
     _check_padding(backbone, ids, whole, exact)
-    backbone.continues = _continues(backbone, ids, whole)
-    backbone.takes_segments = _keeps_apart(backbone, ids, exact)
+    backbone.continues = _works(_continues, backbone, ids, whole)
+    backbone.takes_segments = _works(_keeps_apart, backbone, ids, exact)
 
 
 def verify_once(backbone: Backbone) -> None:
@@ -115,32 +115,36 @@ def _rounding(backbone: Backbone, ids: Tensor, alone: Tensor) -> float:
 
 def _check_padding(backbone: Backbone, ids: Tensor, whole: Tensor, exact: float) -> None:
     """Refuse a language model whose answers depend on padding, as with recurrent layers."""
-    ones = torch.ones_like(ids)
-    mask = torch.cat([0 * ones[:, :2], ones], dim=1)
-    try:
-        # Two kinds of padding are compared at one size, padding and none at two, hence two tolerances.
-        padded, others = (
-            backbone.hidden(torch.cat([front, ids], dim=1), mask)[:, 2:] for front in (ids[:, :2], ids[:, 2:])
-        )
-        same = apart(padded, others) <= exact
-        same = same and backbone.alike(whole, padded)
-    except UNREADABLE:
-        same = False
-    if not same:
+    if not _works(_ignores_padding, backbone, ids, whole, exact):
         raise BackboneError(
             f"The results of {type(backbone.lm).__name__} depend on padding on the left of a row: choose a "
             "language model of another architecture."
         )
 
 
+def _ignores_padding(backbone: Backbone, ids: Tensor, whole: Tensor, exact: float) -> bool:
+    ones = torch.ones_like(ids)
+    mask = torch.cat([0 * ones[:, :2], ones], dim=1)
+    # Two kinds of padding are compared at one size, padding and none at two, hence two tolerances.
+    padded, others = (
+        backbone.hidden(torch.cat([front, ids], dim=1), mask)[:, 2:] for front in (ids[:, :2], ids[:, 2:])
+    )
+    return apart(padded, others) <= exact and backbone.alike(whole, padded)
+
+
+def _works(ability: Callable[..., bool], *args: object) -> bool:
+    """Return whether an optional ability works; architectures that lack it raise errors of many kinds."""
+    try:
+        return ability(*args)
+    except UNREADABLE:
+        return False
+
+
 def _keeps_apart(backbone: Backbone, ids: Tensor, exact: float) -> bool:
     """Return whether two texts that continue the same two tokens can share a row."""
     ones, segments = torch.ones_like(ids), torch.tensor([[0, 0, 1, 2]], device=ids.device)
-    try:
-        both = backbone.hidden(ids, ones, segments)[:, 2:]
-        beside_another = backbone.hidden(ids[:, [0, 1, 0, 3]], ones, segments)[:, 3:]
-    except UNREADABLE:
-        return False
+    both = backbone.hidden(ids, ones, segments)[:, 2:]
+    beside_another = backbone.hidden(ids[:, [0, 1, 0, 3]], ones, segments)[:, 3:]
     if not apart(both[:, 1:], beside_another) <= exact:
         return False
     texts = torch.cat([ids[:, :3], ids[:, [0, 1, 3]]])
@@ -160,35 +164,25 @@ def _rounding_of_a_size(backbone: Backbone, ids: Tensor) -> float:
 
 def _resumes(backbone: Backbone, ids: Tensor, exact: float) -> bool:
     """Return whether the upper layers can continue from the states of the lower ones."""
-    ones = torch.ones_like(ids)
     half = (len(backbone.states.layers) + 1) // 2
-    try:
-        whole, upper = (backbone.hidden(ids, ones, below=depth) for depth in (0, half))
-        return apart(whole, upper) <= exact
-    except UNREADABLE:
-        return False
+    whole, upper = (backbone.hidden(ids, torch.ones_like(ids), below=depth) for depth in (0, half))
+    return apart(whole, upper) <= exact
 
 
 def _continues(backbone: Backbone, ids: Tensor, whole: Tensor) -> bool:
     """Return whether tokens can continue from the keys and values of tokens read earlier."""
     ones = torch.ones_like(ids)
-    try:
-        past = backbone.read(TokenRows(ids[:, :2], ones[:, :2]))
-        return backbone.alike(whole[:, 2:], backbone.hidden(ids[:, 2:], ones[:, 2:], past=past))
-    except UNREADABLE:
-        return False
+    past = backbone.read(TokenRows(ids[:, :2], ones[:, :2]))
+    return backbone.alike(whole[:, 2:], backbone.hidden(ids[:, 2:], ones[:, 2:], past=past))
 
 
 def _goes_on(backbone: Backbone, ids: Tensor, whole: Tensor) -> bool:
     """Return whether the last layer can continue from its keys and values of earlier tokens."""
     ones = torch.ones_like(ids)
-    try:
-        past = backbone.read_last(TokenRows(ids, ones))
-        if past is None:
-            return False
-        return backbone.alike(whole[:, -1:], backbone.hidden(ids[:, -1:], ones[:, -1:], past=past))
-    except UNREADABLE:
+    past = backbone.read_last(TokenRows(ids, ones))
+    if past is None:
         return False
+    return backbone.alike(whole[:, -1:], backbone.hidden(ids[:, -1:], ones[:, -1:], past=past))
 
 
 # Values hashed per tensor, spread over it: enough to distinguish two trainings, cheap for large models.

@@ -15,6 +15,7 @@ from bara_pyro.posthoc.correction import Correction, PredictedRows
 
 # Bounds of the fit: if all rows are right (or most are wrong), the best T would be 0 (or infinity).
 COLDEST, HOTTEST = 0.01, 100.0
+SPREAD = 0.5  # prior standard deviation of ln T in split-half calibration
 CRITICAL = 1.645  # standard errors, the critical value of a one-sided test at 5 %
 
 
@@ -88,10 +89,23 @@ def too_unsure(draws: Tensor, labels: Tensor, groups: Sequence[Sequence[int]] | 
         groups: row indices of each group of dependent rows, whose errors are summed; None: independent rows.
     """
     score, variance = score_of_log_temperature(draws, labels)
-    deviation = variance.sqrt()
+    return _positive(score, variance.sqrt(), groups)
+
+
+def significantly_lower(losses: Tensor, others: Tensor, groups: Sequence[Sequence[int]]) -> bool:
+    """Return whether losses are lower on average than others of the same rows (one-sided test at 5 %).
+
+    Both are tensors of `n`. Deviations are summed over the row indices of each group of dependent rows.
+    """
+    gains = others - losses
+    return _positive(gains, gains - gains.mean(), groups)
+
+
+def _positive(values: Tensor, deviations: Tensor, groups: Sequence[Sequence[int]] | None) -> bool:
+    """Test whether the sum of values is more than 0, with deviations summed over dependent rows."""
     if groups is not None:
-        deviation = torch.stack([deviation[list(group)].sum() for group in groups])
-    return float(score.sum()) > CRITICAL * float(deviation.square().sum().sqrt())
+        deviations = torch.stack([deviations[list(group)].sum() for group in groups])
+    return float(values.sum()) > CRITICAL * float(deviations.square().sum().sqrt())
 
 
 def score_of_log_temperature(draws: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -145,3 +159,13 @@ def best_common_log_temperature(draws: Tensor, labels: Tensor, *, spread: float 
     lowest = losses.index(min(losses))
     around = grid[max(0, lowest - 1)], grid[min(len(grid) - 1, lowest + 1)]
     return float(minimize_scalar(at, bounds=around, method="bounded", options={"xatol": 1e-4}).x)
+
+
+def best_temperature(draws: Tensor, labels: Tensor) -> float:
+    """Return the most probable ln T on held-out rows; prior N(0, SPREAD^2). It is never below 0 (T = 1).
+
+    If the two halves resemble each other (duplicates, one template), their fits are right too often, and T <
+    1 would make the run overconfident on new rows. `draws` are log-probabilities, `S x n x C`, and `labels`
+    `n`.
+    """
+    return max(0.0, best_common_log_temperature(draws, labels, spread=SPREAD))

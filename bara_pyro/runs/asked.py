@@ -23,7 +23,7 @@ from bara_pyro.metrics import Uncertainty, decompose, posterior_predictive, stac
 from bara_pyro.posthoc.distance import Distance
 from bara_pyro.runs.answers import carried
 from bara_pyro.runs.evaluate import draw
-from bara_pyro.runs.own_rows import trained_on
+from bara_pyro.runs.folder import trained_on
 from bara_pyro.runs.rows import OnRows, encode_rows, longest, reading_notes, some
 from bara_pyro.runs.system import System, require_answers
 from bara_pyro.types import Fields, Measure

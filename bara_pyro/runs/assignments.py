@@ -1,4 +1,4 @@
-"""Merge settings from YAML files, short names and `key=value` into nested dictionaries."""
+"""Merge settings from YAML files, short names and `key=value` into nested dictionaries, and check each."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from bara_pyro.errors import ConfigError, unknown
 from bara_pyro.runs.sections import RunSettings
+from bara_pyro.settings import validation_sentence
 from bara_pyro.types import Fields, Json
 from bara_pyro.untrusted.files import why
 
@@ -173,3 +174,21 @@ def by_key(given: Mapping[str, object]) -> Json:
             raise ConfigError(f"{key} was given twice, as {values[key]!r} and {value!r}: leave one out.")
         values[key] = value
     return values
+
+
+def check_settings(data: Json) -> None:
+    """Check each nested setting by itself, before anything slow is imported.
+
+    An unknown key or an impossible value raises a `ConfigError`. `bara_pyro.runs.config.parse_config` later
+    checks the method's settings and rules between settings.
+    """
+    try:
+        RunSettings.model_validate({key: value for key, value in data.items() if key != "method"})
+    except ValidationError as error:
+        first = error.errors()[0]
+        between = first["type"] == "value_error" and len(first["loc"]) == 1  # has the place of its section
+        if first["type"] == "extra_forbidden" and len(first["loc"]) == 1:
+            known = ("method", *RunSettings.model_fields)
+            raise ConfigError(unknown("setting", first["loc"][0], known)) from error
+        if not between:
+            raise ConfigError(validation_sentence(error, RunSettings)) from error

@@ -27,8 +27,7 @@ from bara_pyro.metrics import (
     expected_coverage,
     prediction_sets,
 )
-from bara_pyro.runs.answers import beside
-from bara_pyro.runs.answers_file import write_predictions
+from bara_pyro.runs.answers import with_cells, write_predictions
 from bara_pyro.runs.asked import ScoredRows, measured
 from bara_pyro.runs.predict import names_of
 from bara_pyro.runs.system import System
@@ -87,7 +86,7 @@ def decide_sets(
         "coverage": coverage(sets[answered], asked.labels[answered]) if answered.any() else None,
         "expected_coverage": _under_truth(lambda: expected_coverage(sets, asked.truth), asked.truth),
     }
-    return Decided(rule, _carrying(asked, rows), summary)
+    return Decided(rule, with_cells(asked.given, rows), summary)
 
 
 def decide_abstention(
@@ -120,7 +119,7 @@ def decide_abstention(
         "error_rate": 100 * float(wrong.mean()) if len(wrong) else None,
         "expected_error_rate": _under_truth(lambda: 100 * (1 - float(right.nanmean())), truth),
     }
-    return Decided(rule, _carrying(asked, rows), summary)
+    return Decided(rule, with_cells(asked.given, rows), summary)
 
 
 def decide_detection(
@@ -153,14 +152,9 @@ def decide_detection(
             asked.examples, scores.tolist(), p_values.tolist(), foreign.tolist(), strict=True
         )
     ]
-    return Decided(rule, _carrying(asked, rows), {"rows": len(rows), "by": by, "foreign": int(foreign.sum())})
-
-
-def _carrying(asked: ScoredRows, rows: list[Json]) -> list[Json]:
-    """Return decisions together with the input columns of their rows."""
-    if not asked.given:
-        return rows
-    return [beside(cells, decision) for cells, decision in zip(asked.given, rows, strict=True)]
+    return Decided(
+        rule, with_cells(asked.given, rows), {"rows": len(rows), "by": by, "foreign": int(foreign.sum())}
+    )
 
 
 def _under_truth(score: Callable[[], float], truth: Tensor) -> float | None:

@@ -1,9 +1,10 @@
 """Evaluate a fitted system, and store its predictions and scores."""
 
+import math
 import platform
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
@@ -24,11 +25,11 @@ from bara_pyro.errors import ConfigError
 from bara_pyro.metrics import decompose, evaluate, posterior_predictive, sparsity_by_module, stack_truth
 from bara_pyro.metrics.sparsity import over_modules
 from bara_pyro.runs.config import parse_config
+from bara_pyro.runs.evaluation_files import answer_rows, reply_rows
 from bara_pyro.runs.manifest import CONFIG, METRICS, PREDICTIONS, check_kept, is_run
 from bara_pyro.runs.ownership import adding, check_replaceable
-from bara_pyro.runs.reply_scores import reply_rows, reply_scores
 from bara_pyro.runs.rows import OnRows, reading_notes
-from bara_pyro.runs.system import System, count_parameters
+from bara_pyro.runs.system import System, parameter_counts
 from bara_pyro.types import Json
 from bara_pyro.untrusted.files import read_json
 from bara_pyro.untrusted.schemas import SCHEMA, RunFile
@@ -197,16 +198,40 @@ def _of_answers(system: System, split: EncodedSplit, name: str, on_rows: OnRows 
     }
     examples = getattr(system.task, name)
     clusters = dict(zip((row.id for row in examples), together(examples), strict=True))
-    lines = _rows(split, predictive, epistemic, system.task.names, clusters)
+    lines = answer_rows(split, predictive, epistemic, system.task.names, clusters)
     return report, lines, _sparsity(system, split)
 
 
 def _of_replies(system: System, split: EncodedReplies, on_rows: OnRows | None) -> Evaluated:
-    log_probs = {
-        s: draw(system, split, s, on_rows=_times_draws(on_rows, s)) for s in system.config.predict.samples
-    }
-    scores = {str(s): reply_scores(draws, split.counts) for s, draws in log_probs.items()}
+    log_probs = {}
+    for samples in system.config.predict.samples:
+        draws = draw(system, split, samples, on_rows=_times_draws(on_rows, samples))
+        log_probs[str(samples)] = draws.logsumexp(0) - math.log(len(draws))  # a draw is for a whole reply
+    scores = {s: reply_scores(values, split.counts) for s, values in log_probs.items()}
     return {"metrics": scores}, reply_rows(split, log_probs), {}
+
+
+def reply_scores(log_probs: Tensor, tokens: Sequence[int]) -> dict[str, float]:
+    """Score replies.
+
+    Args:
+        log_probs: float64, `n`: log-probabilities of replies, averaged over draws, in nats.
+        tokens: number of tokens of each of the n replies, including the one that ends it.
+
+    Returns:
+        `nll`: nats per token, `-sum(log_probs) / sum(tokens)`; `perplexity`: its exponential; `nll_reply`:
+        nats per reply; `n` and `tokens`: numbers of replies and tokens.
+    """
+    total = float(-log_probs.sum())
+    nll = total / sum(tokens)
+    perplexity = math.exp(nll) if nll < 700 else math.inf  # exp overflows above 709
+    return {
+        "nll": nll,
+        "perplexity": perplexity,
+        "nll_reply": total / len(tokens),
+        "n": len(tokens),
+        "tokens": sum(tokens),
+    }
 
 
 def true_probabilities(system: System, split: EncodedSplit, name: str) -> Tensor:
@@ -247,27 +272,6 @@ def majority_class(task: Task, split: EncodedSplit) -> Json:
     return {"label": (task.names or task.labels)[most], "acc": share}
 
 
-def _rows(
-    split: EncodedSplit,
-    predictive: dict[int, Tensor],
-    epistemic: dict[int, Tensor],
-    names: Sequence[str],
-    clusters: Mapping[str, str],
-) -> list[Json]:
-    """Return one line per row; `label` is the index of the right class in `classes` of metrics.json."""
-    return [
-        {
-            "id": row_id,
-            "label": split.labels[i],
-            **({"answer": names[split.labels[i]]} if names and split.labels[i] >= 0 else {}),
-            **({"cluster": clusters[row_id]} if clusters[row_id] else {}),
-            "probs": {str(s): log_probs[i].exp().tolist() for s, log_probs in predictive.items()},
-            "epistemic": {str(s): float(values[i]) for s, values in epistemic.items()},
-        }
-        for i, row_id in enumerate(split.ids)
-    ]
-
-
 def _sparsity(system: System, split: EncodedSplit) -> dict[str, float]:
     """Return the expected percentage of gates below 0.1 for each kind of gate in the model."""
     if system.model.gates is None:
@@ -277,13 +281,6 @@ def _sparsity(system: System, split: EncodedSplit) -> dict[str, float]:
         kind: over_modules(sparsity_by_module(gates, ranks=draws.ranks), draws.ranks)
         for kind, gates in draws.by_kind().items()
     }
-
-
-def parameter_counts(system: System) -> dict[str, int]:
-    """Return the numbers of trainable and of frozen parameters."""
-    model, guide = count_parameters(system.model), count_parameters(system.guide)
-    frozen = sum(p.numel() for p in system.backbone.lm.parameters())
-    return {"model": model, "guide": guide, "trainable": model + guide, "frozen": frozen}
 
 
 def environment() -> Json:

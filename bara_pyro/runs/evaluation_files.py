@@ -1,11 +1,13 @@
-"""Read the files of an evaluation: its scores and its predictions."""
+"""The files of an evaluation: its scores and its predictions."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from bara_pyro.data import EncodedSplit
+from bara_pyro.data.replies import EncodedReplies
 from bara_pyro.errors import CheckpointError
 from bara_pyro.runs.manifest import METRICS, PREDICTIONS
 from bara_pyro.types import Json
@@ -56,3 +58,36 @@ def log_probs_and_labels(lines: Sequence[Json], samples: str) -> tuple[Tensor, T
 def _shape(line: Json) -> dict[str, int]:
     """Return number of draws -> number of classes; empty for a reply."""
     return {samples: len(probs) for samples, probs in line.get("probs", {}).items()}
+
+
+def reply_rows(split: EncodedReplies, log_probs: Mapping[str, Tensor]) -> list[Json]:
+    """Return one line per reply: its tokens and, for each number of draws, its log-probability in nats."""
+    return [
+        {
+            "id": row_id,
+            "tokens": count,
+            "log_prob": {s: float(values[i]) for s, values in log_probs.items()},
+        }
+        for i, (row_id, count) in enumerate(zip(split.ids, split.counts, strict=True))
+    ]
+
+
+def answer_rows(
+    split: EncodedSplit,
+    predictive: dict[int, Tensor],
+    epistemic: dict[int, Tensor],
+    names: Sequence[str],
+    clusters: Mapping[str, str],
+) -> list[Json]:
+    """Return one line per row; `label` is the index of the right class in `classes` of metrics.json."""
+    return [
+        {
+            "id": row_id,
+            "label": split.labels[i],
+            **({"answer": names[split.labels[i]]} if names and split.labels[i] >= 0 else {}),
+            **({"cluster": clusters[row_id]} if clusters[row_id] else {}),
+            "probs": {str(s): log_probs[i].exp().tolist() for s, log_probs in predictive.items()},
+            "epistemic": {str(s): float(values[i]) for s, values in epistemic.items()},
+        }
+        for i, row_id in enumerate(split.ids)
+    ]

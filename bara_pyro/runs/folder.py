@@ -1,94 +1,37 @@
-"""Write the configuration and parameters of a run to its folder, and read them back."""
+"""Load a run from its folder, with the rows that it was trained and tested on."""
 
-import sys
-from dataclasses import asdict, replace
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from bara_pyro.atomic import write_json
-from bara_pyro.data import ChatFrame, Columns, Task, encode_labels
+from bara_pyro.data import Example, Task, as_asked, encode_labels, is_file_name
+from bara_pyro.data.clusters import compared_text
 from bara_pyro.data.reply_tasks import ReplyTask
-from bara_pyro.errors import CheckpointError, ConfigError
+from bara_pyro.errors import BaraError, CheckpointError, DataError
 from bara_pyro.lm.backbone import Backbone
 from bara_pyro.lm.loading import load_backbone
+from bara_pyro.lm.targets import find_targets
 from bara_pyro.lm.verifying import computation, differing, fingerprint
-from bara_pyro.methods import METHODS
-from bara_pyro.registry import PLUGINS
-from bara_pyro.runs.config import RunConfig, load_config, parse_config
+from bara_pyro.runs.config import RunConfig, load_config
+from bara_pyro.runs.devices import find_device
 from bara_pyro.runs.manifest import (
     ADAPTER,
     CONFIG,
-    FITTED,
     GUIDE,
-    PEFT_CONFIG,
-    START,
-    TRAINED,
     check_run,
     is_run,
-    record_files,
-    verify_files,
 )
-from bara_pyro.runs.memory import check_stored_rank
-from bara_pyro.runs.own_rows import check_own_rows, own_rows
-from bara_pyro.runs.peft_files import lora_tensors, peft_config, split_guide
-from bara_pyro.runs.store import check_schema, load_parameters, read_tensors, write_tensors
-from bara_pyro.runs.system import System, assemble, find_device
-from bara_pyro.settings import DEFAULT_METHOD
+from bara_pyro.runs.rows import load_data, load_rows
+from bara_pyro.runs.store import check_header, load_parameters, read_tensors
+from bara_pyro.runs.stored import check_rows_there, stored_config, stored_task
+from bara_pyro.runs.system import System, assemble
+from bara_pyro.runs.writing import check_type, lora_tensors, split_guide
 from bara_pyro.types import Json
 from bara_pyro.untrusted.files import read_json
-from bara_pyro.untrusted.schemas import SCHEMA, FittedFile, RunFile
+from bara_pyro.untrusted.schemas import RunFile
 
-
-def write_config(system: System, folder: str | Path) -> None:
-    """Write `bara_config.json` and PEFT's `adapter_config.json` before training starts.
-
-    Raises:
-        ConfigError: the dtype of the language model's weights differs from the settings.
-    """
-    folder, config = Path(folder), system.config
-    _check_type(system.backbone, config)
-    write_json(
-        folder / CONFIG,
-        {
-            "schema": SCHEMA,
-            "config": config.dump(),
-            "config_hash": config.hash,
-            "num_data": system.model.num_data,
-            "backbone_fingerprint": fingerprint(system.backbone),
-            "backbone_computation": computation(system.backbone),
-            "task": system.task.name,
-            "labels": list(system.task.labels),
-            "names": list(system.task.names),
-            "columns": _columns(system.task),
-            **({"chat": asdict(system.task.chat)} if system.task.chat else {}),
-            **system.fingerprints(),
-            **({"rank_pattern": system.model.rank_pattern} if system.model.rank_pattern else {}),
-            **({"plugins": PLUGINS} if PLUGINS else {}),
-        },
-    )
-    write_json(folder / PEFT_CONFIG, peft_config(system))
-
-
-def begin(system: System, folder: Path) -> None:
-    """Write what a run needs to be resumed before its first checkpoint: settings, and a given adapter."""
-    write_config(system, folder)
-    if system.config.adapter.start is not None and not (folder / START).exists():
-        write_tensors(folder / START, lora_tensors(system.model), {"config_hash": system.config.hash})
-
-
-def _columns(task: Task) -> Json | None:
-    """Return the columns of a user's rows, with the column of identifiers only if it is not called "id"."""
-    if task.columns is None:
-        return None
-    return {kind: name for kind, name in asdict(task.columns).items() if kind != "id" or name is not None}
-
-
-def _check_type(backbone: Backbone, config: RunConfig) -> None:
-    """Raise a `ConfigError` for weights of another dtype, which the fingerprint does not distinguish."""
-    if (dtype := backbone.settings["dtype"]) != config.backbone.dtype:
-        raise ConfigError(
-            f"The language model has {dtype} weights, but the run needs {config.backbone.dtype!r} "
-            "(backbone.dtype): load the model with this dtype."
-        )
+OTHER_ROWS = "test on other rows with `bara evaluate --task FILE`"
 
 
 def check_backbone(backbone: Backbone, folder: Path, stored: Json) -> None:
@@ -105,58 +48,12 @@ def check_backbone(backbone: Backbone, folder: Path, stored: Json) -> None:
         )
 
 
-def save_system(system: System, folder: str | Path, step: int) -> None:
-    """Write the parameters after `step` steps as safetensors, and the manifest of the run's files.
-
-    Examples:
-        >>> import bara_pyro as bp
-        >>> from bara_pyro.runs.config import load_config
-        >>> from bara_pyro.runs.folder import save_system, write_config
-        >>> from bara_pyro.runs.system import build_system
-        >>> config = load_config(overrides={"method": "bara-gate", "task.limit": 8, "train.steps": 1})
-        >>> system, folder = build_system(config), "runs/mine"
-        >>> write_config(system, folder)
-        >>> save_system(system, folder, step=1)
-        >>> bp.load_system(folder).config == system.config
-        True
-    """
-    folder = Path(folder)
-    metadata = {
-        "method": system.config.method.name,
-        "config_hash": system.config.hash,
-        "backbone_fingerprint": fingerprint(system.backbone),
-        "step": step,
-    }
-    adapter, guide = split_guide(system)
-    write_tensors(
-        folder / ADAPTER, lora_tensors(system.model) | system.corrections.stored() | adapter, metadata
-    )
-    # The guide is written last: if it exists, the run is complete.
-    write_tensors(folder / GUIDE, guide, metadata)
-    record_files(folder, *TRAINED)
-
-
 def saved_step(system: System, folder: Path) -> int:
     """Return after how many steps a system's parameters in a folder were saved; 0 if there are none."""
     if not (folder / GUIDE).exists():
         return 0
     metadata = read_tensors(folder / GUIDE)[1]
     return int(metadata.get("step", 0)) if metadata.get("config_hash") == system.config.hash else 0
-
-
-def stored_step(folder: Path) -> int:
-    """Return after how many steps the parameters in a folder were saved, of any run; 0 if there are none."""
-    return int(read_tensors(folder / GUIDE)[1].get("step", 0)) if (folder / GUIDE).exists() else 0
-
-
-def stored_fitted(folder: Path) -> dict[str, float]:
-    """Return the values in a folder that were fitted after training, by name; empty if there are none."""
-    return read_json(folder / FITTED, FittedFile) if (folder / FITTED).exists() else {}
-
-
-def stored_lr(folder: Path, config: RunConfig) -> float:
-    """Return a run's peak learning rate: the one found by `find_lr`, or the configured one."""
-    return stored_fitted(folder).get("calibrated_lr", config.train.peak_lr)
 
 
 def load_weights(system: System, folder: Path) -> None:
@@ -183,37 +80,6 @@ def load_weights(system: System, folder: Path) -> None:
     own = lora_tensors(system.model) | system.corrections.stored() | ours
     load_parameters(own, adapter, folder / ADAPTER)
     load_parameters(others, guide, folder / GUIDE)
-
-
-def stored_config(folder: Path) -> tuple[RunConfig, Json]:
-    """Return the configuration of a run, and the content of its settings file.
-
-    If the file is missing or foreign, or a plug-in or method is not installed, this raises a
-    `CheckpointError`.
-    """
-    file = folder / CONFIG
-    verify_files(folder, [file.name])
-    if not is_run(folder):
-        raise CheckpointError(f"{file} is not the configuration of a run: give the folder of a run.")
-    stored = read_json(file, RunFile)
-    check_schema(stored, file)
-    if missing := [module for module in stored.get("plugins", []) if module not in sys.modules]:
-        # Not imported automatically: a downloaded folder must not choose which code runs.
-        raise CheckpointError(
-            f"{folder} was trained with the plug-in {missing[0]!r}: add --plugin {missing[0]} (in Python: "
-            "import it first)."
-        )
-    method = stored["config"].get("method")
-    name = method.get("name", DEFAULT_METHOD) if isinstance(method, dict) else DEFAULT_METHOD
-    if name not in METHODS:
-        raise CheckpointError(
-            f"{folder} was trained with the method {name!r}, which is not installed: install its "
-            "package, or name its module with --plugin (in Python: import it first)."
-        )
-    config = parse_config(stored["config"], stored=True)
-    if config.hash != stored["config_hash"]:
-        raise CheckpointError(f"{file} was edited after the run began: restore it, or train again.")
-    return config, stored
 
 
 def load_system(
@@ -259,7 +125,7 @@ def load_system(
     moved = {"backbone.name": name and str(name), "backbone.device": device, "task.data_dir": data_dir}
     config = load_config(overrides={key: value for key, value in moved.items() if value}, base=config)
     if in_memory is not None:
-        _check_type(in_memory, config)
+        check_type(in_memory, config)
     elif not config.backbone.name:
         raise CheckpointError(
             f"{folder} was trained on a language model without a name: load it with load_system(folder, "
@@ -297,13 +163,64 @@ def fitted(run: System | str | Path, *, with_rows: bool = False) -> System:
     return run if isinstance(run, System) else load_system(run, with_rows=with_rows)
 
 
-def stored_task(stored: Json) -> Task:
-    """Return the task of a run without its rows, from its settings file."""
-    columns, chat = stored["columns"], stored.get("chat")
-    return Task(
-        stored["task"],
-        tuple(stored["labels"]),
-        names=tuple(stored["names"]),
-        columns=Columns(**columns) if columns else None,
-        chat=ChatFrame(**chat) if chat else None,
-    )
+def own_rows(folder: Path, config: RunConfig, stored: Json) -> Task | ReplyTask:
+    """Load the rows that a run was trained and tested on; errors as `check_rows_there`."""
+    check_rows_there(folder, config, stored)
+    return load_rows(config)
+
+
+def check_own_rows(system: System, folder: Path) -> None:
+    """Raise a `DataError` if a system's training or test rows differ from those of the run in a folder.
+
+    If the training rows have changed, some of them may now be test rows. A run that was saved without its
+    rows has no fingerprints and passes.
+    """
+    stored, name = read_json(folder / CONFIG, RunFile), system.config.task.name
+    now = system.fingerprints()
+    trained_on = stored.get("training_rows")
+    if trained_on is not None and now.get("training_rows") != trained_on:
+        raise DataError(
+            f"{name} has changed since the run was trained, so its test rows may include training rows: "
+            f"restore it, or {OTHER_ROWS}."
+        )
+    tested_on = now.get("test_rows")
+    if tested_on is not None and stored.get("test_rows", tested_on) != tested_on:
+        raise DataError(
+            f"The test rows of {name} have changed since the run was scored on them: restore them, or "
+            f"{OTHER_ROWS}."
+        )
+
+
+def trained_on(rows: Sequence[Example], config: RunConfig, asked: Task) -> list[Example]:
+    """Return the rows whose text is among the run's training rows, whatever their ids.
+
+    Returns no rows if the training rows were given in Python, or if their file is missing or unreadable. Only
+    the labels, names and columns of the run's task are used.
+    """
+    name = config.task.name
+    if config.task.likelihood == "completion" or not is_file_name(name) or not Path(name).is_file():
+        return []
+    try:
+        task = as_asked(load_data(config), asked.labels, asked.names)
+    except BaraError:
+        return []
+    known = set(map(compared_text, task.train))
+    return [row for row in rows if compared_text(row) in known]
+
+
+def check_stored_rank(
+    folder: Path, config: RunConfig, backbone: Backbone, rank_pattern: Mapping[str, int]
+) -> None:
+    """Raise a `CheckpointError` if a run's files hold too few numbers for its rank, before any is allocated.
+
+    Every program stores at least r numbers per input or per output of each adapted layer.
+    """
+    shapes = [shape for name in (ADAPTER, GUIDE) for shape in check_header(folder / name).values()]
+    c = config.adapter
+    r, targets = c.r, find_targets(backbone.lm, c.target_modules, c.top_layers)
+    needed = sum(rank_pattern.get(t.path, r) * min(t.in_features, t.out_features) for t in targets)
+    if needed > (there := sum(map(math.prod, shapes))):
+        raise CheckpointError(
+            f"{folder} has rank {r}, which needs at least {needed:,} numbers for {len(targets)} layers, but "
+            f"its files hold {there:,}: restore it from a copy."
+        )

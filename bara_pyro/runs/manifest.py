@@ -149,11 +149,21 @@ def run_below(folder: Path, parts: Container[str] = ()) -> Path | None:
 
 def is_run(folder: Path) -> bool:
     """Whether a folder holds a run, finished or not."""
+    return {"config", "config_hash", "num_data"} <= _keys(folder / CONFIG)
+
+
+def is_language_model(folder: Path) -> bool:
+    """Whether a folder holds a language model in Hugging Face's format."""
+    return bool({"architectures", "model_type"} & _keys(folder / "config.json"))
+
+
+def _keys(file: Path) -> set[str]:
+    """Return the keys of an object in JSON; none if the file cannot be read."""
     try:
-        stored = read_json(folder / CONFIG)
+        stored = read_json(file)
     except CheckpointError:
-        return False
-    return isinstance(stored, dict) and {"config", "config_hash", "num_data"} <= stored.keys()
+        return set()
+    return set(stored) if isinstance(stored, dict) else set()
 
 
 def check_kept(folder: Path) -> None:
@@ -163,15 +173,6 @@ def check_kept(folder: Path) -> None:
             f"{folder} was removed or replaced while a run was being written there: train again, and do not "
             "change the folder meanwhile."
         )
-
-
-def is_language_model(folder: Path) -> bool:
-    """Whether a folder holds a language model in Hugging Face's format."""
-    try:
-        stored = read_json(folder / "config.json")
-    except CheckpointError:
-        return False
-    return isinstance(stored, dict) and bool({"architectures", "model_type"} & stored.keys())
 
 
 def is_upload(folder: Path) -> bool:
@@ -211,3 +212,18 @@ def write_manifest(folder: Path, files: Listed) -> None:
 
 def _digest_of(files: Listed) -> str:
     return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
+
+
+def check_free(out: Path, resume: bool) -> None:
+    """Raise a `ConfigError` if `out` is a file, or holds weights, except those of a run to resume."""
+    check_name(out, ConfigError)
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"{out} is a file: give a folder as out (--out).")
+    if not (out / CONFIG).exists():
+        for path in (out / ADAPTER, out / GUIDE):
+            if path.exists():
+                raise ConfigError(f"{path} is not of a run: move it, or give another out (--out).")
+    elif not resume:
+        raise ConfigError(
+            f"{out} already holds a run: give resume=True (--resume) to continue it, or another out (--out)."
+        )

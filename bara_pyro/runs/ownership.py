@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bara_pyro.atomic import is_part, part_folder, remove_parts, writing
 from bara_pyro.errors import CheckpointError, ConfigError
-from bara_pyro.runs.answers_file import holds_replies, judged_in
+from bara_pyro.runs.answers import holds_replies, judged_in
 from bara_pyro.runs.manifest import (
     ADAPTER,
     CHECKPOINT,
@@ -166,7 +166,6 @@ def adding(folder: Path, *, replacing: bool = False) -> Iterator[Path]:
             folder.mkdir(parents=True, exist_ok=True)
             if new:
                 stack.callback(_remove_empty, folder)
-            remove_parts(folder, MANIFEST)
             place = stack.enter_context(part_folder(folder / MANIFEST))
         yield place
         with writing(folder):

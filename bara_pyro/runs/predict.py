@@ -24,11 +24,11 @@ from bara_pyro.metrics import decompose, posterior_predictive
 from bara_pyro.runs.answers import Answers
 from bara_pyro.runs.asked import ask
 from bara_pyro.runs.config import RunConfig, load_config
-from bara_pyro.runs.folder import fitted, stored_config, stored_task
-from bara_pyro.runs.own_rows import check_own_rows, own_rows, trained_on
+from bara_pyro.runs.folder import check_own_rows, fitted, own_rows, trained_on
 from bara_pyro.runs.remote import is_address, predict_remotely
 from bara_pyro.runs.rows import OnRows, load_rows
 from bara_pyro.runs.sections import TaskConfig
+from bara_pyro.runs.stored import stored_config, stored_task
 from bara_pyro.runs.system import System, require_answers
 from bara_pyro.types import Json
 

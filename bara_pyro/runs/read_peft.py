@@ -1,23 +1,29 @@
-"""Read a LoRA that PEFT trained; only JSON and safetensors are read, never a pickle.
+"""Start a run from a LoRA that PEFT trained; only JSON and safetensors are read, never a pickle.
 
 Each layer of a PEFT adapter has its own rank r_m and scaling s_m: `alpha_m / r_m`, or `alpha_m / sqrt(r_m)`
 with rsLoRA. A program here has one scaling s for all layers, so B is read as `s_m / s B`: the same update.
 """
 
 import math
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from torch import Tensor, nn
 
-from bara_pyro.errors import ConfigError
+from bara_pyro.core.modules import module_key
+from bara_pyro.errors import BackboneError, ConfigError
+from bara_pyro.lm.backbone import Backbone
+from bara_pyro.lm.targets import Target, find_targets, shortest
+from bara_pyro.runs.config import RunConfig
 from bara_pyro.runs.manifest import ADAPTER, CONFIG, PEFT_CONFIG, is_run
 from bara_pyro.runs.sections import AdapterConfig
-from bara_pyro.runs.store import PEFT_PREFIX, peft_key
+from bara_pyro.runs.store import PEFT_PREFIX
 from bara_pyro.untrusted.files import bounded_json, check_tensors, read_json, read_text, there, why
 from bara_pyro.untrusted.patterns import matching
 from bara_pyro.untrusted.schemas import MOST_MODULES, Rank, RunFile, Text
@@ -29,10 +35,17 @@ WITHOUT_EFFECT = (
     *("lora_dropout", "fan_in_fan_out", "layers_to_transform", "layers_pattern", "megatron_core"),
     *("qalora_group_size", "eva_config", "runtime_config", "ensure_weight_tying"),
 )
-# Initial values of A and B that leave the language model's own weights as they are; PiSSA and others do not.
-INITIALISED = (True, False, None, "gaussian", "eva", "orthogonal")
+# Values with which an adapter adds `s B A x` and leaves the language model's own weights as they are; PiSSA
+# and other initial values of A and B do not.
+PLAIN = {
+    "task_type": (None, "CAUSAL_LM"),
+    "bias": ("none",),
+    "init_lora_weights": (True, False, None, "gaussian", "eva", "orthogonal"),
+}
 # Temperature of a calibrated run of LoRA; PEFT does not read it either.
 TEMPERATURE = "log_temperature"
+KEY = re.compile(re.escape(PEFT_PREFIX) + r"(.*)\.(lora_[AB])\.weight", re.DOTALL)
+"""A key of PEFT's for A or B of the layer with a path."""
 AGAIN = "restore it, or save the adapter again"
 Factors = tuple[Tensor, Tensor]
 
@@ -156,22 +169,14 @@ def _settings(file: Path, name: str) -> PeftFile:
 
 def _refuse_others(peft: PeftFile, name: str) -> None:
     """Refuse every setting by which the adapter computes something other than `s B A x`."""
-    unusable: dict[str, Any] = {
-        key: value
-        for key, value in (peft.model_extra or {}).items()
-        if value not in (None, False, {}, []) and key not in WITHOUT_EFFECT
-    }
-    if peft.task_type not in (None, "CAUSAL_LM"):
-        unusable["task_type"] = peft.task_type
-    if peft.bias != "none":
-        unusable["bias"] = peft.bias
-    if peft.init_lora_weights not in INITIALISED:
-        unusable["init_lora_weights"] = peft.init_lora_weights
-    for key, value in unusable.items():
-        raise ConfigError(
-            f"The adapter {name!r} has {key[:40]}={str(value)[:40]}, which is not supported: give a plain "
-            "LoRA or rsLoRA of a causal language model."
-        )
+    off: tuple[Any, ...] = (None, False, {}, [])
+    others = {key: value for key, value in (peft.model_extra or {}).items() if key not in WITHOUT_EFFECT}
+    for key, value in (others | {key: getattr(peft, key) for key in PLAIN}).items():
+        if value not in PLAIN.get(key, off):
+            raise ConfigError(
+                f"The adapter {name!r} has {key[:40]}={str(value)[:40]}, which is not supported: give a "
+                "plain LoRA or rsLoRA of a causal language model."
+            )
 
 
 def _factors(file: Path, name: str, *, others: bool = False) -> dict[str, Factors]:
@@ -180,12 +185,12 @@ def _factors(file: Path, name: str, *, others: bool = False) -> dict[str, Factor
     Other tensors in the file are refused, unless `others` lets them be. The temperature of a run is left out.
     """
     try:
-        keys = {key: _layer_of(key) for key in check_tensors(file)}
+        keys = {key: KEY.fullmatch(key) for key in check_tensors(file)}
         with safe_open(file, framework="pt") as stored:
-            held = {layer: stored.get_tensor(key) for key, layer in keys.items() if layer is not None}
+            held = {found.groups(): stored.get_tensor(key) for key, found in keys.items() if found}
     except (OSError, ValueError, SafetensorError) as error:
         raise ConfigError(f"Cannot read {file} ({why(error)}): {AGAIN}.") from error
-    strangers = [key for key, layer in keys.items() if layer is None and key != TEMPERATURE]
+    strangers = [key for key, found in keys.items() if not found and key != TEMPERATURE]
     if not held or (strangers and not others):
         what = f"also holds {strangers[0][:80]!r}, no A or B" if held else "holds no A and B"
         raise ConfigError(
@@ -196,15 +201,6 @@ def _factors(file: Path, name: str, *, others: bool = False) -> dict[str, Factor
     return {
         path: _checked(path, held.get((path, "lora_A")), held.get((path, "lora_B")), name) for path in paths
     }
-
-
-def _layer_of(key: str) -> tuple[str, str] | None:
-    """Return the path and the factor that a key of PEFT names; None if it names no A or B."""
-    for factor in ("lora_A", "lora_B"):
-        path = key.removeprefix(PEFT_PREFIX).removesuffix(f".{factor}.weight")
-        if key == peft_key(path, factor):
-            return path, factor
-    return None
 
 
 def _checked(path: str, a: Tensor | None, b: Tensor | None, name: str) -> Factors:
@@ -253,3 +249,60 @@ def _by_pattern(
             ) from error
         values |= {path: value for path in matched if path not in values}
     return {path: values.get(path, otherwise) for path in paths}
+
+
+def with_adapter(config: RunConfig, given: GivenAdapter, backbone: Backbone) -> RunConfig:
+    """Return the configuration with the adapter's rank, scaling and layers.
+
+    Raises:
+        ConfigError: one of these was given with another value, or the adapter does not fit the model.
+    """
+    c = config.adapter
+    paths = [target.path for target in _layers(given, backbone)]
+    settings: dict[str, Any] = {"r": given.r, "lora_alpha": given.lora_alpha}
+    for key, value in settings.items():
+        if key in c.model_fields_set and not math.isclose(requested := getattr(c, key), value):
+            raise ConfigError(
+                f"{key}={requested:g} differs from that of the adapter to start from, {value:g}: "
+                f"leave {key} out."
+            )
+    chosen = shortest(backbone.lm, paths) if c.target_modules is None else c.target_modules
+    if {target.path for target in find_targets(backbone.lm, chosen, c.top_layers)} != set(paths):
+        key = "top_layers" if c.target_modules is None else "target_modules"
+        raise ConfigError(
+            f"{key}={str(getattr(c, key))[:60]} chooses other layers than the adapter to start from has: "
+            f"leave {key} out."
+        )
+    settings["target_modules"] = chosen
+    return config.updated("adapter", **settings)
+
+
+def _layers(given: GivenAdapter, backbone: Backbone) -> list[Target]:
+    """Return the adapter's layers in the language model."""
+    known = {name for name, _ in backbone.lm.named_modules()}
+    if lacking := sorted(given.factors.keys() - known):
+        raise _other_model(given, backbone, f"has no layer {lacking[0][:60]!r}")
+    try:
+        targets = find_targets(backbone.lm, list(given.factors))
+    except BackboneError as error:
+        raise _other_model(given, backbone, "has layers of another kind") from error
+    for target in targets:
+        a, b = given.factors.get(target.path, (torch.empty(0, 0), ()))
+        if (a.shape[1], len(b)) != (target.in_features, target.out_features):
+            raise _other_model(given, backbone, f"has other widths in {target.path!r}")
+    return targets
+
+
+def _other_model(given: GivenAdapter, backbone: Backbone, reason: str) -> ConfigError:
+    return ConfigError(
+        f"The language model {backbone.name!r} {reason}, which the adapter {given.name!r} needs: give the "
+        "model that it was trained on (--model)."
+    )
+
+
+@torch.no_grad()
+def put(given: GivenAdapter, model: nn.Module) -> None:
+    """Copy A and B into a program's adapters."""
+    for path, factors in given.factors.items():
+        for name, value in zip(("lora_A", "lora_B"), factors, strict=True):
+            model.get_parameter(f"adapters.{module_key(path)}.{name}").copy_(value)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from bara_pyro.columns import OPTIONS
 from bara_pyro.data import (
@@ -24,7 +24,7 @@ from bara_pyro.data.tables import Data
 from bara_pyro.data.tokens import unknown_share
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.lm.backbone import Backbone
-from bara_pyro.runs.config import RunConfig
+from bara_pyro.runs.config import ASKED_ROWS, RunConfig, calibrated_by_default, turned
 from bara_pyro.runs.sections import TaskConfig
 from bara_pyro.types import Json
 
@@ -42,22 +42,31 @@ OF_DIVIDING = ("test_fraction", "validation_rows", "seed")
 OF_ANSWERS = ("classes", *OPTIONS)
 
 
-def load_data(config: RunConfig) -> Task:
-    """Load the task that a configuration names, with its labels as words; see `data.encode_labels`."""
-    c = config.task
-    if is_reply_task(c.name):
+def load_rows(config: RunConfig) -> Task | ReplyTask:
+    """Load the rows that a configuration names, to learn answers or replies.
+
+    The labels of a task are words; see `data.encode_labels`.
+    """
+    c, replies = config.task, config.task.likelihood == "completion"
+    if not replies and is_reply_task(c.name):
         raise ConfigError(
             f"The task {c.name!r} contains replies: set likelihood='completion' (--likelihood completion)."
         )
-    task = load_task(
-        c.name,
-        c.data_dir,
-        world=c.world,
-        revision=c.revision,
-        test_file=c.test_file,
-        **_named(c, *OF_DIVIDING, *OF_ANSWERS),
-    )
-    return _limited(task, config)
+    if replies and (c.name in SOURCES or c.name in TASKS):
+        raise ConfigError(
+            f"The task {c.name!r} has answers and no replies: leave likelihood='completion' "
+            "(--likelihood completion) out."
+        )
+    how = _named(c, "data_dir", "revision", "test_file", *OF_DIVIDING)
+    if not replies:
+        return _limited(load_task(c.name, world=c.world, **how, **_named(c, *OF_ANSWERS)), config)
+    check_world(c.name, c.world)
+    return _limited(load_replies(c.name, **how), config)
+
+
+def load_data(config: RunConfig) -> Task:
+    """Load the task that a configuration without replies names; see `load_rows`."""
+    return cast(Task, load_rows(config))
 
 
 def rows_given(
@@ -72,9 +81,8 @@ def rows_given(
         ConfigError: the user gave a setting that has no effect on rows in memory.
         DataError: the rows cannot be used.
     """
-    c = config.task
-    of_rows = ("test_file", *OF_DIVIDING, *OF_ANSWERS) if isinstance(data, Task | ReplyTask) else ()
-    for name in (*OF_FILES, *of_rows):
+    c, is_read = config.task, isinstance(data, Task | ReplyTask)
+    for name in (*OF_FILES, *(("test_file", *OF_DIVIDING, *OF_ANSWERS) if is_read else ())):
         if f"task.{name}" in typed:
             raise ConfigError(
                 f"{name}={getattr(c, name)!r} has no effect on a {type(data).__name__}, which has been read "
@@ -92,30 +100,6 @@ def rows_given(
 def _named(c: TaskConfig, *names: str) -> Json:
     """Return the settings with these names."""
     return {name: getattr(c, name) for name in names}
-
-
-def load_reply_data(config: RunConfig) -> ReplyTask:
-    """Load the prompts with replies that a configuration names."""
-    c = config.task
-    if c.name in SOURCES or c.name in TASKS:
-        raise ConfigError(
-            f"The task {c.name!r} has answers and no replies: leave likelihood='completion' "
-            "(--likelihood completion) out."
-        )
-    check_world(c.name, c.world)
-    task = load_replies(
-        c.name,
-        c.data_dir,
-        revision=c.revision,
-        test_file=c.test_file,
-        **_named(c, *OF_DIVIDING),
-    )
-    return _limited(task, config)
-
-
-def load_rows(config: RunConfig) -> Task | ReplyTask:
-    """Load the rows that a configuration names, to learn answers or replies."""
-    return load_reply_data(config) if config.task.likelihood == "completion" else load_data(config)
 
 
 def _limited(task: AnyTask, config: RunConfig) -> AnyTask:
@@ -272,6 +256,29 @@ def seed_note(config: RunConfig) -> list[str]:
     if not c.seed or c.validation_rows or c.name in TASKS or is_reply_task(c.name):
         return []
     return [f"task.seed={c.seed} (--task-seed) is not used, because no validation rows are set aside"]
+
+
+def split_half_note(config: RunConfig, rows: int, held_out: int) -> list[str]:
+    """Return a note if split-half calibration comes first, or if the rows do not allow it."""
+    if calibrated_by_default(config, rows) and held_out < ASKED_ROWS:
+        return [
+            f"no split-half calibration: so many of the {rows} training rows belong together that only "
+            f"{held_out} can be held out, and it needs {ASKED_ROWS}"
+        ]
+    if not config.adapter.calibrated:
+        return []
+    learnt = str(rows - held_out)
+    if turned(rows, held_out):
+        learnt = "halves" if rows - 2 * held_out in (0, 1) else f"{learnt} and {held_out}"
+    longer = "; if it is underconfident, training takes twice as many steps"
+    what = f"{'choose the learning rate and ' if config.train.find_lr else ''}set the temperature"
+    off = "--no-calibrated turns it off"
+    if config.adapter.start is not None:
+        off += ": do so if the adapter was trained on these rows, where the temperature stays near 1"
+    return [
+        f"split-half calibration comes first: fits on {learnt} of the {rows} training rows "
+        f"{what}{longer if config.train.may_double else ''} ({off})"
+    ]
 
 
 def _counted(count: int, name: str, one: str, more: str) -> str:

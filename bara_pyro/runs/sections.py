@@ -12,16 +12,14 @@ from pydantic import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
-    ValidationError,
     field_validator,
     model_validator,
 )
 
 from bara_pyro.columns import KINDS, OPTIONS, ColumnNames, column_names
-from bara_pyro.errors import ConfigError, unknown
+from bara_pyro.errors import ConfigError
 from bara_pyro.fast import SHORTCUTS, Shortcut
-from bara_pyro.settings import validation_sentence
-from bara_pyro.types import Json, WeightType
+from bara_pyro.types import WeightType
 
 MOST_SEED = 2**32 - 1  # NumPy's limit, the lowest of all random number generators in use
 # A value above these is a typing error: the run would not fit into memory, or never end.
@@ -340,21 +338,3 @@ class RunSettings(SettingsSection):
     train: TrainConfig = TrainConfig()
     predict: PredictConfig = PredictConfig()
     seed: Seed = Field(0, description="seed of the initial values, the data order and the noise")
-
-
-def check_settings(data: Json) -> None:
-    """Check each nested setting by itself, before anything slow is imported.
-
-    An unknown key or an impossible value raises a `ConfigError`. `bara_pyro.runs.config.parse_config` later
-    checks the method's settings and rules between settings.
-    """
-    try:
-        RunSettings.model_validate({key: value for key, value in data.items() if key != "method"})
-    except ValidationError as error:
-        first = error.errors()[0]
-        between = first["type"] == "value_error" and len(first["loc"]) == 1  # has the place of its section
-        if first["type"] == "extra_forbidden" and len(first["loc"]) == 1:
-            known = ("method", *RunSettings.model_fields)
-            raise ConfigError(unknown("setting", first["loc"][0], known)) from error
-        if not between:
-            raise ConfigError(validation_sentence(error, RunSettings)) from error

@@ -26,13 +26,13 @@ from bara_pyro.metrics import nll, posterior_predictive
 from bara_pyro.metrics.scores import nll_per_example
 from bara_pyro.posthoc.corrections import require_temperature
 from bara_pyro.posthoc.temperature import (
-    CRITICAL,
-    best_common_log_temperature,
+    best_temperature,
     nll_at,
     predictive_at,
+    significantly_lower,
     too_unsure,
 )
-from bara_pyro.runs.by_rows import ASKED_ROWS, SPLIT_HALF_ROWS, turned
+from bara_pyro.runs.config import ASKED_ROWS, SPLIT_HALF_ROWS, turned
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.manifest import CHECKPOINT, SPLIT_HALF_FILE
 from bara_pyro.runs.steps import last_nll, train_seconds
@@ -41,7 +41,7 @@ from bara_pyro.types import Json
 from bara_pyro.untrusted.files import read_json
 from bara_pyro.untrusted.schemas import SplitHalfFile
 
-DRAWS, SPREAD = 10, 0.5  # draws per prediction; prior standard deviation of ln T
+DRAWS = 10  # per prediction
 RATES = (3.0, 1.0, 0.3)  # rates that `find_lr` tries, as multiples of lr; docs/calibrated.md says why
 
 
@@ -105,14 +105,18 @@ def split_half_system(system: System, fit: HalfFit) -> tuple[System, EncodedSpli
     return half, split.take(held_out)
 
 
+def _stored(system: System, out: Path) -> Json:
+    """Return a run's stored calibration; empty if there is none for these rows."""
+    if not (out / SPLIT_HALF_FILE).exists():
+        return {}
+    split, stored = system.split("train"), read_json(out / SPLIT_HALF_FILE, SplitHalfFile)
+    held_out = halves_of(system)[1]
+    return stored if [row["id"] for row in stored["rows"]] == [split.ids[row] for row in held_out] else {}
+
+
 def calibrated_steps(system: System, out: Path) -> int:
     """Return the run's steps that a stored calibration was made for; 0 if there is none for these rows."""
-    if not (out / SPLIT_HALF_FILE).exists():
-        return 0
-    split, stored = system.split("train"), read_json(out / SPLIT_HALF_FILE, SplitHalfFile)
-    _, held_out = halves_of(system)
-    same = [row["id"] for row in stored["rows"]] == [split.ids[row] for row in held_out]
-    return stored["steps"] if same else 0
+    return int(_stored(system, out).get("steps", 0))
 
 
 def steps_wanted(system: System, out: Path) -> int:
@@ -124,11 +128,10 @@ def steps_wanted(system: System, out: Path) -> int:
     c = system.config.train
     if not system.config.adapter.calibrated:
         return c.total_steps
-    steps = calibrated_steps(system, out)
-    if steps != c.total_steps or not c.may_double:
-        return steps or c.total_steps
-    stored = read_json(out / SPLIT_HALF_FILE, SplitHalfFile)
-    return 2 * steps if too_unsure(*_answers(stored["rows"]), _groups(system, stored)) else steps
+    stored = _stored(system, out)
+    steps = int(stored.get("steps", 0)) or c.total_steps
+    doubles = bool(stored) and c.may_double and steps == c.total_steps
+    return 2 * steps if doubles and too_unsure(*_answers(stored["rows"]), _groups(system, stored)) else steps
 
 
 def rates_tried(system: System, out: Path) -> list[float]:
@@ -138,9 +141,7 @@ def rates_tried(system: System, out: Path) -> list[float]:
 
 def _tried(system: System, out: Path) -> list[Json]:
     """Return what a stored calibration says of the rates that it tried; nothing if they were other rates."""
-    if not system.config.train.find_lr or not calibrated_steps(system, out):
-        return []
-    tried = read_json(out / SPLIT_HALF_FILE, SplitHalfFile).get("tried", [])
+    tried = _stored(system, out).get("tried", []) if system.config.train.find_lr else []
     same = all(math.isclose(one["lr"], rate_of(system, rate)) for rate, one in enumerate(tried))
     return tried if same else []
 
@@ -158,7 +159,7 @@ def best_rate(system: System, out: Path) -> int:
 
 def run_rate(system: System, out: Path) -> int:
     """Return the index in `RATES` of the run's own rate: the one taken, or the next if it was unstable."""
-    lowered = bool(_tried(system, out)) and read_json(out / SPLIT_HALF_FILE, SplitHalfFile).get("lowered")
+    lowered = bool(_tried(system, out)) and _stored(system, out).get("lowered")
     return best_rate(system, out) + bool(lowered)
 
 
@@ -205,7 +206,7 @@ def next_fit(system: System, out: Path) -> HalfFit | None:
             return HalfFit(steps, len(tried))
     elif calibrated_steps(system, out) != steps:
         return HalfFit(steps)
-    if turns(system) and not read_json(out / SPLIT_HALF_FILE, SplitHalfFile).get("turned"):
+    if turns(system) and not _stored(system, out).get("turned"):
         return HalfFit(steps, best_rate(system, out), turned=1)
     return None
 
@@ -243,7 +244,7 @@ def with_fit(
     `system` is the run's own, `half` the fit, `own_nll` its NLL (nats a row) on the rows that it learned, and
     `diverged` whether its loss became infinite or undefined.
     """
-    there = read_json(out / SPLIT_HALF_FILE, SplitHalfFile) if calibrated_steps(system, out) else {}
+    there = _stored(system, out)
     drawn = draw(half, held_out, DRAWS)
     rows: list[Json] = [
         {"id": held_out.ids[i], "label": held_out.labels[i], "log_probs": drawn[:, i].tolist()}
@@ -274,26 +275,6 @@ def _replaces(losses: Tensor, system: System, there: Json) -> bool:
     """Whether a rate with these losses (nats, `n`) replaces the one whose predictions are stored."""
     kept = [tried for tried in there["tried"] if tried["taken"]][-1]
     return kept["loss"] is None or significantly_lower(losses, _losses(there), _groups(system, there))
-
-
-def significantly_lower(losses: Tensor, others: Tensor, groups: Sequence[Sequence[int]]) -> bool:
-    """Return whether losses are lower on average than others of the same rows (one-sided test at 5 %).
-
-    Both are tensors of `n`. Deviations are summed over the row indices of each group of dependent rows.
-    """
-    gains = others - losses
-    deviations = torch.stack([(gains[list(group)] - gains.mean()).sum() for group in groups])
-    return float(gains.sum()) > CRITICAL * float(deviations.square().sum().sqrt())
-
-
-def best_temperature(draws: Tensor, labels: Tensor) -> float:
-    """Return the most probable ln T on held-out rows; prior N(0, SPREAD^2). It is never below 0 (T = 1).
-
-    If the two halves resemble each other (duplicates, one template), their fits are right too often, and T <
-    1 would make the run overconfident on new rows. `draws` are log-probabilities, `S x n x C`, and `labels`
-    `n`.
-    """
-    return max(0.0, best_common_log_temperature(draws, labels, spread=SPREAD))
 
 
 def _predicted_nll(stored: Json) -> tuple[float, float, float]:

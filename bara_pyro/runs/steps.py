@@ -26,11 +26,11 @@ from bara_pyro.fast.replay import replaying
 from bara_pyro.lm.verifying import fingerprint
 from bara_pyro.methods import METHODS
 from bara_pyro.processes import ALONE, Ranks
-from bara_pyro.runs.folder import begin, save_system
 from bara_pyro.runs.manifest import LOG, MANIFEST, SPLIT_HALF_FILE, SPLIT_HALF_FOLDER, how_to_resume
 from bara_pyro.runs.sections import TrainConfig
 from bara_pyro.runs.store import load_checkpoint, save_checkpoint
 from bara_pyro.runs.system import System
+from bara_pyro.runs.writing import begin, save_system
 from bara_pyro.untrusted.files import read_json, read_jsonl
 from bara_pyro.untrusted.schemas import LogLine, SplitHalfFile
 

@@ -3,7 +3,8 @@
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from bara_pyro.processes import ALONE, Ranks
 from bara_pyro.runs.manifest import CHECKPOINT
 from bara_pyro.types import Json
 from bara_pyro.untrusted.files import bounded_json, check_tensors, why
-from bara_pyro.untrusted.schemas import SCHEMA, TensorsFile, checked, later_schema
+from bara_pyro.untrusted.schemas import SCHEMA, TensorsFile, checked
 
 OURS = "bara_pyro"
 PEFT_PREFIX = "base_model.model."
@@ -50,48 +51,38 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], Json]:
         CheckpointError: the file is missing, damaged, foreign, or of another schema version.
     """
     metadata = read_metadata(path)
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {key: file.get_tensor(key) for key in file.keys()}, metadata  # noqa: SIM118
-    except (OSError, SafetensorError, ValueError) as error:
-        raise _unreadable(path, error) from error
+    with _reading(path), safe_open(path, framework="pt") as file:
+        return {key: file.get_tensor(key) for key in file.keys()}, metadata  # noqa: SIM118
 
 
 def read_metadata(path: Path) -> Json:
     """Return the metadata of a file of `write_tensors` without its tensors; errors as `read_tensors`."""
     check_header(path)
-    try:
+    with _reading(path):
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
         metadata = bounded_json(header.get(OURS, "{}"))
-    except (OSError, SafetensorError, ValueError) as error:
-        raise _unreadable(path, error) from error
     if OURS not in header or not isinstance(metadata, dict):
         raise CheckpointError(f"{path} was not written by {OURS}: give a file of one of its runs.")
-    check_schema(metadata, path)
     checked(metadata, TensorsFile, path)
     return metadata
 
 
 def check_header(path: Path) -> dict[str, tuple[int, ...]]:
     """Return the names and shapes of a file's tensors without reading them; errors as `read_metadata`."""
-    try:
+    with _reading(path):
         return {name: tuple(header.shape) for name, header in check_tensors(path).items()}
-    except (OSError, ValueError) as error:
-        raise _unreadable(path, error) from error
 
 
-def _unreadable(path: Path, error: Exception) -> CheckpointError:
-    return CheckpointError(
-        f"Cannot read {path} ({why(error)}), which is missing, truncated or not written by bara_pyro: train "
-        "again, or copy it again."
-    )
-
-
-def check_schema(stored: Json, path: Path) -> None:
-    """Raise a `CheckpointError` if a file has another schema version than this package reads."""
-    if (schema := stored.get("schema")) != SCHEMA:
-        raise later_schema(schema, path)
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, SafetensorError, ValueError) as error:
+        raise CheckpointError(
+            f"Cannot read {path} ({why(error)}), which is missing, truncated or not written by bara_pyro: "
+            "train again, or copy it again."
+        ) from error
 
 
 def load_parameters(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor], path: Path) -> None:
@@ -195,11 +186,10 @@ def load_checkpoint(folder: Path, svi: SVI, identity: dict[str, str], ranks: Ran
                 f"{path} was written with another {name} ({stored.get(name)}, now {value}): "
                 "restore it, or choose another out (--out)."
             )
-    groups = _by_prefix(tensors)
-    load_parameters(dict(svi.model.named_parameters()), groups.get("model", {}), path)
-    load_parameters(dict(svi.guide.named_parameters()), groups.get("guide", {}), path)
+    load_parameters(dict(svi.model.named_parameters()), _under("model/", tensors), path)
+    load_parameters(dict(svi.guide.named_parameters()), _under("guide/", tensors), path)
     try:
-        _restore(svi, tensors, groups, metadata, ranks)
+        _restore(svi, tensors, metadata, ranks)
     except UNFIT as error:
         raise CheckpointError(
             f"{path} does not fit the optimiser of this run ({str(error)[:80]}): remove it to train from the "
@@ -208,14 +198,12 @@ def load_checkpoint(folder: Path, svi: SVI, identity: dict[str, str], ranks: Ran
     return int(metadata["step"])
 
 
-def _restore(
-    svi: SVI, tensors: dict[str, Tensor], groups: dict[str, dict[str, Tensor]], metadata: Json, ranks: Ranks
-) -> None:
+def _restore(svi: SVI, tensors: dict[str, Tensor], metadata: Json, ranks: Ranks) -> None:
     """Restore optimiser, schedule and random generators from a checkpoint, but none of the settings."""
     current = svi.optim.state_dict()
     plain = {key: value for key, value in current["state"].items() if not isinstance(value, dict)}
     state: dict[Any, Any] = dict(_alike(plain, metadata.get("counters", {})))
-    for name, tensor in groups.get("optim", {}).items():
+    for name, tensor in _under("optim/", tensors).items():
         index, key = name.split("/")
         state.setdefault(int(index), {})[key] = _fitting(tensor, svi, int(index))
     settings = [
@@ -283,12 +271,9 @@ def _digest(tensors: dict[str, Tensor], metadata: Json) -> str:
     return digest.hexdigest()
 
 
-def _by_prefix(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    groups: dict[str, dict[str, Tensor]] = {}
-    for name, value in tensors.items():
-        prefix, _, rest = name.partition("/")
-        groups.setdefault(prefix, {})[rest] = value
-    return groups
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors of a checkpoint that belong to one part of its state, by their names there."""
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def _plain(state: Json) -> Json:

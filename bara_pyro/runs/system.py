@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-import torch
 from torch import Tensor, nn
 
 from bara_pyro.core.guide import SiteGuide
@@ -25,21 +24,19 @@ from bara_pyro.data.registry import has_worlds
 from bara_pyro.data.reply_tasks import ReplyTask, is_reply_task
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.lm.backbone import Backbone
-from bara_pyro.lm.loading import AUTO, load_backbone
+from bara_pyro.lm.loading import load_backbone
 from bara_pyro.methods import METHODS, build
 from bara_pyro.posthoc.corrections import CORRECTIONS, Corrections
-from bara_pyro.runs.by_rows import for_rows, may_calibrate, split_half_note
-from bara_pyro.runs.config import RunConfig
-from bara_pyro.runs.from_adapter import put, with_adapter, with_base
-from bara_pyro.runs.launched import local_rank
-from bara_pyro.runs.memory import check_memory
-from bara_pyro.runs.read_peft import read_peft
+from bara_pyro.runs.config import RunConfig, for_rows, may_calibrate
+from bara_pyro.runs.devices import check_memory, find_device
+from bara_pyro.runs.read_peft import put, read_peft, with_adapter
 from bara_pyro.runs.rows import (
     check_readable,
     encode_split,
     load_rows,
     reading_notes,
     seed_note,
+    split_half_note,
 )
 
 # Settings of the section `adapter` for corrections that are fitted after training (`bara_pyro.posthoc`).
@@ -152,7 +149,7 @@ def build_system(
         backbone: a language model that is already loaded, to share it between systems.
         task: a task that is already loaded.
         started: the settings that a resumed run was started with, which it keeps; `config` has the present
-            locations of its model and data (`runs.resumed.resumed`).
+            locations of its model and data (`runs.stored.resumed`).
 
     Raises:
         BaraError: a name is unknown, a file is unreadable, a label is not a single token, or the run cannot
@@ -167,12 +164,11 @@ def build_system(
     """
     if started is not None and not started.adapter.calibrated:
         config = config.updated("adapter", calibrated=False)
-    _check_labels(config)
     device = find_device(config.backbone.device)
     replies = config.task.likelihood == "completion"
     adapter = None if config.adapter.start is None else read_peft(config.adapter.start)
-    if adapter is not None:
-        config = with_base(config, adapter)
+    if adapter is not None and adapter.base is not None and "name" not in config.backbone.model_fields_set:
+        config = config.updated("backbone", name=adapter.base)
     task = task or load_rows(config)
     if isinstance(task, ReplyTask) != replies:
         likelihood = "answer" if replies else "completion"
@@ -228,15 +224,6 @@ def _check_local_rate(system: System) -> None:
         )
 
 
-def _check_labels(config: RunConfig) -> None:
-    """Refuse whole texts as answers if a setting of the adapters needs answers of one token."""
-    if config.adapter.one_pass and config.task.labels == "texts":
-        raise ConfigError(
-            "one_pass=True (--one-pass) needs answers of one token, not labels='texts' (--labels texts): set "
-            "labels='letters' (--labels letters), or leave one_pass out."
-        )
-
-
 def _check_world(config: RunConfig, backbone: Backbone, task: str) -> None:
     """Refuse questions about a world on which the language model was not pretrained."""
     known, wanted_world = backbone.world, config.task.world
@@ -279,45 +266,21 @@ def assemble(
 def corrections_of(config: RunConfig, model: AdaptedLM) -> Corrections:
     """Return the corrections of a program's predictions that the settings turn on, not fitted yet.
 
-    Two temperatures, or a correction that does not apply to this program, raise a `ConfigError`.
+    A correction that does not apply to this program raises a `ConfigError`.
     """
     options = {name: bool(getattr(config.adapter, name)) for name in CORRECTED}
-    if METHODS[config.method.name].tempered:
-        if options["calibrated"]:
-            raise ConfigError(
-                "Split-half calibration (adapter.calibrated, train.find_lr) fits a temperature, but the "
-                f"method {config.method.name!r} fits its own: leave it out."
-            )
-        options["calibrated"] = True
-    return Corrections(model, **options)
-
-
-def find_device(name: str) -> torch.device | str:
-    """Return an available device; with several processes on a machine, "cuda" gives each its own GPU.
-
-    "auto", which spreads a language model over all GPUs, is returned unchanged, but several processes cannot
-    share them. This, or a device that is unknown or not available, raises a `ConfigError`.
-    """
-    if name == AUTO:
-        if local_rank() is not None:
-            raise ConfigError(
-                "backbone.device='auto' uses all GPUs of a machine, which several processes cannot share: "
-                "start one process, or use 'cuda'."
-            )
-        return name
-    try:
-        device = torch.device(name)
-        index = cast("int | None", device.index)  # torch's types leave None out
-        if device.type == "cuda" and index is None and (local := local_rank()) is not None:
-            device = torch.device("cuda", local)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ConfigError(
-            f"The device {name!r} is unknown or not available: choose cpu, or cuda or mps if there is one."
-        ) from error
-    return device
+    return Corrections(
+        model, **options | ({"calibrated": True} if METHODS[config.method.name].tempered else {})
+    )
 
 
 def count_parameters(module: nn.Module) -> int:
     """Return the number of trainable parameters."""
     return sum(p.numel() for p in module.parameters() if p.requires_grad)
+
+
+def parameter_counts(system: System) -> dict[str, int]:
+    """Return the numbers of trainable and of frozen parameters."""
+    model, guide = count_parameters(system.model), count_parameters(system.guide)
+    frozen = sum(p.numel() for p in system.backbone.lm.parameters())
+    return {"model": model, "guide": guide, "trainable": model + guide, "frozen": frozen}

@@ -15,14 +15,13 @@ from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data import batches
 from bara_pyro.data.clusters import groups_of
 from bara_pyro.data.labels import offered_of
-from bara_pyro.errors import CheckpointError, ConfigError, Stopped, TrainingError
+from bara_pyro.errors import CheckpointError, Stopped, TrainingError
 from bara_pyro.methods import METHODS, Fit, MethodConfig
 from bara_pyro.moved import warn_renamed
 from bara_pyro.processes import Ranks, joined, number_of_processes
 from bara_pyro.runs.evaluate import draw
-from bara_pyro.runs.folder import begin, check_backbone, load_weights, save_system, saved_step, stored_config
+from bara_pyro.runs.folder import check_backbone, check_own_rows, load_weights, saved_step
 from bara_pyro.runs.manifest import (
-    ADAPTER,
     CHECKPOINT,
     CONFIG,
     FITTED,
@@ -32,15 +31,14 @@ from bara_pyro.runs.manifest import (
     SPLIT_HALF_FOLDER,
     START,
     TRAINED,
+    check_free,
     check_kept,
     how_to_resume,
     is_run,
     record_files,
     verify_files,
 )
-from bara_pyro.runs.own_rows import check_own_rows
 from bara_pyro.runs.ownership import discard
-from bara_pyro.runs.resumed import check_same_settings
 from bara_pyro.runs.sections import TrainConfig
 from bara_pyro.runs.split_half import (
     HalfFit,
@@ -55,26 +53,13 @@ from bara_pyro.runs.split_half import (
     with_fit,
 )
 from bara_pyro.runs.steps import OnStep, check_shares, fit_steps, last_nll, train_seconds
+from bara_pyro.runs.stored import check_same_settings, stored_config
 from bara_pyro.runs.system import System
-from bara_pyro.untrusted.files import check_name, read_json
+from bara_pyro.runs.writing import begin, save_system
+from bara_pyro.untrusted.files import read_json
 from bara_pyro.untrusted.schemas import RunFile
 
 PROCESS_TIMEOUT = 600.0  # seconds that a process waits for another before it stops
-
-
-def check_free(out: Path, resume: bool) -> None:
-    """Raise a `ConfigError` if `out` is a file, or holds weights, except those of a run to resume."""
-    check_name(out, ConfigError)
-    if out.exists() and not out.is_dir():
-        raise ConfigError(f"{out} is a file: give a folder as out (--out).")
-    if not (out / CONFIG).exists():
-        for path in (out / ADAPTER, out / GUIDE):
-            if path.exists():
-                raise ConfigError(f"{path} is not of a run: move it, or give another out (--out).")
-    elif not resume:
-        raise ConfigError(
-            f"{out} already holds a run: give resume=True (--resume) to continue it, or another out (--out)."
-        )
 
 
 def train(

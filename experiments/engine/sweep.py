@@ -25,8 +25,9 @@ from bara_pyro.lm.backbone import Backbone
 from bara_pyro.lm.loading import load_backbone
 from bara_pyro.metrics.base import compared
 from bara_pyro.runs.config import RunConfig, load_config
+from bara_pyro.runs.devices import find_device
 from bara_pyro.runs.evaluate import evaluate_system
-from bara_pyro.runs.system import System, build_system, find_device
+from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train
 from experiments.engine.launchers import LAUNCHERS, Lost, say_done
 from experiments.engine.provenance import code_state, in_words, same_code

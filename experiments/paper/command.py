@@ -22,8 +22,8 @@ from bara_pyro.report.style import save
 from bara_pyro.report.table import markdown
 from bara_pyro.runs.assignments import assigned
 from bara_pyro.runs.config import load_config
+from bara_pyro.runs.devices import find_device
 from bara_pyro.runs.sections import TaskConfig
-from bara_pyro.runs.system import find_device
 from bara_pyro.untrusted.files import read_json
 from experiments.engine.arguments import ARGUMENTS, positive
 from experiments.engine.record import Record, read_record

@@ -12,8 +12,7 @@ from bara_pyro.cli.terminal import say, show
 from bara_pyro.errors import BaraError
 from bara_pyro.lm.targets import find_targets
 from bara_pyro.report.table import Column, Table
-from bara_pyro.runs.by_rows import for_rows
-from bara_pyro.runs.config import load_config
+from bara_pyro.runs.config import for_rows, load_config
 from experiments.paper import alignment
 from experiments.paper.costs import WEIGHTS, Cost, estimated, measured
 from experiments.paper.protocol import ARMS, DATASETS, PROTOCOL, PaperRun

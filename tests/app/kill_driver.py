@@ -13,9 +13,9 @@ from pathlib import Path
 
 import torch
 
-from bara_pyro.runs import folder
 from bara_pyro.runs import steps as stepping
 from bara_pyro.runs import train as training
+from bara_pyro.runs import writing
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import evaluate_system
 from bara_pyro.runs.system import build_system
@@ -44,7 +44,7 @@ MOMENTS: dict[str, Callable[[], None]] = {
     "before any checkpoint": lambda: die_at(stepping, "micro_batches", 4),
     "with the checkpoint written and not renamed": lambda: before_rename_of("checkpoint", 2),
     "between checkpoints": lambda: die_at(stepping, "micro_batches", 9),
-    "with the adapters saved and not the guide": lambda: die_at(folder, "write_tensors", late=True),
+    "with the adapters saved and not the guide": lambda: die_at(writing, "write_tensors", late=True),
     "with all saved and the checkpoint still there": lambda: die_at(training, "save_system", late=True),
     "while the scores are being written": lambda: before_rename_of("metrics", 1),
 }

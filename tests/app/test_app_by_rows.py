@@ -10,12 +10,12 @@ from bara_pyro.errors import ConfigError
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.lm.loading import load_backbone
 from bara_pyro.models.bara import BaRA
-from bara_pyro.runs.by_rows import default_steps, for_rows
-from bara_pyro.runs.config import load_config
-from bara_pyro.runs.folder import load_system, write_config
-from bara_pyro.runs.resumed import resumed
+from bara_pyro.runs.config import default_steps, for_rows, load_config
+from bara_pyro.runs.folder import load_system
+from bara_pyro.runs.stored import resumed
 from bara_pyro.runs.system import build_system
 from bara_pyro.runs.train import train
+from bara_pyro.runs.writing import write_config
 
 
 @pytest.mark.parametrize(

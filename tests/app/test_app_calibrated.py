@@ -15,11 +15,11 @@ import bara_pyro as bp
 from bara_pyro.cli.running import run
 from bara_pyro.extras.hub.export import export_lora
 from bara_pyro.posthoc.corrections import require_temperature
-from bara_pyro.runs.by_rows import for_rows, split_half_note
-from bara_pyro.runs.config import load_config
+from bara_pyro.runs.config import for_rows, load_config
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.manifest import check_run
+from bara_pyro.runs.rows import split_half_note
 from bara_pyro.runs.system import assemble, build_system
 from bara_pyro.runs.train import train
 from bara_pyro.untrusted.files import read_json, read_jsonl

@@ -27,7 +27,7 @@ from bara_pyro.methods import METHODS
 from bara_pyro.microworld import TASKS
 from bara_pyro.microworld.build import build_tokenizer
 from bara_pyro.report.table import Column, Table
-from bara_pyro.runs.answers_file import FORMATS
+from bara_pyro.runs.answers import FORMATS
 from bara_pyro.runs.sections import RunSettings
 from bara_pyro.untrusted.files import read_json
 

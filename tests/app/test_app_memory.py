@@ -10,9 +10,9 @@ from app_cases import Bara, Place, assert_one_sentence, files_of
 from bara_pyro.atomic import claimed
 from bara_pyro.errors import CheckpointError, ConfigError
 from bara_pyro.runs.config import load_config
+from bara_pyro.runs.devices import training_bytes
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.manifest import TRAINED, record_files
-from bara_pyro.runs.memory import training_bytes
 from bara_pyro.runs.system import build_system
 from bara_pyro.runs.train import train
 from bara_pyro.untrusted.files import read_jsonl
@@ -105,8 +105,8 @@ def test_what_cannot_fit_is_refused_with_the_estimate(
     rows = 2 * sum(len(ids) for ids in split.token_ids)
     whole = 4 * (6 * 8 * widths + 8 * rows * 16 * 2 + 8 * rows * len(inside))
     assert training_bytes(twice, system.backbone, split) == whole
-    monkeypatch.setattr("bara_pyro.runs.memory.memory", lambda device: needed)
+    monkeypatch.setattr("bara_pyro.runs.devices.memory", lambda device: needed)
     build_system(config)
-    monkeypatch.setattr("bara_pyro.runs.memory.memory", lambda device: needed - 1)
+    monkeypatch.setattr("bara_pyro.runs.devices.memory", lambda device: needed - 1)
     with pytest.raises(ConfigError, match=r"rank 8 and 8 rows at a time needs at least .* GiB, but cpu has"):
         build_system(config)

@@ -13,9 +13,9 @@ from bara_pyro.cli import running
 from bara_pyro.data import load_questions, task_from_rows
 from bara_pyro.errors import BackboneError, CheckpointError, DataError
 from bara_pyro.extras.hub.pretrained.gguf import convert_gguf
-from bara_pyro.runs.by_rows import for_rows
-from bara_pyro.runs.folder import stored_config
+from bara_pyro.runs.config import for_rows
 from bara_pyro.runs.rows import load_data
+from bara_pyro.runs.stored import stored_config
 from bara_pyro.untrusted.files import read_json
 
 

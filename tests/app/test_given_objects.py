@@ -13,9 +13,9 @@ import bara_pyro as bp
 from bara_pyro.errors import CheckpointError, ConfigError, DataError
 from bara_pyro.extras.hub.export import export_lora
 from bara_pyro.extras.hub.trainer.trainer import CHECKPOINTING
-from bara_pyro.runs.folder import write_config
 from bara_pyro.runs.manifest import check_run
 from bara_pyro.runs.system import System
+from bara_pyro.runs.writing import write_config
 
 SHORT = {"task": "micro-wgs", "method": "lora", "steps": 2, "limit": 8, "lr": 3e-2}
 

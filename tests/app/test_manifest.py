@@ -13,7 +13,7 @@ from app_cases import Bara, Place, assert_one_sentence, files_below, questions, 
 from bara_pyro.atomic import write_json
 from bara_pyro.errors import CheckpointError, ConfigError
 from bara_pyro.extras.replies.generation.file import append_lines
-from bara_pyro.runs.folder import load_system, stored_config
+from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.manifest import (
     CHECKPOINT,
     CONFIG,
@@ -30,6 +30,7 @@ from bara_pyro.runs.manifest import (
 )
 from bara_pyro.runs.ownership import adding, clear, foreign, owned
 from bara_pyro.runs.store import write_tensors
+from bara_pyro.runs.stored import stored_config
 from bara_pyro.untrusted.files import read_json
 
 FILES = (

@@ -11,13 +11,7 @@ from app_cases import Bara, Place, assert_one_sentence, files_below, questions, 
 
 from bara_pyro.cli.app import app
 from bara_pyro.errors import DataError
-from bara_pyro.runs.answers_file import (
-    answers_in,
-    comparison_page_in,
-    holds_replies,
-    judged_in,
-    reply_page_in,
-)
+from bara_pyro.runs.answers import answers_in, comparison_page_in, holds_replies, judged_in, reply_page_in
 from bara_pyro.runs.manifest import CONFIG, check_run, read_manifest, write_manifest
 from bara_pyro.runs.ownership import adding, clear
 

@@ -13,8 +13,9 @@ from bara_pyro.extras.hub.export import export_lora
 from bara_pyro.extras.hub.upload import prepare_upload
 from bara_pyro.microworld import backbone_path
 from bara_pyro.runs.evaluate import draw
-from bara_pyro.runs.folder import load_system, save_system, write_config
+from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.manifest import MANIFEST, read_manifest
+from bara_pyro.runs.writing import save_system, write_config
 from bara_pyro.untrusted.files import read_json
 
 pytest.importorskip("peft")

@@ -24,8 +24,8 @@ from bara_pyro.methods import METHODS, recipes
 from bara_pyro.processes import ALONE
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.folder import load_system
-from bara_pyro.runs.resumed import resumed
 from bara_pyro.runs.steps import make_svi, micro_batches
+from bara_pyro.runs.stored import resumed
 from bara_pyro.runs.system import build_system
 from bara_pyro.runs.train import draw, train, what_is_fitted
 

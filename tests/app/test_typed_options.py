@@ -16,9 +16,8 @@ from bara_pyro.cli import running
 from bara_pyro.cli.app import UsageError
 from bara_pyro.cli.options import option_settings as options
 from bara_pyro.errors import ConfigError
-from bara_pyro.runs import by_rows
 from bara_pyro.runs.assignments import setting_fields
-from bara_pyro.runs.config import RunConfig
+from bara_pyro.runs.config import RunConfig, for_rows, steps_of
 from bara_pyro.runs.system import build_system
 
 ROWS = 300
@@ -41,7 +40,7 @@ def typed(bara: Bara, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Train:
         if result.code:
             return result.err
         try:
-            return by_rows.for_rows(seen[0], ROWS)
+            return for_rows(seen[0], ROWS)
         except ConfigError as error:
             return str(error)
 
@@ -54,7 +53,7 @@ def check(found: RunConfig | str, key: str, value: Any) -> bool:
         assert key.rpartition(".")[2] in found.replace("-", "_"), (key, found)
         return False
     if key == EPOCHS:
-        assert found.train.steps == by_rows.steps_of(value, ROWS, found.train.batch_size)
+        assert found.train.steps == steps_of(value, ROWS, found.train.batch_size)
         return True
     assert str(value_at(found, key)) == str(value), (key, value)
     return True

@@ -18,7 +18,7 @@ from bara_pyro.errors import BackboneError, ConfigError
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.lm import loading
 from bara_pyro.models.bara import BaRA
-from bara_pyro.runs.system import find_device
+from bara_pyro.runs.devices import find_device
 
 dispatch_model = pytest.importorskip("accelerate").dispatch_model
 

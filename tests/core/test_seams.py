@@ -25,7 +25,7 @@ from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.methods import METHODS, Method, MethodConfig, build
 from bara_pyro.models.bara import BaRA
 from bara_pyro.models.lora import LoRA
-from bara_pyro.runs.peft_files import is_bara
+from bara_pyro.runs.writing import is_bara
 
 N = 40_000
 

@@ -16,7 +16,7 @@ from bara_pyro.diagnostics.paired.page import comparison_sentences, figure, tabl
 from bara_pyro.errors import CheckpointError, DataError
 from bara_pyro.metrics.base import METRICS, compared
 from bara_pyro.report.table import cells
-from bara_pyro.runs.answers_file import comparison_page_in, reply_page_in
+from bara_pyro.runs.answers import comparison_page_in, reply_page_in
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import evaluate_system
 from bara_pyro.runs.manifest import METRICS as SCORES

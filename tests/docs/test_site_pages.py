@@ -18,8 +18,8 @@ from bara_pyro.core.priors import PRIORS
 from bara_pyro.guides.families import FAMILIES
 from bara_pyro.runs.assignments import collect
 from bara_pyro.runs.config import load_config, parse_config
-from bara_pyro.runs.folder import save_system, write_config
 from bara_pyro.runs.system import build_system
+from bara_pyro.runs.writing import save_system, write_config
 
 DOCS = Path(__file__).parents[2] / "docs"
 # What makes them short, or right for the run of the tests; each has to be on its page.

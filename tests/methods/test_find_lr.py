@@ -19,9 +19,9 @@ from bara_pyro.data import EncodedSplit
 from bara_pyro.diagnostics.context import Options, look
 from bara_pyro.diagnostics.inspection import run_facts
 from bara_pyro.errors import ConfigError, DataError, TrainingError
+from bara_pyro.posthoc.temperature import significantly_lower
 from bara_pyro.runs import split_half
-from bara_pyro.runs.by_rows import for_rows
-from bara_pyro.runs.config import RunConfig, load_config
+from bara_pyro.runs.config import RunConfig, for_rows, load_config
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train
@@ -64,7 +64,7 @@ def test_significantly_lower_is_a_paired_comparison_with_its_standard_error() ->
     error = float(sem(noise.numpy(), ddof=0))
     for errors, lower in ((1.6, False), (1.7, True), (-1.7, False)):
         gains = noise - noise.mean() + errors * error
-        assert split_half.significantly_lower(losses, losses + gains, rows) is lower
+        assert significantly_lower(losses, losses + gains, rows) is lower
 
 
 def test_rows_of_one_group_count_as_one() -> None:
@@ -73,10 +73,10 @@ def test_rows_of_one_group_count_as_one() -> None:
     alone, copied = [[row] for row in range(5)], [[row, row + 5, row + 10] for row in range(5)]
     for shift, lower in ((0.0, True), (-0.2, False)):
         one, three = gains + shift, (gains + shift).repeat(3)
-        assert split_half.significantly_lower(-one, torch.zeros(5), alone) is lower
-        assert split_half.significantly_lower(-three, torch.zeros(15), copied) is lower
+        assert significantly_lower(-one, torch.zeros(5), alone) is lower
+        assert significantly_lower(-three, torch.zeros(15), copied) is lower
     # As independent rows the copies would be clear.
-    assert split_half.significantly_lower(-three, torch.zeros(15), [[row] for row in range(15)])
+    assert significantly_lower(-three, torch.zeros(15), [[row] for row in range(15)])
 
 
 @pytest.mark.parametrize(

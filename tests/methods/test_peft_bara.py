@@ -22,10 +22,11 @@ from bara_pyro.errors import BackboneError, ConfigError
 from bara_pyro.methods import build, method_config
 from bara_pyro.microworld import backbone_path
 from bara_pyro.runs.config import load_config
-from bara_pyro.runs.folder import load_system, save_system, write_config
+from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.store import read_tensors
 from bara_pyro.runs.system import System, assemble, build_system
 from bara_pyro.runs.train import train
+from bara_pyro.runs.writing import save_system, write_config
 
 peft = pytest.importorskip("peft")
 import bara_pyro.extras.hub.peft  # noqa: E402

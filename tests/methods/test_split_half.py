@@ -23,13 +23,13 @@ from bara_pyro.core.svi import SVI
 from bara_pyro.data.clusters import halves
 from bara_pyro.errors import BaraError, DataError, Stopped, TrainingError
 from bara_pyro.posthoc.corrections import require_temperature
-from bara_pyro.posthoc.temperature import best_common_log_temperature
+from bara_pyro.posthoc.temperature import SPREAD, best_common_log_temperature
 from bara_pyro.runs import train as training
 from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.ownership import clear
-from bara_pyro.runs.split_half import DRAWS, SPREAD, HalfFit, fit_split_half, split_half_system
+from bara_pyro.runs.split_half import DRAWS, HalfFit, fit_split_half, split_half_system
 from bara_pyro.runs.steps import train_seconds
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train

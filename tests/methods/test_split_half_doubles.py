@@ -18,8 +18,8 @@ from bara_pyro.errors import DataError
 from bara_pyro.posthoc.temperature import score_of_log_temperature, too_unsure
 from bara_pyro.runs import split_half
 from bara_pyro.runs.config import RunConfig, load_config
-from bara_pyro.runs.folder import load_system, stored_step
-from bara_pyro.runs.resumed import resumed
+from bara_pyro.runs.folder import load_system
+from bara_pyro.runs.stored import resumed, stored_step
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train
 from bara_pyro.untrusted.files import read_json, read_jsonl

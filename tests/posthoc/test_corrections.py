@@ -20,8 +20,9 @@ from bara_pyro.posthoc.correction import Correction, PredictedRows, TrainingRows
 from bara_pyro.posthoc.corrections import CORRECTIONS, Corrections, require_temperature
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw
-from bara_pyro.runs.folder import load_weights, save_system, write_config
+from bara_pyro.runs.folder import load_weights
 from bara_pyro.runs.system import build_system
+from bara_pyro.runs.writing import save_system, write_config
 
 ALL = {"calibrated": True, "distance_aware": True, "one_pass": True}
 SHARE = 0.2

@@ -14,13 +14,7 @@ from bara_pyro.errors import DataError
 from bara_pyro.extras.lmeval.command import _results_in
 from bara_pyro.extras.replies.reward.files import scores_in
 from bara_pyro.extras.replies.sandbox.humaneval import load_humaneval
-from bara_pyro.runs.answers_file import (
-    answers_in,
-    comparison_page_in,
-    holds_replies,
-    judged_in,
-    reply_page_in,
-)
+from bara_pyro.runs.answers import answers_in, comparison_page_in, holds_replies, judged_in, reply_page_in
 from bara_pyro.untrusted.schemas import MOST_JSON
 
 HUGE = 10 * 2**30

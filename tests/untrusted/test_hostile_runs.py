@@ -18,11 +18,10 @@ from bara_pyro.diagnostics.parts.scores import stored_scores
 from bara_pyro.errors import BaraError, CheckpointError
 from bara_pyro.extras.hub.upload import prepare_upload
 from bara_pyro.lm.backbone import Backbone
-from bara_pyro.runs.folder import stored_config, stored_step
 from bara_pyro.runs.manifest import CHECKPOINT, CONFIG, LOG, MANIFEST, METRICS, PEFT_CONFIG, PREDICTIONS
-from bara_pyro.runs.resumed import resumed
 from bara_pyro.runs.steps import train_seconds
 from bara_pyro.runs.store import read_tensors, write_tensors
+from bara_pyro.runs.stored import resumed, stored_config, stored_step
 from bara_pyro.runs.system import build_system
 from bara_pyro.runs.train import train
 

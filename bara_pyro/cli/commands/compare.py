@@ -51,7 +51,7 @@ def compare(
     """
     from bara_pyro.cli.checks import check_file, check_overwrite
     from bara_pyro.errors import ConfigError
-    from bara_pyro.runs.answers_file import comparison_page_in
+    from bara_pyro.runs.answers import comparison_page_in
 
     check_overwrite(page)
     if page is not None:

@@ -183,7 +183,7 @@ def abstain(
     With probability 1 - delta over the calibration rows, at most a share --risk of the answers to future rows
     is wrong. This holds for rows from the same distribution as the calibration rows (docs/decide.md).
     """
-    from bara_pyro.runs.answers_file import ABSTENTION_KEYS
+    from bara_pyro.runs.answers import ABSTENTION_KEYS
 
     question.check(ABSTENTION_KEYS)
     from bara_pyro.metrics.abstention import ranks
@@ -225,7 +225,7 @@ def conformal(
 
     This holds on average over calibration rows and future rows of the same distribution (docs/decide.md).
     """
-    from bara_pyro.runs.answers_file import SET_KEYS
+    from bara_pyro.runs.answers import SET_KEYS
 
     question.check(SET_KEYS)
     from bara_pyro.metrics.conformal import allowed
@@ -276,7 +276,7 @@ def detect(
     On average over calibration rows, at most a share --alpha of in-distribution rows is flagged
     (docs/decide.md).
     """
-    from bara_pyro.runs.answers_file import DETECTION_KEYS
+    from bara_pyro.runs.answers import DETECTION_KEYS
 
     question.check(DETECTION_KEYS)
     from bara_pyro.metrics.conformal import allowed

@@ -89,9 +89,10 @@ def evaluate(
     from bara_pyro.core.likelihood import AnswerLikelihood
     from bara_pyro.data import is_file_name
     from bara_pyro.data.rows import same_file
-    from bara_pyro.runs.folder import load_system, stored_config
+    from bara_pyro.runs.folder import load_system
     from bara_pyro.runs.predict import check_rows_of_run, rows_to_evaluate
     from bara_pyro.runs.steps import train_seconds
+    from bara_pyro.runs.stored import stored_config
 
     task_name = stored_config(run)[0].task.name
     if task is not None and Path(task).exists() and same_file(task, task_name):

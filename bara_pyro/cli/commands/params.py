@@ -25,8 +25,7 @@ def params(
     """Count a method's trainable parameters."""
     from bara_pyro.cli.catalogue import check_method
     from bara_pyro.errors import ConfigError
-    from bara_pyro.runs.assignments import collect
-    from bara_pyro.runs.sections import check_settings
+    from bara_pyro.runs.assignments import check_settings, collect
 
     if (arch is None) == (model is None):
         raise ConfigError("bara params counts for one model: give either --arch or --model.")

@@ -79,7 +79,7 @@ def predict(
     check_rows(None if remote else Path(run), files, output, overwrite=overwrite)
 
     from bara_pyro.cli.terminal import print_rows, progress, remark, result, say, say_notes
-    from bara_pyro.runs.answers_file import write_predictions
+    from bara_pyro.runs.answers import write_predictions
 
     title = f"predict {'texts' if input_file is None else input_file.name}"
     system = None

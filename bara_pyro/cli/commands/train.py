@@ -74,10 +74,9 @@ def train(
     from bara_pyro.cli.catalogue import check_method
     from bara_pyro.cli.checks import check_folder, check_writable, free_folder, show_every_column
     from bara_pyro.errors import ConfigError
-    from bara_pyro.runs.assignments import collect
+    from bara_pyro.runs.assignments import check_settings, collect
     from bara_pyro.runs.launched import processes, rank
     from bara_pyro.runs.manifest import SPLIT_HALF_FOLDER, TRAINED, is_run, verify_files
-    from bara_pyro.runs.sections import check_settings
 
     if rank():  # of several processes only the first shows and writes results
         terminal.mode.quiet, terminal.mode.json = True, False
@@ -116,7 +115,7 @@ def train(
 
     from bara_pyro.cli.running import train_and_show
     from bara_pyro.runs.config import parse_config
-    from bara_pyro.runs.resumed import resumed
+    from bara_pyro.runs.stored import resumed
 
     if resume:
         started, now = resumed(out, config, given, assignments or [])

@@ -15,7 +15,7 @@ from bara_pyro.metrics.base import METRICS
 from bara_pyro.report.html import Paragraph, Picture, Points, Section, document
 from bara_pyro.report.style import INK, NORMAL, PALETTE, SMALL, WIDTH, dress, new_figure
 from bara_pyro.report.table import Column, Table
-from bara_pyro.runs.answers_file import COMPARISON_PAGE
+from bara_pyro.runs.answers import COMPARISON_PAGE
 
 READ = {"a": "A is better", "b": "B is better", "unclear": "unclear"}
 

@@ -60,7 +60,7 @@ def acquire(
     Label the rows of --output, add them to the training rows and train again.
     """
     from bara_pyro.cli.checks import check_rows, note_of_draws
-    from bara_pyro.runs.answers_file import ACQUISITION_KEYS
+    from bara_pyro.runs.answers import ACQUISITION_KEYS
 
     check_rows(run, [pool], output, overwrite=overwrite, keys=ACQUISITION_KEYS)
     from bara_pyro.cli.terminal import progress, result, say, say_again, say_notes, shell_word

@@ -31,9 +31,9 @@ from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.manifest import ADAPTER, PEFT_CONFIG, is_run
 from bara_pyro.runs.ownership import adding, check_replaceable
-from bara_pyro.runs.peft_files import is_bara, lora_tensors, peft_config
 from bara_pyro.runs.store import write_tensors
 from bara_pyro.runs.system import System, assemble
+from bara_pyro.runs.writing import is_bara, lora_tensors, peft_config
 from bara_pyro.types import Json
 from bara_pyro.untrusted.schemas import SCHEMA
 

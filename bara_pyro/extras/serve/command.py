@@ -106,7 +106,8 @@ def serve(
     from bara_pyro.extras.serve.http.protocol import Patience
     from bara_pyro.extras.serve.http.server import LOOPBACK, check_connections, hosts_of, listen, url_of
     from bara_pyro.extras.serve.http.server import serve as answer
-    from bara_pyro.runs.folder import load_system, stored_config
+    from bara_pyro.runs.folder import load_system
+    from bara_pyro.runs.stored import stored_config
 
     patience = Patience(header_seconds, body_seconds, idle_seconds, check_connections(max_connections))
     with listen(host, port) as listening:

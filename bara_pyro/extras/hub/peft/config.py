@@ -12,7 +12,7 @@ from bara_pyro.errors import ConfigError
 from bara_pyro.lm.targets import check_rank
 from bara_pyro.methods import METHODS, method_config
 from bara_pyro.methods.bara import BaRAMethodConfig
-from bara_pyro.runs.peft_files import PEFT_TYPE
+from bara_pyro.runs.writing import PEFT_TYPE
 from bara_pyro.settings import DEFAULT_METHOD, validation_sentence
 from bara_pyro.types import Json, default
 from bara_pyro.untrusted.patterns import matching

@@ -26,7 +26,7 @@ from bara_pyro.methods.bara import BaRAMethodConfig
 from bara_pyro.methods.base import given
 from bara_pyro.models.bara import PHI, THETA
 from bara_pyro.models.lora import down_projection
-from bara_pyro.runs.peft_files import is_by_module
+from bara_pyro.runs.writing import is_by_module
 
 
 @dataclass

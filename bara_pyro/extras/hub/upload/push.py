@@ -17,7 +17,6 @@ from bara_pyro.report.figures import reliability_diagram
 from bara_pyro.report.style import save
 from bara_pyro.runs.config import RunConfig, parse_config
 from bara_pyro.runs.evaluation_files import log_probs_and_labels, read_predictions, read_scores
-from bara_pyro.runs.folder import stored_config, stored_fitted, stored_lr, stored_step
 from bara_pyro.runs.manifest import (
     ADAPTER,
     CARD,
@@ -33,6 +32,7 @@ from bara_pyro.runs.manifest import (
 )
 from bara_pyro.runs.ownership import adding
 from bara_pyro.runs.store import read_tensors, write_tensors
+from bara_pyro.runs.stored import stored_config, stored_fitted, stored_lr, stored_step
 from bara_pyro.types import Json
 from bara_pyro.untrusted.files import read_json
 from bara_pyro.untrusted.schemas import AdapterFile, PublishedMetrics

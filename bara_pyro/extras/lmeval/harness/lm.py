@@ -26,9 +26,10 @@ from bara_pyro.extras.replies.generation import Prompt
 from bara_pyro.lm.backbone import Backbone
 from bara_pyro.lm.loading import load_backbone
 from bara_pyro.moved import warn_renamed
+from bara_pyro.runs.devices import find_device
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.manifest import is_run
-from bara_pyro.runs.system import System, find_device
+from bara_pyro.runs.system import System
 from bara_pyro.types import Json, PredictiveName
 
 Encoded = tuple[tuple[str, str] | None, list[int], list[int]]

@@ -98,7 +98,7 @@ def generate(
     """
     from bara_pyro.cli.checks import check_file, check_overwrite, note_of_draws, refuse
     from bara_pyro.errors import ConfigError
-    from bara_pyro.runs.answers_file import holds_replies, reply_page_in
+    from bara_pyro.runs.answers import holds_replies, reply_page_in
     from bara_pyro.runs.manifest import check_run
 
     check_overwrite(output, page)

@@ -15,7 +15,7 @@ from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.extras.replies.generation.reply_tokens import Marked, mark_tokens
 from bara_pyro.report.html import document, template_environment
 from bara_pyro.report.style import COLOURS, letters, shade
-from bara_pyro.runs.answers_file import REPLY_PAGE
+from bara_pyro.runs.answers import REPLY_PAGE
 from bara_pyro.types import Fields, Json
 
 PACKAGE = "bara_pyro.extras.replies.generation"

@@ -14,8 +14,8 @@ from bara_pyro.data.tokens import Tokenizer
 from bara_pyro.errors import BackboneError, ConfigError, unknown
 from bara_pyro.lm.inputs import positions
 from bara_pyro.lm.loading import AUTO, DTYPES, load_other, resolve
+from bara_pyro.runs.devices import find_device
 from bara_pyro.runs.manifest import is_run
-from bara_pyro.runs.system import find_device
 from bara_pyro.types import Json
 from bara_pyro.untrusted.files import check_name
 

@@ -12,7 +12,7 @@ import pytest
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.extras.replies.generation.page import CAP, LEVELS, write_reply_page
 from bara_pyro.extras.replies.generation.reply_tokens import mark_tokens
-from bara_pyro.runs.answers_file import reply_page_in
+from bara_pyro.runs.answers import reply_page_in
 from bara_pyro.types import Json
 from bara_pyro.untrusted.files import read_jsonl
 

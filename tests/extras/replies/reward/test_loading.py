@@ -12,8 +12,8 @@ from torch.testing import assert_close
 from bara_pyro.errors import BackboneError, ConfigError
 from bara_pyro.extras.replies.reward import load_reward_model, score_replies
 from bara_pyro.runs.config import load_config
-from bara_pyro.runs.folder import save_system, write_config
 from bara_pyro.runs.system import build_system
+from bara_pyro.runs.writing import save_system, write_config
 
 REPLIES = [("the fox is", " red"), ("the", " hen is blue good"), ("owl", " cat")]
 

@@ -1,20 +1,18 @@
-"""Estimate the memory that a run needs at least, before anything large is allocated."""
+"""The device of a run, and whether its memory suffices, before anything large is allocated."""
 
-import math
-from collections.abc import Mapping
 from heapq import nlargest
-from pathlib import Path
+from typing import cast
 
 import psutil
 import torch
 
 from bara_pyro.data import EncodedRows
-from bara_pyro.errors import CheckpointError, ConfigError
+from bara_pyro.errors import ConfigError
 from bara_pyro.lm.backbone import Backbone
+from bara_pyro.lm.loading import AUTO
 from bara_pyro.lm.targets import find_targets
 from bara_pyro.runs.config import RunConfig
-from bara_pyro.runs.manifest import ADAPTER, GUIDE
-from bara_pyro.runs.store import check_header
+from bara_pyro.runs.launched import local_rank
 
 FLOAT = 4  # bytes
 # A trained parameter, its gradient, Adam's two moments, and two copies to restore if the loss is not finite.
@@ -58,26 +56,34 @@ def check_memory(config: RunConfig, backbone: Backbone, split: EncodedRows) -> N
         )
 
 
-def check_stored_rank(
-    folder: Path, config: RunConfig, backbone: Backbone, rank_pattern: Mapping[str, int]
-) -> None:
-    """Raise a `CheckpointError` if a run's files hold too few numbers for its rank, before any is allocated.
-
-    Every program stores at least r numbers per input or per output of each adapted layer.
-    """
-    shapes = [shape for name in (ADAPTER, GUIDE) for shape in check_header(folder / name).values()]
-    c = config.adapter
-    r, targets = c.r, find_targets(backbone.lm, c.target_modules, c.top_layers)
-    needed = sum(rank_pattern.get(t.path, r) * min(t.in_features, t.out_features) for t in targets)
-    if needed > (there := sum(map(math.prod, shapes))):
-        raise CheckpointError(
-            f"{folder} has rank {r}, which needs at least {needed:,} numbers for {len(targets)} layers, but "
-            f"its files hold {there:,}: restore it from a copy."
-        )
-
-
 def memory(device: torch.device) -> int:
     """Return the bytes of memory of a device, or of the machine if it shares its memory."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[1]
     return int(psutil.virtual_memory().total)
+
+
+def find_device(name: str) -> torch.device | str:
+    """Return an available device; with several processes on a machine, "cuda" gives each its own GPU.
+
+    "auto", which spreads a language model over all GPUs, is returned unchanged, but several processes cannot
+    share them. This, or a device that is unknown or not available, raises a `ConfigError`.
+    """
+    if name == AUTO:
+        if local_rank() is not None:
+            raise ConfigError(
+                "backbone.device='auto' uses all GPUs of a machine, which several processes cannot share: "
+                "start one process, or use 'cuda'."
+            )
+        return name
+    try:
+        device = torch.device(name)
+        index = cast("int | None", device.index)  # torch's types leave None out
+        if device.type == "cuda" and index is None and (local := local_rank()) is not None:
+            device = torch.device("cuda", local)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ConfigError(
+            f"The device {name!r} is unknown or not available: choose cpu, or cuda or mps if there is one."
+        ) from error
+    return device
