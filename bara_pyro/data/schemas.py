@@ -77,12 +77,12 @@ def _of_objects(options: Sequence[object], key: str) -> Row:
     return {"text": texts, "label": [option["label"] for option in labelled]}
 
 
-def ai2_arc(row: Row, row_id: str) -> Example:
+def ai2_arc(row: Row, row_id: str, column: str = "question") -> Example:
     """Read a row of ARC (allenai/ai2_arc): 3 to 5 options, labelled by letters or, in older exams, digits.
 
     The class is the option's index, so "1" and "A" are the same class and no digit is an answer token.
     """
-    question = text_field(row, "question")
+    question = text_field(row, column)
     options, names = named_options(row.get("choices"), "choices")
     names = names or LETTERS[: len(options)]
     return _choice(row_id, question, options, _place(row.get("answerKey"), names), names)
@@ -90,7 +90,7 @@ def ai2_arc(row: Row, row_id: str) -> Example:
 
 def openbookqa(row: Row, row_id: str) -> Example:
     """Read a row of OpenBookQA (allenai/openbookqa, main): ARC's schema, question in `question_stem`."""
-    return ai2_arc({**row, "question": row.get("question_stem")}, row_id)
+    return ai2_arc(row, row_id, "question_stem")
 
 
 def winogrande(row: Row, row_id: str) -> Example:

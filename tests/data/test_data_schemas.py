@@ -107,6 +107,7 @@ BAD = {
     "ai2_arc one choice": (arc_row("A"), "2 to 26 options in 'choices'"),
     "ai2_arc empty option": (arc_row(choices={"text": ["a", " "], "label": ["A", "B"]}), "not a text: ' '"),
     "ai2_arc no question": (arc_row(question=" "), "no text in 'question'"),
+    "openbookqa no question": (arc_row(question_stem=" "), "no text in 'question_stem'"),
     "winogrande": (NAMES | {"answer": "3"}, "not one of 1, 2"),
     "boolq": (COLD | {"answer": "yes"}, "'yes' is not one of False, True"),
     "boolq passage": (COLD | {"passage": None}, "no text in 'passage'"),
