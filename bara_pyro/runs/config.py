@@ -22,11 +22,7 @@ DEFAULTS = 1
 # Default length of training: passes over few rows, and over MANY_ROWS or more or with a search for the rate;
 # passes over replies; the fewest and the most steps.
 PASSES, MANY_ROWS, REPLY_PASSES = (10, 20), 640, 2
-
-
 FEWEST_STEPS, MOST_STEPS = 100, 6000
-
-
 # Split-half calibration needs at least so many rows, and so many held out: fewer say less about the
 # temperature than its prior does (docs/calibrated.md). By default it is used below MANY_ROWS, and up to
 # SEARCHED_ROWS if nobody says how to train. From MANY_ROWS on it holds out one half only.
