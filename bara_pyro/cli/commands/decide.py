@@ -180,8 +180,9 @@ def abstain(
 ) -> None:
     """Answer only confident rows, so that the error rate stays below a limit.
 
-    With probability 1 - delta over the calibration rows, at most a share --risk of the answers to future rows
-    is wrong. This holds for rows from the same distribution as the calibration rows (docs/decide.md).
+    With probability 1 - delta or more over the calibration rows, at most a share --risk of the answers to
+    future rows is wrong. This holds for rows from the same distribution as the calibration rows
+    (docs/decide.md).
     """
     from bara_pyro.runs.answers import ABSTENTION_KEYS
 
@@ -195,7 +196,8 @@ def abstain(
     lines = [
         f"Rows with a confidence above {rule.threshold:.4g} are answered: {rule.answered} of {rule.rows} "
         f"calibration rows, {rule.wrong} of them wrongly.",
-        f"With probability {1 - delta:g} at most {100 * risk:g} % of the answers to future rows are wrong.",
+        f"With probability {1 - delta:g} or more, at most {100 * risk:g} % of the answers to future rows "
+        "are wrong.",
         f"{summary['answered']} of {summary['rows']} rows are answered.",
     ]
     if summary["error_rate"] is not None:
