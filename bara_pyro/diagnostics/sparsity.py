@@ -110,9 +110,9 @@ def rank_summary(rank: Tensor) -> RankSummary:
     """
     return RankSummary(
         float(rank.mean()),
-        _spread(rank.mean(dim=1)),
-        _spread(rank.mean(dim=0)),
-        float(torch.stack([torch.as_tensor(_spread(column)) for column in rank.T]).mean()),
+        spread(rank.mean(dim=1)),
+        spread(rank.mean(dim=0)),
+        float(torch.stack([torch.as_tensor(spread(column)) for column in rank.T]).mean()),
     )
 
 
@@ -246,7 +246,8 @@ def _others(values: Tensor) -> int:
     return len(values) - int(values.unique(return_counts=True)[1].max())
 
 
-def _spread(values: Tensor) -> float:
+def spread(values: Tensor) -> float:
+    """Return the standard deviation of values; 0 for a single one."""
     return float(values.std()) if len(values) > 1 else 0.0
 
 

@@ -15,13 +15,7 @@ from bara_pyro.lm.targets import find_targets
 from bara_pyro.lm.verifying import computation, differing, fingerprint
 from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.devices import find_device
-from bara_pyro.runs.manifest import (
-    ADAPTER,
-    CONFIG,
-    GUIDE,
-    check_run,
-    is_run,
-)
+from bara_pyro.runs.manifest import ADAPTER, CONFIG, GUIDE, check_run, is_run
 from bara_pyro.runs.rows import load_data, load_rows
 from bara_pyro.runs.store import check_header, load_parameters, read_tensors
 from bara_pyro.runs.stored import check_rows_there, stored_config, stored_task

@@ -6,18 +6,19 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from bara_pyro.core.gate_draws import GateDraws
 from bara_pyro.diagnostics import Result
 from bara_pyro.diagnostics.context import Context
 from bara_pyro.diagnostics.parts import pairs
 from bara_pyro.diagnostics.sparsity import (
     RankCorrelation,
     RankSummary,
+    Sparsity,
     SupportRelation,
     effective_rank,
     gate_sparsity,
     rank_summary,
     relation,
+    spread,
     support_relation,
 )
 from bara_pyro.metrics import posterior_predictive
@@ -71,7 +72,7 @@ def rank_use(c: Context) -> RankUse | None:
                 module=path,
                 sparsity={name: float(values[i]) for name, values in expected.by_module.items()},
                 rank=float(rank[:, i].mean()),
-                spread=float(rank[:, i].std()) if len(rank) > 1 else 0.0,
+                spread=spread(rank[:, i]),
             )
             for i, path in enumerate(expected.modules)
         ],
@@ -79,7 +80,7 @@ def rank_use(c: Context) -> RankUse | None:
         summary=rank_summary(rank),
         rows=rank.mean(dim=1).tolist(),
         relations=_relations(c, rank),
-        readings=_readings(c, c.gates) if c.has_gates else {},
+        readings=_readings(c, expected) if c.has_gates else {},
         support=support_relation(c.gates, tau, tau) if both else None,
     )
 
@@ -95,9 +96,9 @@ def _relations(c: Context, rank: Tensor) -> list[RankCorrelation]:
     return [relation(rank, values, name) for name, values in targets] if len(rank) > 2 else []
 
 
-def _readings(c: Context, gates: GateDraws) -> dict[str, dict[str, float]]:
-    """Return the sparsity by each interpretation of the paper's definition."""
-    readings = {"expectation over draws": gate_sparsity(gates, c.options.tau).overall}
+def _readings(c: Context, expected: Sparsity) -> dict[str, dict[str, float]]:
+    """Return the sparsity by each interpretation of the paper's definition; `expected` is the first."""
+    readings = {"expectation over draws": expected.overall}
     for name, samples in (("one draw", 1), ("mean gate", 0)):
         readings[name] = gate_sparsity(system_gates(c.system, c.rows, samples), c.options.tau).overall
     return readings

@@ -231,8 +231,7 @@ def compare_with_reference(
 
     Examples:
         >>> import bara_pyro as bp
-        >>> from bara_pyro.diagnostics.posterior.reference import compare_with_reference
-        >>> from bara_pyro.diagnostics.posterior.reference import nuts
+        >>> from bara_pyro.diagnostics.posterior.reference import compare_with_reference, nuts
         >>> backbone, task = bp.load_backbone("microworld"), bp.load_task("micro-wgs")
         >>> answers = bp.answer_token_ids(backbone.tokenizer, task.labels)
         >>> batch = bp.encode(task.train[:4], backbone.tokenizer).batch(range(4), answers)
