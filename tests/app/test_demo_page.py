@@ -1,7 +1,11 @@
 """The tables of the demonstration's page, on predictions whose scores can be counted."""
 
+from pathlib import Path
+
+import pytest
 import torch
 
+from bara_pyro.cli import demo
 from bara_pyro.cli.demo import abstention_table, trust_table
 
 # Four answers: confident and right, confident and wrong, two unsure ones of which one is right.
@@ -28,3 +32,30 @@ def test_abstention_answers_the_most_confident_questions_first() -> None:
     errors = [float(row[str(share)]) for share in (25, 50, 75, 100)]
     assert abs(errors[2] - 200 / 3) < 1e-9
     assert (errors[0], errors[1], errors[3]) == (0, 50, 50)
+
+
+@pytest.mark.parametrize(
+    ("model", "typed", "threads"), [(None, None, [1]), (None, "2", []), ("mine", None, [])]
+)
+def test_the_bundled_model_takes_one_thread_unless_told_otherwise(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    model: str | None,
+    typed: str | None,
+    threads: list[int],
+) -> None:
+    class Begun(Exception):
+        pass
+
+    def begin(*_: object) -> None:
+        raise Begun
+
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if typed is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", typed)
+    found: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", found.append)
+    monkeypatch.setattr(demo, "_train_all", begin)
+    with pytest.raises(Begun):
+        demo.demo(tmp_path / "out", {"backbone.name": model}, overwrite=False, quick=True)
+    assert found == threads
