@@ -92,6 +92,7 @@ def test_all_are_answered_where_all_may_be() -> None:
     log_probs = logs(*[[0.9, 0.1]] * 29)
     found = abstention(log_probs, [0] * 29, risk=0.1, delta=0.05)
     assert (found.threshold, found.answered, found.wrong) == (0.0, 29, 0)
+    assert (found.risk, found.delta, found.rows) == (0.1, 0.05, 29)
     assert found(logs([0.5, 0.5])).tolist() == [True]
 
 
@@ -108,6 +109,6 @@ def test_refusals() -> None:
         abstention(log_probs, labels, risk=0.1)
     with pytest.raises(DataError, match=r"28 calibration rows are too few .* give 29 rows or more"):
         abstention(logs(*[[0.9, 0.1]] * 28), [0] * 28, risk=0.1, delta=0.05)
-    for changed in ({"risk": 0.0}, {"risk": 1.0}, {"risk": 0.1, "delta": 2.0}):
-        with pytest.raises(ConfigError, match="between 0 and 1"):
-            abstention(log_probs, labels, **changed)
+    for name, value in (("risk", 0.0), ("risk", 1.0), ("delta", 2.0)):
+        with pytest.raises(ConfigError, match=f"{name}.*between 0 and 1"):
+            abstention(log_probs, labels, **{"risk": 0.1, name: value})

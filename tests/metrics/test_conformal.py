@@ -104,8 +104,12 @@ def test_refusals() -> None:
         ConfigError, match=r"alpha=0.05 is too small for 18 .* give alpha=0.0526 or more, or 19 rows"
     ):
         prediction_sets(log_probs, labels, alpha=0.05)
-    with pytest.raises(ConfigError, match=r"alpha is 1\.5"):
-        prediction_sets(log_probs, labels, alpha=1.5)
+    for alpha in (0.0, 1.0, 1.5):
+        with pytest.raises(ConfigError, match=f"alpha is {alpha}"):
+            prediction_sets(log_probs, labels, alpha=alpha)
+    with pytest.raises(ConfigError, match="or 14 rows"):  # 14 * 0.07 < 1 <= 15 * 0.07
+        allowed(13, 0.07)
+    assert allowed(14, 0.07) == 1
     with pytest.raises(ConfigError, match="'raps'"):
         prediction_sets(log_probs, labels, alpha=0.1, score="raps")  # type: ignore[arg-type]
     with pytest.raises(DataError, match=r"sets is a torch\.float64"):

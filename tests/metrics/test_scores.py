@@ -254,3 +254,25 @@ def test_a_gate_at_tau_is_open() -> None:
         pytest.approx(100 / 3)
     ]
     assert sparsity_by_module(torch.full((1, 1, 1, 2), 0.1)).item() == 0.0  # tau is 0.1 unless given
+
+
+@pytest.mark.parametrize(
+    ("log_probs", "labels", "said"),
+    [
+        ([[0.0, -math.inf], [0.0]], [0, 0], "log_probs cannot be read as one tensor"),
+        (torch.empty(0, 2), [], r"log_probs is empty \(shape \(0, 2\)\)"),
+        ([[0.0, -math.inf], [math.nan, 0.0]], [0, 0], "log_probs is NaN in row 1:"),
+        ([[0.0, -math.inf], [1.0, 2.0]], [0, 0], r"row 1 of log_probs sum to 10\.11, not 1: pass log-prob"),
+        ([[0.0, -math.inf]], [[0]], r"labels has shape \(1, 1\)"),
+        ([[0.0, -math.inf]], [0, 1], "1 rows of log_probs and 2 labels"),
+        ([[0.0, -math.inf]] * 2, [0, 2], r"Label 2 in row 1 is not a class index in 0\.\.1: score only"),
+    ],
+)
+def test_inputs_that_cannot_be_scored_are_named(log_probs: object, labels: object, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        nll(log_probs, labels)  # type: ignore[arg-type]
+
+
+def test_the_truth_is_named_if_it_cannot_be_read() -> None:
+    with pytest.raises(DataError, match=r"^truth has shape"):
+        evaluate(logs([0.9, 0.1]), [0], truth=torch.tensor([0.9, 0.1]))
