@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bara_pyro.core.adapter import Adapter
-from bara_pyro.core.latents import Gates, Latents, Site, by_module, local_sample, sample_per_module, tempered
+from bara_pyro.core.latents import Gates, Latents, Site, by_module, sample_per_module, sample_per_token
 from bara_pyro.core.priors import Prior, centre_of, current_prior, given_prior
 from bara_pyro.core.program import AdaptedLM, AdapterOptions
 from bara_pyro.data.types import Batch
@@ -65,9 +65,7 @@ class BaRAAdapter(Adapter):
         phi, prior, beta, shared = latents
         parts = [] if phi is None else [phi[..., : self.r]]
         if prior is not None:
-            with tempered(beta):
-                distribution = prior.expand([*x.shape[:-1], self.r]).to_event(1)
-                theta = local_sample(self.target.site(THETA), distribution, x, shared)
+            theta = sample_per_token(self.target.site(THETA), prior, x, self.r, beta, shared)
             parts.append(theta - self.centre if self.centre else theta)
         if self.form == "gate":
             parts.append(F.linear(x, self.lora_A))

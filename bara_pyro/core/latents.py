@@ -204,14 +204,49 @@ def by_draw(site: str, value: Tensor, prior: TorchDistribution) -> Tensor:
     )
 
 
+def expand_prior(entry: TorchDistribution, shape: tuple[int, ...], modules: int = 1) -> TorchDistribution:
+    """Return the prior of r-vectors from the prior of one entry.
+
+    Args:
+        entry: its batch shape may have dimensions for draws, modules and r: `[draws x 1 x] modules x r`.
+        shape: the site's dimensions, r last.
+        modules: number of modules in `shape`; 1 for a site of one module.
+
+    Raises:
+        ConfigError: the prior has another batch shape. Where it broadcasts, each row would silently get the
+            hyperparameter of another draw.
+    """
+    got, wanted = tuple(entry.batch_shape), (*draw_plate_shape(), 1, modules, shape[-1])
+    pairs = zip(reversed(got), reversed(wanted), strict=False)
+    if len(got) > len(wanted) or any(size not in (1, most) for size, most in pairs):
+        raise ConfigError(
+            f"The batch shape {got} of the prior does not broadcast to {wanted}, [draws x 1 x] modules x r: "
+            "if a sampled hyperparameter lacks the dimension of r, add it with .unsqueeze(-1)."
+        )
+    return entry.expand(torch.broadcast_shapes(got, shape)).to_event(1)
+
+
 def sample_per_module(site: str, entry: TorchDistribution, modules: int, r: int, beta: float) -> Tensor:
     """Sample one r-vector per adapted module in one statement, with its KL weighted by `beta`.
 
-    `entry` is the prior of one entry. The result is `[draws x 1 x] modules x r`, see `by_module`.
+    `entry` is the prior of one entry, see `expand_prior`. The result is `[draws x 1 x] modules x r`, see
+    `by_module`.
     """
-    prior = entry.expand([modules, r]).to_event(1)
+    prior = expand_prior(entry, (modules, r), modules)
     with pyro.plate("modules", modules, dim=-1), tempered(beta):
         return by_draw(site, pyro.sample(site, prior), prior)
+
+
+def sample_per_token(
+    site: str, entry: TorchDistribution, x: Tensor, r: int, beta: float, shared: Tensor | None = None
+) -> Tensor:
+    """Sample one r-vector per row and token of one module, with its KL weighted by `beta`.
+
+    `entry` is the prior of one entry, see `expand_prior`; `x` and `shared` are those of `local_sample`. The
+    result is `[draws x] B x T x r`.
+    """
+    with tempered(beta):
+        return local_sample(site, expand_prior(entry, (*x.shape[:-1], r)), x, shared)
 
 
 def by_module(drawn: Tensor) -> Sequence[Tensor]:

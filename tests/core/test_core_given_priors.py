@@ -1,6 +1,7 @@
 """Priors given as distributions or functions: the same as by name, with hyper-parameters that learn."""
 
 import math
+import re
 
 import pyro
 import pyro.distributions as dist
@@ -115,6 +116,33 @@ def test_a_hyper_prior_is_fitted_beside_the_guide() -> None:
     assert_close(found, gradient, rtol=1e-4, atol=0)
     assert SVI(program, posterior, pyro.optim.Adam({"lr": 0.1}), TraceMeanField_ELBO()).step(batch) > 0
     assert pyro.param("a_loc").item() != pytest.approx(0.7)
+
+
+@pytest.mark.parametrize("gate", ["phi", "theta"])
+def test_each_draw_has_its_own_hyper_parameter(gate: str) -> None:
+    """Also with as many draws as rows, where a value per draw would broadcast to the rows."""
+    a = torch.tensor([0.5, 1.0, 2.0, 4.0])
+    drawn = a.reshape(4, 1, 1)  # as a sample statement around the program draws it, left of rows and tokens
+    batch, given = make_batch(), {f"{gate}_prior": lambda: dist.Gamma(drawn.unsqueeze(-1), 1.0)}
+    assert len(batch) == len(a)
+    with pyro.plate("draws", 4, dim=-3):
+        nodes = poutine.trace(bara_pair(**given)[0]).get_trace(batch).nodes
+    sites = [node for name, node in nodes.items() if name.startswith(gate)]
+    assert sites
+    for node in sites:
+        each = [
+            torch.distributions.Gamma(one, 1.0).log_prob(v) for one, v in zip(a, node["value"], strict=True)
+        ]
+        assert_close(node["fn"].log_prob(node["value"]), torch.stack(each).sum(-1))
+
+
+@pytest.mark.parametrize("gate", ["phi", "theta"])
+@pytest.mark.parametrize("shape", [(4, 1, 1), (7,), (7, 1), (2, 1, 1, 1)])
+def test_a_prior_that_does_not_fit_draws_modules_and_r_is_refused(gate: str, shape: tuple[int, ...]) -> None:
+    model, _ = bara_pair(**{f"{gate}_prior": lambda: dist.Gamma(torch.ones(shape), 1.0)})
+    words = f"^The batch shape {re.escape(str(shape))} of the prior .*unsqueeze"
+    with pyro.plate("draws", 4, dim=-3), pytest.raises(ConfigError, match=words):
+        model(make_batch())
 
 
 def test_a_hyper_prior_inside_the_program_is_refused() -> None:
