@@ -85,7 +85,8 @@ class BaRA(AdaptedLM):
         phi_prior, theta_prior: prior of one entry: a name; a name with hyperparameters, for example
             `{"name": "gamma", "concentration": 1.0, "rate": 1.0}` (the paper's); a distribution such as
             `dist.Gamma(0.5, 1.0)`; or a function without arguments that returns a distribution. The function
-            is called in every run of the program, so its hyperparameters can be learned or sampled.
+            is called in every run of the program, so its hyperparameters can be learned or sampled. A
+            distribution may have the batch shape `modules x r` for Phi, and `r` for theta.
         beta_phi, beta_theta: weights of the KL terms; both 1 give the exact ELBO. The KL of theta is a sum
             over modules, rows and tokens; at weight 1 it outweighs the answers and nothing is learned. The
             default is 1e-5. The paper tempers both terms without giving the weights.
