@@ -95,7 +95,8 @@ class MeanFieldELBO(TraceMeanField_ELBO):
         return loss.item(), loss
 
     def _terms(self, model_trace: Trace, guide_trace: Trace) -> ElboTerms:
-        if LIKELIHOOD in guide_trace.nodes:
+        answer = guide_trace.nodes.get(LIKELIHOOD)
+        if answer is not None and not answer["is_observed"]:
             raise DataError(
                 "The batch has no labels, and the bound needs the answer of every row: give labels for all "
                 "rows (one missing label removes those of the whole batch)."
@@ -128,9 +129,8 @@ class MeanFieldELBO(TraceMeanField_ELBO):
             losses.append(total(divergence, site["scale"]))
             kl[name] = divergence.sum()
         for name, site in guide_trace.nodes.items():
-            if _stands_alone(
-                name, site, model_trace
-            ):  # a joint distribution; the latents are functions of it
+            # A joint distribution; the latents are functions of it.
+            if _stands_alone(name, site, model_trace):
                 _check_gradient(name, site)
                 density = _log_prob(site, 1.0)
                 losses.append(total(density, site["scale"]))

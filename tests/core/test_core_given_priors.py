@@ -88,7 +88,8 @@ def test_a_hyper_prior_may_be_sampled_around_the_program() -> None:
     assert_close(phi["log_prob_sum"], torch.distributions.Gamma(3.0, 1.0).log_prob(phi["value"]).sum())
 
 
-def test_a_hyper_prior_is_fitted_beside_the_guide() -> None:
+@pytest.mark.parametrize("elbo", [TraceMeanField_ELBO, MeanFieldELBO])
+def test_a_hyper_prior_is_fitted_beside_the_guide(elbo: type) -> None:
     """The loss is that of the plain program under Gamma(a, 1), less log p(a), and so is its gradient."""
     pyro.clear_param_store()
     a, batch = torch.tensor(0.7, requires_grad=True), make_batch()
@@ -110,11 +111,11 @@ def test_a_hyper_prior_is_fitted_beside_the_guide() -> None:
         return guide(batch)
 
     torch.manual_seed(0)
-    loss = TraceMeanField_ELBO().differentiable_loss(program, posterior, batch)
+    loss = elbo().differentiable_loss(program, posterior, batch)
     assert_close(loss, expected, rtol=1e-5, atol=0)
     [found] = torch.autograd.grad(loss, [pyro.param("a_loc")])
     assert_close(found, gradient, rtol=1e-4, atol=0)
-    assert SVI(program, posterior, pyro.optim.Adam({"lr": 0.1}), TraceMeanField_ELBO()).step(batch) > 0
+    assert SVI(program, posterior, pyro.optim.Adam({"lr": 0.1}), elbo()).step(batch) > 0
     assert pyro.param("a_loc").item() != pytest.approx(0.7)
 
 
