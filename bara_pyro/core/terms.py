@@ -89,9 +89,13 @@ def check_finite(loss: float, terms: ElboTerms) -> None:
         return
     sites = [f"KL of {site}" for site, kl in terms.kl.items() if not kl.isfinite()]
     sites += [site for site, value in terms.extra.items() if not value.isfinite()]
-    where = ", ".join(sites) or "likelihood of y"
+    where = sites[0] if sites else "likelihood of y"
+    more = f" and {len(sites) - 1} more" if len(sites) > 1 else ""
+    # Registered KL terms are infinite for a posterior beyond the support of the prior, such as a Normal.
+    beyond = ", or check that the guide draws only values that the prior allows"
     raise TrainingError(
-        f"The loss is {terms.loss.item()} ({where}): lower the learning rate, or set a clipping norm."
+        f"The loss is {terms.loss.item()} ({where}{more}): lower the learning rate, set a clipping norm"
+        f"{beyond if any(kl == math.inf for kl in terms.kl.values()) else ''}."
     )
 
 

@@ -5,11 +5,12 @@ import math
 import pytest
 import torch
 from core_cases import bara_pair, make_batch, trainer
-from pyro.distributions import validation_enabled
+from pyro.distributions import Normal, validation_enabled
 
 from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.priors import PRIORS, make_prior
 from bara_pyro.errors import ConfigError, MissingKLError, TrainingError
+from bara_pyro.guides.amortized import AmortizedGuide
 from bara_pyro.guides.families import FAMILIES, register_guide
 
 GUIDES = {name: FAMILIES[name] for name in FAMILIES if name != "weibull-coupled"}  # needs both gates
@@ -112,6 +113,15 @@ def test_weights_that_diverged_are_an_error_of_training(guide: str) -> None:
         weight.data.fill_(math.nan)
     with validation_enabled(), pytest.raises(TrainingError, match="KL of phi"):
         trainer(pair).step(make_batch())
+
+
+def test_a_family_beyond_the_support_of_the_prior_is_named_as_a_cause() -> None:
+    normal = type("Own", (AmortizedGuide,), {"family": lambda self, mean, kappa: Normal(mean, kappa)})
+    svi = trainer(bara_pair(guide=normal))
+    words = r"\(KL of phi and \d more\): .* draws only values that the prior allows\.$"
+    with pytest.raises(TrainingError, match=words) as caught:
+        svi.step(make_batch())
+    assert len(str(caught.value)) <= 200
 
 
 def test_a_family_is_found_under_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
