@@ -74,8 +74,8 @@ class SiteGuide(Module, AutoMessenger):  # type: ignore[metaclass]  # Pyro compu
         check_not_split(msg)
         if msg["name"] not in self.model.latents.sites:
             raise ConfigError(
-                f"{msg['name']!r} is not a latent of the {type(self.model).__name__}, so its guide has no "
-                "posterior for it: sample it in a function that calls the model, or remove it (poutine.lift)."
+                f"{msg['name']!r} is not in the `latents` of the {type(self.model).__name__}: declare it "
+                "there, sample it in a function that calls the model, or remove poutine.lift."
             )
         inputs = infer.pop(INPUT, None), infer.pop(SHARED, None)
         self._inputs.append(cast(tuple[Tensor | None, Tensor | None], inputs))
@@ -167,7 +167,7 @@ class SiteGuide(Module, AutoMessenger):  # type: ignore[metaclass]  # Pyro compu
         """Input of the adapted layer at the current site, float32, `[draws x] B x T x in_features`."""
         x = self._inputs[-1][0] if self._inputs else None
         if x is None:
-            raise LookupError("This site was not sampled by bara_pyro.core.latents.local_sample.")
+            raise LookupError("This site has no input: only sites sampled by local_sample, like theta, do.")
         return x
 
     @property

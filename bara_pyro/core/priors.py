@@ -162,6 +162,13 @@ def given_prior(prior: Prior, device: torch.device) -> TorchDistribution | Calla
         check_gate_prior(prior, repr(prior), device)
         return prior
     if callable(prior):
+        try:
+            inspect.signature(prior).bind()
+        except TypeError as error:
+            raise ConfigError(
+                f"The prior {prior!r} is called without arguments ({error}): give a distribution, or a "
+                "function without arguments, such as lambda: dist.Gamma(a, 1.0)."
+            ) from None
         return prior
     raise ConfigError(
         f"A prior is a name, its settings, a distribution or a function that returns one, not {prior!r}: "

@@ -157,6 +157,8 @@ def test_a_hyper_prior_inside_the_program_is_refused() -> None:
         (dist.Normal(0.0, 1.0), "density at -1"),
         (dist.Beta(1.0, 1.0), "no density at 1000"),
         (3.0, "not 3.0"),
+        (dist.HalfCauchy, "HalfCauchy.*without arguments .*'scale'"),
+        (lambda batch: dist.Gamma(1.0, 1.0), "without arguments .*'batch'"),
     ],
 )
 def test_what_is_no_prior_of_gates_is_refused(prior: object, words: str) -> None:
