@@ -4,7 +4,7 @@ from torch import Tensor
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.guide import SiteGuide, check_guide
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.errors import ConfigError
 
@@ -57,7 +57,7 @@ def adamw(
         eps: Adam's epsilon.
 
     Raises:
-        ConfigError: the model is a function or inside a handler.
+        ConfigError: the model is a function or inside a handler, or the guide is not a guide of this model.
 
     Examples:
         >>> import bara_pyro as bp
@@ -71,6 +71,7 @@ def adamw(
             f"The model is a {type(model).__name__}: pass the program itself, or fit a function that calls "
             "it with pyro.infer.SVI and an optimiser of pyro.optim."
         )
+    check_guide(guide, model)
     if local_lr_scale is None:
         local_lr_scale = 0.1 if model.latents.modulating else 1.0
     local = {id(p) for p in guide.local_parameters()}

@@ -11,6 +11,7 @@ from core_cases import ANSWERS, CONFIGS, backbone, bara_pair, lora_pair, make_ba
 from pyro import distributions as dist
 from pyro.distributions import TorchDistribution
 from pyro.infer import JitTrace_ELBO, Predictive, RenyiELBO, Trace_ELBO, TraceMeanField_ELBO
+from pyro.infer.autoguide import AutoNormal
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
@@ -191,6 +192,14 @@ def test_inference_is_told_what_it_can_use() -> None:
     for parameter in guide.parameters():
         parameter.requires_grad_(False)
     SVI(model, guide, half)  # what stays where it is on purpose
+
+
+def test_an_optimiser_is_refused_a_guide_that_it_does_not_fit() -> None:
+    model, _ = bara_pair(latent="phi")
+    with pytest.raises(ConfigError, match="AutoNormal is not a `SiteGuide`: fit it with pyro"):
+        adamw(model, AutoNormal(model), lr=1e-3)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="was made for another model"):
+        adamw(model, bara_pair()[1], lr=1e-3)
 
 
 @pytest.mark.parametrize(("steps", "warmup"), [(-5, 0.06), (0, 0.06), (10, 3.0), (10, -3.0)])
