@@ -63,7 +63,7 @@ class BaRAAdapter(Adapter):
     def shrink(self, x: Tensor, latents: Gate) -> Tensor:
         """Return the gate, in the gate form multiplied by `A x`."""
         phi, prior, beta, shared = latents
-        parts = [] if phi is None else [phi[..., : self.r]]
+        parts = [] if phi is None else [phi[..., : self.r]]  # a lower rank uses the first gates
         if prior is not None:
             theta = sample_per_token(self.target.site(THETA), prior, x, self.r, beta, shared)
             parts.append(theta - self.centre if self.centre else theta)

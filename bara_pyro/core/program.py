@@ -152,6 +152,7 @@ class AdaptedLM(Module):
             batch = batch.unlabelled()
         rows = len(batch)
         indices = torch.arange(rows, device=batch.input_ids.device)
+        # Weights of Pyro's own guides, a check of replaced parameters, and the ensemble's plate of members.
         with beside_foreign(batch) or nullcontext(), own_parameters(), self.outside():
             latents = self.global_latents(batch)
             with pyro.plate("data", self.num_data, subsample=indices, dim=-2):
