@@ -93,7 +93,7 @@ def test_start(capsys: pytest.CaptureFixture[str]) -> None:
 def test_swap(capsys: pytest.CaptureFixture[str]) -> None:
     names = run_page("swap")
     shown = capsys.readouterr().out.splitlines()
-    assert sum("'nll'" in line for line in shown) == 4
+    assert sum("'nll'" in line for line in shown) == 5
     assert math.isfinite(names["loss"])
     assert {"weibull", "gamma"} <= {*PRIORS}
     assert "exponential" in FAMILIES
