@@ -156,7 +156,7 @@ def load_plugin(module: str) -> None:
         absent = isinstance(error, ModuleNotFoundError) and module.startswith(error.name or "")
         way_out = "fix it"
         if absent:
-            way_out = "give a module that Python finds, such as mine for ./mine.py with PYTHONPATH=."
+            way_out = "give a module that Python finds: with PYTHONPATH=., mine for ./mine.py"
         raise ConfigError(f"The plug-in {module!r} cannot be imported ({error}): {way_out}.") from error
     if module not in PLUGINS:
         PLUGINS.append(module)
