@@ -1,15 +1,14 @@
 """How much does it cost not to tune? Defaults against a tuned grid, on pairs of a language model and a task.
 
-    bara microworld build --world 701 --seed 701 --out runs/worlds/701
+    bara microworld build --world 801 --seed 801 --out runs/worlds/801
     bara backbone get smollm2 --out runs/smollm2
     python -m experiments.panel rows --packages Packages
-    python -m experiments.panel run --llama FOLDER     # hours; goes on where it was stopped
+    python -m experiments.panel run                    # hours; goes on where it was stopped
     python -m experiments.panel table
 
-`Packages` is Debian's index of packages (bookworm, main, amd64): the task is to name a package's tag or
-section from its description. The plans, many_rows.md and smollm2.md in experiments/studies/panel, were fixed
-before the first run of their pairs. docs/results/panel.md names the code of earlier panels; `table --scores
-FILE` prints their tables.
+`Packages` is Debian's index of packages (bookworm, main, amd64): the task is to name a package's tag from its
+description. The plan, shorter.md in experiments/studies/panel, was fixed before the first run of its pairs.
+docs/results/panel.md names the code of earlier panels; `table --scores FILE` prints their tables.
 """
 
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
@@ -25,6 +24,7 @@ from numpy import quantile
 
 from bara_pyro.report.style import INK, PALETTE, legend_of, new_figure
 from bara_pyro.runs.config import default_steps, load_config
+from bara_pyro.runs.stored import stored_step
 from bara_pyro.runs.system import build_system
 from experiments.engine.figures import PAGE, name_rows, save
 from experiments.engine.methods import display
@@ -43,30 +43,24 @@ from experiments.grid import (
     write_parts,
 )
 
-SCORES = Path(__file__).parent / "results" / "scores" / "many_rows_panel.jsonl.gz"
+SCORES = Path(__file__).parent / "results" / "scores" / "shorter_panel.jsonl.gz"
 ROWS, RUN = Path("runs/panel/rows"), Path("runs/panel/run")
 METHODS = ("bara-gate", "lora")
 VALIDATION, LENGTHS = 200, (0.25, 0.5, 1)  # the grid's rows to tune on; its parts of the default steps
-TAGS = {
-    "Section": (
-        *("libs", "libdevel", "python", "doc", "perl", "utils", "devel", "haskell", "net", "rust"),
-        *("golang", "javascript", "java", "science", "ruby", "admin", "gnu-r", "games", "x11", "text"),
-    ),
-    "uitoolkit": ("gtk", "qt", "ncurses", "sdl"),
-}
-MICRO = {"backbone.name": "runs/worlds/701", "task.world": 701, "task.seed": 701}
-LLAMA = {"backbone.name": "llama"}
+TAGS = {"interface": ("graphical", "commandline", "daemon", "text-mode")}
+MICRO = {"backbone.name": "runs/worlds/801", "task.world": 801, "task.seed": 801}
 # Name of a pair -> its number of training rows and its settings.
 PAIRS: dict[str, tuple[int, Settings]] = {
-    "microworld, obqa, 640": (640, {**MICRO, "task.name": "micro-obqa"}),
-    "microworld, arce, 2000": (2000, {**MICRO, "task.name": "micro-arce"}),
-    "microworld, obqa, 4700": (4700, {**MICRO, "task.name": "micro-obqa"}),
-    "Llama, sections, 640": (640, {**LLAMA, "task.name": "Section"}),
-    "SmolLM2, uitoolkit, 640": (640, {**UPPER, "task.name": "uitoolkit"}),
+    "microworld, arcc, 640": (640, {**MICRO, "task.name": "micro-arcc"}),
+    "microworld, arce, 1280": (1280, {**MICRO, "task.name": "micro-arce"}),
+    "microworld, wgs, 1280": (1280, {**MICRO, "task.name": "micro-wgs"}),
+    "SmolLM2, interface, 640": (640, {**UPPER, "task.name": "interface"}),
 }
-# Compared with the grid. The scores also have a search at a third of the rates, by commit 021bcaf7.
+# Compared with the grid.
+FULL = "full length"
 ARMS: dict[str, Settings] = {
     "default": {},
+    FULL: {"train.may_shorten": False},
     "PEFT's": {"adapter.calibrated": False, "train.lr": 2e-4, "train.epochs": 3},
 }
 MARKS = {"microworld": ("o", PALETTE[0]), "Llama": ("s", PALETTE[1]), "SmolLM2": ("^", PALETTE[2])}
@@ -77,10 +71,10 @@ def main() -> None:
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["rows", "run", "table"])
     parser.add_argument("--packages", type=Path, help="Debian's index of packages, unpacked")
-    parser.add_argument("--llama", type=Path, help="folder of tinystories-llama-260k")
     parser.add_argument("--scores", type=Path, default=SCORES, help="of the table; default: of this panel")
     parser.add_argument("--figure", type=Path, help="file for a figure of the table, .svg")
     parser.add_argument("--pairs", nargs="+", choices=PAIRS, default=list(PAIRS))
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     args = parser.parse_args()
     {"rows": write_rows, "run": run, "table": table}[args.what](args)
 
@@ -92,31 +86,36 @@ def write_rows(args: Namespace) -> None:
         write_parts(ROWS, facet, rows, min(5000, len(rows) * 4 // 5))
 
 
-def settings(pair: str, args: Namespace) -> Settings:
+def settings(pair: str) -> Settings:
     """Return the settings of a pair, without those of an arm."""
     rows, own = PAIRS[pair]
     if not own["task.name"].startswith("micro"):
         own = {**own, **file_settings(ROWS, own["task.name"])}
-    if own["backbone.name"] == "llama":
-        own = {**own, "backbone.name": str(args.llama)}
     return {**own, **drawn_rows(rows, VALIDATION, 1), "seed": 1}
 
 
 def run(args: Namespace) -> None:
     """Train every arm and every setting of the grid that has no stored score."""
-    done = {(row["pair"], row["method"], row["arm"]) for row in stored(SCORES)}
+    done = {(row["pair"], row["method"], row["arm"]): row for row in stored(SCORES)}
     for pair in args.pairs:
-        base = settings(pair, args)
+        base = settings(pair)
         first = build_system(load_config(overrides=base))
         tried = grid(default_steps(PAIRS[pair][0], first.config.train.batch_size), LENGTHS)
-        for method in METHODS:
+        for method in args.methods:
             for arm, own in {**ARMS, **tried}.items():
                 if (pair, method, arm) in done:
                     continue
+                scores = done.get((pair, method, "default"), {})
                 config = load_config(overrides={**base, **own, "method": method})
                 system = build_system(config, first.backbone, first.task)
-                scores = score(system, RUN, tuned=arm in tried)
-                keep(SCORES, {"pair": pair, "method": method, "arm": arm}, scores)
+                if arm != FULL or scores["shorter"]:  # otherwise the default has the full length
+                    scores = score(system, RUN, tuned=arm in tried)
+                place = {"pair": pair, "method": method, "arm": arm}
+                scores = {**scores, **place}
+                if arm == "default":
+                    scores["shorter"] = (stored_step(RUN) or 0) < system.config.train.total_steps
+                done[pair, method, arm] = scores
+                keep(SCORES, place, scores)
 
 
 def table(args: Namespace) -> None:

@@ -1,7 +1,8 @@
 """Train and evaluate with a progress bar, and show the scores, for the commands that do."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 from bara_pyro.atomic import claimed
@@ -162,11 +163,13 @@ class Stages:
     """Show on one bar how far training is: in the fits of split-half calibration, then the run itself.
 
     A fit of the calibration takes `before` steps, 0 without one, and `fits` are planned. The run's `steps`
-    double with those of a fit.
+    double with those of a fit, and `wanted` returns how many they are once the run begins.
     """
 
-    def __init__(self, before: int, steps: int, advance: Advance, fits: int = 1) -> None:
-        self.steps, self._advance = steps, advance
+    def __init__(
+        self, before: int, steps: int, advance: Advance, wanted: Callable[[], int], *, fits: int = 1
+    ) -> None:
+        self.steps, self._advance, self._wanted = steps, advance, wanted
         self._before, self._here, self._last, self._ran = 0, before, 0, 0
         self._fits = fits
 
@@ -182,6 +185,8 @@ class Stages:
 
     def run(self, step: int, parts: dict[str, float]) -> None:
         """Show a step of the run, which is trained once more if it was unstable."""
+        if not self._ran:
+            self.steps, self._here = self._wanted(), self._last or self._here
         if step <= self._ran:
             self._before += self._ran
         self._ran, self._fits = step, 1
@@ -206,17 +211,20 @@ def run(
     if config.adapter.calibrated:
         learnt, scored = map(len, halves_of(system))
         before = split_half_steps(steps, learnt, learnt + scored)
-        fits = (len(RATES) if config.train.find_lr else 1) + turns(system)
+        fits = (len(RATES) if config.train.find_lr else 1) + bool(config.train.may_shorten) + turns(system)
     with progress(f"train {label}", fits * before + steps) as advance:
-        stages = Stages(before, steps, advance, fits)
+        stages = Stages(before, steps, advance, partial(steps_wanted, system, out), fits=fits)
         fit(system, out, resume=resume, on_split_half=stages.split_half, on_step=stages.run)
     if rank():
         return {}  # the first process evaluates
-    if stages.steps > config.train.total_steps:
-        say(
-            f"Note: trained for {stages.steps} steps, twice as many as planned, because split-half "
-            "calibration found the run underconfident. --no-may-double prevents this."
-        )
+    planned = config.train.total_steps
+    if stages.steps != planned:
+        how = "twice as many as planned, because split-half calibration found the run underconfident"
+        option = "--no-may-double"
+        if stages.steps < planned:
+            how = f"not {planned}, because a quarter of the steps predicted held-out rows better"
+            option = "--no-may-shorten"
+        say(f"Note: trained for {stages.steps} steps, {how}. {option} prevents this.")
     if config.train.find_lr:
         best, rate = best_rate(system, out), run_rate(system, out)
         chosen = ", ".join(f"{tried:.2g}" for tried in rates_tried(system, out))

@@ -205,15 +205,15 @@ def parse_config(data: Json, *, stored: bool = False) -> RunConfig:
 def for_rows(config: RunConfig, rows: int, held_out: int | None = None) -> RunConfig:
     """Return a configuration completed with the defaults for this number of training rows.
 
-    Split-half calibration can hold out `held_out` rows; None: half. Without it, or together, `may_double` and
-    `find_lr` raise a `ConfigError`.
+    Split-half calibration can hold out `held_out` rows; None: half. `may_double` and `find_lr` without it or
+    together, and `may_shorten` without `find_lr`, raise a `ConfigError`.
     """
     config = config.model_copy(update={"method": config.method.for_rows(rows)})
     enough = held_out is None or held_out >= ASKED_ROWS or config.train.find_lr
     if calibrated_by_default(config, rows) and enough:
         config = config.updated("adapter", calibrated=True)
     c = config.train
-    for name in ("may_double", "find_lr"):
+    for name in ("may_double", "may_shorten", "find_lr"):
         if getattr(c, name) and not config.adapter.calibrated:
             raise ConfigError(
                 f"train.{name}=true needs split-half calibration, which is off: set calibrated=True "
@@ -223,6 +223,11 @@ def for_rows(config: RunConfig, rows: int, held_out: int | None = None) -> RunCo
         raise ConfigError(
             "train.may_double=true and train.find_lr=true are two ways to learn more: give only one."
         )
+    if c.may_shorten and not (c.find_lr or _is_open(c)):
+        raise ConfigError(
+            "train.may_shorten=true needs a search for the learning rate: set train.find_lr=true, or leave "
+            "it out."
+        )
     if c.epochs is not None:
         steps = steps_of(c.epochs, rows, c.batch_size)
     elif c.steps is None:
@@ -231,6 +236,8 @@ def for_rows(config: RunConfig, rows: int, held_out: int | None = None) -> RunCo
                 c = c.model_copy(update={"find_lr": True})
             elif c.may_double is None and not c.find_lr:
                 c = c.model_copy(update={"may_double": True})
+            if c.find_lr and c.may_shorten is None:
+                c = c.model_copy(update={"may_shorten": True})
         replies = config.task.likelihood == "completion"
         steps = default_steps(rows, c.batch_size, replies=replies, searching=bool(c.find_lr))
     else:

@@ -243,6 +243,11 @@ class TrainConfig(SettingsSection):
         "temperature more than 1.645 standard errors below 1); null: on without find_lr if neither steps "
         "nor epochs is given",
     )
+    may_shorten: bool | None = Field(
+        None,
+        description="with find_lr: train a quarter as long if a fit of that length predicts the other half "
+        "significantly better; null: on with find_lr if neither steps nor epochs is given",
+    )
     find_lr: bool | None = Field(
         None,
         description="find the learning rate with split-half calibration: train on half of the rows at 3 "

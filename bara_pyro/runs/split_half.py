@@ -6,8 +6,9 @@ around. These predictions set the temperature. The run itself is then trained on
 
 With `train.find_lr` the first half is fitted at each of `RATES`, from the highest down, until a lower rate
 does not predict the other half significantly better than the one before. The last one that did is the run's
-learning rate, and that of the turned fit. If the run turns out to be unstable at it, it is trained once more
-at the next lower one.
+learning rate, and that of the turned fit. With `train.may_shorten` a quarter of the steps is tried at this
+rate, and taken if it predicts the other half significantly better. If the run turns out to be unstable, it is
+trained once more at the next lower rate.
 """
 
 import math
@@ -42,6 +43,7 @@ from bara_pyro.untrusted.files import read_json
 from bara_pyro.untrusted.schemas import SplitHalfFile
 
 DRAWS = 10  # per prediction
+SHORTER = 4  # with `may_shorten`, a fourth of the steps is tried as well
 RATES = (3.0, 1.0, 0.3)  # rates that `find_lr` tries, as multiples of lr; docs/calibrated.md says why
 
 
@@ -57,6 +59,11 @@ class HalfFit(NamedTuple):
     steps: int
     rate: int = 0
     turned: int = 0
+
+
+def shortened(steps: int) -> int:
+    """Return the steps of a run that is a quarter as long."""
+    return math.ceil(steps / SHORTER)
 
 
 def split_half_steps(steps: int, learnt: int, rows: int) -> int:
@@ -96,7 +103,9 @@ def split_half_system(system: System, fit: HalfFit) -> tuple[System, EncodedSpli
     split, c = system.split("train"), system.config
     learnt, held_out = halves_of(system, fit.turned)
     own = {"steps": split_half_steps(fit.steps, len(learnt), len(split)), "lr": rate_of(system, fit.rate)}
-    config = c.updated("adapter", calibrated=False).updated("train", **own, may_double=None, find_lr=False)
+    config = c.updated("adapter", calibrated=False).updated(
+        "train", **own, may_double=None, may_shorten=None, find_lr=False
+    )
     half = assemble(config, system.backbone, system.task, len(learnt), system.model.rank_pattern)
     if c.adapter.start is not None:
         half.model.load_state_dict(system.model.state_dict())
@@ -106,24 +115,23 @@ def split_half_system(system: System, fit: HalfFit) -> tuple[System, EncodedSpli
 
 
 def _stored(system: System, out: Path) -> Json:
-    """Return a run's stored calibration; empty if there is none for these rows."""
+    """Return a run's stored calibration; empty if there is none for these rows, or it tried other rates."""
     if not (out / SPLIT_HALF_FILE).exists():
         return {}
     split, stored = system.split("train"), read_json(out / SPLIT_HALF_FILE, SplitHalfFile)
     held_out = halves_of(system)[1]
-    return stored if [row["id"] for row in stored["rows"]] == [split.ids[row] for row in held_out] else {}
-
-
-def calibrated_steps(system: System, out: Path) -> int:
-    """Return the run's steps that a stored calibration was made for; 0 if there is none for these rows."""
-    return int(_stored(system, out).get("steps", 0))
+    same = [row["id"] for row in stored["rows"]] == [split.ids[row] for row in held_out]
+    for rate, tried in enumerate(stored.get("tried", [])):
+        same &= math.isclose(tried["lr"], rate_of(system, rate))
+    return stored if same else {}
 
 
 def steps_wanted(system: System, out: Path) -> int:
-    """Return the run's number of steps: as configured, or doubled once if it would be underconfident.
+    """Return the run's number of steps: as configured, doubled once, or a quarter.
 
     A model that is underconfident on held-out rows was trained for too few steps: its best temperature is
-    significantly below 1 (`too_unsure`). docs/calibrated.md has the measurements.
+    significantly below 1 (`too_unsure`). A shorter fit is taken by the rule of `find_lr`. docs/calibrated.md
+    has the measurements.
     """
     c = system.config.train
     if not system.config.adapter.calibrated:
@@ -136,14 +144,7 @@ def steps_wanted(system: System, out: Path) -> int:
 
 def rates_tried(system: System, out: Path) -> list[float]:
     """Return the learning rates that a stored calibration of this run has tried with `find_lr`."""
-    return [tried["lr"] for tried in _tried(system, out)]
-
-
-def _tried(system: System, out: Path) -> list[Json]:
-    """Return what a stored calibration says of the rates that it tried; nothing if they were other rates."""
-    tried = _stored(system, out).get("tried", []) if system.config.train.find_lr else []
-    same = all(math.isclose(one["lr"], rate_of(system, rate)) for rate, one in enumerate(tried))
-    return tried if same else []
+    return [tried["lr"] for tried in _stored(system, out).get("tried", [])]
 
 
 def rate_of(system: System, rate: int) -> float:
@@ -154,13 +155,13 @@ def rate_of(system: System, rate: int) -> float:
 
 def best_rate(system: System, out: Path) -> int:
     """Return the index in `RATES` of the rate that a stored calibration took last; 0 without `find_lr`."""
-    return max((rate for rate, tried in enumerate(_tried(system, out)) if tried["taken"]), default=0)
+    tried = _stored(system, out).get("tried", [])
+    return max((rate for rate, one in enumerate(tried) if one["taken"]), default=0)
 
 
 def run_rate(system: System, out: Path) -> int:
     """Return the index in `RATES` of the run's own rate: the one taken, or the next if it was unstable."""
-    lowered = bool(_tried(system, out)) and _stored(system, out).get("lowered")
-    return best_rate(system, out) + bool(lowered)
+    return best_rate(system, out) + bool(_stored(system, out).get("lowered"))
 
 
 def own_nlls(out: Path) -> tuple[float, float] | None:
@@ -198,15 +199,17 @@ def lower_rate(system: System, out: Path, *, diverged: bool) -> bool:
 
 def next_fit(system: System, out: Path) -> HalfFit | None:
     """Return the next fit that calibration needs, or None if it is complete."""
-    steps = steps_wanted(system, out)
-    if system.config.train.find_lr:
-        tried = _tried(system, out)
+    steps, stored, c = steps_wanted(system, out), _stored(system, out), system.config.train
+    if c.find_lr and not stored.get("shorter"):
+        tried = stored.get("tried", [])
         lower = not tried or tried[-1]["taken"] or tried[-1]["loss"] is None
         if lower and len(tried) < len(RATES):
             return HalfFit(steps, len(tried))
-    elif calibrated_steps(system, out) != steps:
+        if c.may_shorten:
+            return HalfFit(shortened(steps), best_rate(system, out))
+    elif stored.get("steps") != steps:
         return HalfFit(steps)
-    if turns(system) and not _stored(system, out).get("turned"):
+    if turns(system) and not stored.get("turned"):
         return HalfFit(steps, best_rate(system, out), turned=1)
     return None
 
@@ -255,13 +258,16 @@ def with_fit(
     if fit.turned:
         stored = {**there, "seconds": so_far, "turned": rows}
     elif system.config.train.find_lr:
-        losses = _losses(stored)
-        taken = fit.rate == 0 or (not diverged and _replaces(losses, system, there))
+        losses, tried = _losses(stored), there.get("tried", [])
+        taken = not tried or (not diverged and _replaces(losses, system, there))
         if not taken:
-            stored |= {name: there.get(name) for name in ("rows", "own_nll")}
+            stored |= {name: there.get(name) for name in ("steps", "rows", "own_nll")}
         loss = None if diverged else float(losses.mean())
-        tried = there["tried"] if fit.rate else []
-        stored["tried"] = [*tried, {"lr": rate_of(system, fit.rate), "loss": loss, "taken": taken}]
+        this = {"lr": rate_of(system, fit.rate), "loss": loss, "taken": taken}
+        if fit.rate == len(tried):
+            stored["tried"] = [*tried, this]
+        else:
+            stored |= {"tried": tried, "shorter": this}
     return stored
 
 

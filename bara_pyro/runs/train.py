@@ -48,6 +48,7 @@ from bara_pyro.runs.split_half import (
     next_fit,
     rate_of,
     run_rate,
+    shortened,
     split_half_system,
     steps_wanted,
     with_fit,
@@ -208,7 +209,9 @@ def _is_trained(system: System, out: Path) -> bool:
     if not (out / GUIDE).exists():
         return False
     saved, c = saved_step(system, out), system.config.train
-    return saved == steps_wanted(system, out) or bool(c.may_double and saved == 2 * c.total_steps)
+    # Without its calibration a run may also be of these lengths.
+    others = {2 * c.total_steps: c.may_double, shortened(c.total_steps): c.may_shorten}
+    return saved == steps_wanted(system, out) or bool(others.get(saved))
 
 
 def _make_half_fits(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -> dict[str, float]:

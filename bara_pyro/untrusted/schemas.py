@@ -209,15 +209,16 @@ class TriedRate(Stored):
 
     lr: FiniteFloat
     loss: FiniteFloat | None
-    taken: bool = False  # whether it replaced the rate before
+    taken: bool = False  # whether it replaced what was tried before
 
 
 class SplitHalfFile(Stored):
     """Predictions of held-out rows in split-half calibration; of the rate taken, if it tried several.
 
     `turned` are those with the halves turned around: predictions of the rows that the other fits learned.
-    `own_nll` is the NLL (nats a row) of the fit behind `rows` on the rows that it learned. `lowered` says
-    that the run itself was unstable at the rate taken, and has the next lower one.
+    `own_nll` is the NLL (nats a row) of the fit behind `rows` on the rows that it learned. `shorter` is the
+    best of the rates tried for a quarter of the steps. `lowered` says that the run itself was unstable at the
+    rate taken, and has the next lower one.
     """
 
     most_bytes: ClassVar[int] = 2**30  # there may be many classes
@@ -226,6 +227,7 @@ class SplitHalfFile(Stored):
     rows: Annotated[list[AskedRow], Field(min_length=1)]
     steps: Count
     tried: list[TriedRate] = []
+    shorter: TriedRate | None = None
     turned: list[AskedRow] = []
     own_nll: FiniteFloat | None = None
     lowered: bool = False

@@ -83,12 +83,11 @@ def test_the_setting_of_the_lowest_validation_loss_is_the_tuned_one(
 def test_every_arm_is_run_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = (20, {"backbone.name": "microworld", "task.name": "micro-wgs"})
     monkeypatch.setattr(panel, "PAIRS", {"tiny": tiny})
-    monkeypatch.setattr(panel, "METHODS", ("lora",))
     monkeypatch.setattr(panel, "LENGTHS", (0.1,))
     monkeypatch.setattr(panel, "VALIDATION", 20)
     for name, value in {"RATES": (0.001,), "TEST": 20}.items():
         monkeypatch.setattr(grid, name, value)
-    args = Namespace(pairs=["tiny"], llama=None)
+    args = Namespace(pairs=["tiny"], methods=["lora"])
     panel.run(args)
     stored = grid.stored(panel.SCORES)
     assert [row["arm"] for row in stored] == [*panel.ARMS, "0.001, 0.1"]

@@ -377,7 +377,9 @@ def test_a_search_on_too_few_rows_is_refused(tmp_path: Path) -> None:
 
 def test_the_bar_knows_of_all_fits() -> None:
     shown: list[tuple[int, int]] = []
-    stages = running.Stages(HALF, STEPS, lambda **how: shown.append((how["completed"], how["total"])), fits=3)
+    stages = running.Stages(
+        HALF, STEPS, lambda **how: shown.append((how["completed"], how["total"])), lambda: STEPS, fits=3
+    )
     for _ in range(3):
         for step in range(1, HALF + 1):
             stages.split_half(step, {"nll": 0.5})

@@ -218,7 +218,11 @@ def test_the_bar_knows_what_is_ahead(fits: int) -> None:
     """Of the longer fit from its first step that was not planned."""
     shown: list[tuple[int, int]] = []
     stages = running.Stages(
-        HALF, STEPS, lambda **how: shown.append((how["completed"], how["total"])), fits=fits
+        HALF,
+        STEPS,
+        lambda **how: shown.append((how["completed"], how["total"])),
+        lambda: 2 * STEPS,
+        fits=fits,
     )
     for length in (HALF, *[STEPS] * fits):
         for step in range(1, length + 1):

@@ -1,0 +1,167 @@
+"""`may_shorten`: a quarter of the steps is tried too, and taken if it predicts the other half better."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from fit_cases import Interrupted, answers, kills, tiny_run
+from safetensors.torch import load_file
+
+from bara_pyro.cli import running
+from bara_pyro.data import EncodedSplit
+from bara_pyro.errors import ConfigError
+from bara_pyro.runs import split_half
+from bara_pyro.runs.config import RunConfig, for_rows, load_config
+from bara_pyro.runs.folder import load_system
+from bara_pyro.runs.stored import stored_step
+from bara_pyro.runs.system import System, build_system
+from bara_pyro.runs.train import train
+from bara_pyro.untrusted.files import read_json
+
+STEPS, SHORT, LR = 14, 4, 0.01  # a quarter of 14 is 3.5
+HALF, SHORT_HALF = 7, 2
+
+
+def config(folder: Path, **settings: object) -> RunConfig:
+    own = {"adapter.calibrated": True, "train.find_lr": True, "train.may_shorten": True}
+    given = {"train.steps": STEPS, "train.lr": LR, **own, **settings}
+    return load_config(overrides=given, base=tiny_run(folder, {"name": "bara-gate"}))
+
+
+@pytest.fixture
+def right(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[float, int], float]:
+    """Rate and steps of a fit -> the probability that it gives to the right answer; else 0.6."""
+    probabilities: dict[tuple[float, int], float] = {}
+
+    def draw(system: System, rows: EncodedSplit, samples: int) -> torch.Tensor:
+        train = system.config.train
+        known = {(round(lr, 6), steps): p for (lr, steps), p in probabilities.items()}
+        p = known.get((round(train.peak_lr, 6), train.total_steps), 0.6)
+        probs = torch.full((len(rows), 2), 1 - p, dtype=torch.float64)
+        probs.scatter_(1, torch.tensor(rows.labels)[:, None], p)
+        return probs.log().expand(samples, -1, -1)
+
+    monkeypatch.setattr(split_half, "draw", draw)
+    monkeypatch.setattr(split_half, "is_unstable", lambda out: False)
+    return probabilities
+
+
+@pytest.mark.parametrize(
+    ("short", "steps"), [(0.61, SHORT), (0.6, STEPS), (0.5, STEPS)], ids=["better", "equal", "worse"]
+)
+def test_the_run_is_shorter_only_if_a_short_fit_predicts_better(
+    tmp_path: Path, right: dict[tuple[float, int], float], short: float, steps: int
+) -> None:
+    """The first rate stays, as the second is no better; then a length is tried, then the halves turn."""
+    right[3 * LR, SHORT_HALF] = short
+    system, seen = build_system(config(tmp_path)), list[int]()
+    ran: list[int] = []
+    train(
+        system,
+        tmp_path / "run",
+        on_split_half=lambda step, _: seen.append(step),
+        on_step=lambda step, _: ran.append(step),
+    )
+    turned = SHORT_HALF if steps == SHORT else HALF
+    assert seen == [*range(1, HALF + 1)] * 2 + [1, 2] + [*range(1, turned + 1)]
+    assert ran == [*range(1, steps + 1)]
+    assert stored_step(tmp_path / "run") == steps
+    stored = read_json(tmp_path / "run" / "rehearsal.json")
+    assert [tried["lr"] for tried in stored["tried"]] == pytest.approx([3 * LR, LR])
+    assert stored["shorter"]["loss"] == pytest.approx(-math.log(short))
+    assert stored["shorter"]["taken"] is (steps == SHORT)
+    taken = stored["rows"][0]["log_probs"][0][stored["rows"][0]["label"]]
+    assert taken == pytest.approx(math.log(max(short, 0.6)))
+    assert read_json(tmp_path / "run" / "fitted.json")["calibrated_steps"] == steps
+    # The same run as one with that rate and length, but for the temperature, which is 1 here.
+    given = {"train.find_lr": False, "train.may_shorten": None, "adapter.calibrated": False}
+    same = build_system(config(tmp_path, **given, **{"train.lr": 3 * LR, "train.steps": steps}))
+    train(same, tmp_path / "given")
+    ours, theirs = (load_file(tmp_path / name / "adapter_model.safetensors") for name in ("run", "given"))
+    assert all(torch.equal(ours[name], value) for name, value in theirs.items())
+    assert torch.equal(answers(load_system(tmp_path / "run")), answers(system))
+
+
+def test_the_length_is_tried_at_the_rate_taken(tmp_path: Path, right: dict[tuple[float, int], float]) -> None:
+    """Not at the last one tried, and no further rate is tried at the new length."""
+    right |= {(LR, HALF): 0.7, (LR, SHORT_HALF): 0.8, (0.3 * LR, SHORT_HALF): 0.9}
+    train(build_system(config(tmp_path)), tmp_path / "run")
+    stored = read_json(tmp_path / "run" / "rehearsal.json")
+    assert [tried["taken"] for tried in stored["tried"]] == [True, True, False]
+    assert stored["shorter"]["lr"] == pytest.approx(LR)
+    assert stored["shorter"]["taken"]
+
+
+@pytest.mark.slow
+def test_a_kill_changes_nothing(tmp_path: Path, right: dict[tuple[float, int], float]) -> None:
+    right[3 * LR, SHORT_HALF] = 0.9
+    whole = build_system(config(tmp_path, **{"train.steps": 4 * STEPS}))
+    train(whole, tmp_path / "whole")
+    assert stored_step(tmp_path / "whole") == 4 * STEPS  # a fit of another length is not the short one
+    right[3 * LR, HALF] = 0.9  # now a quarter of these steps is
+    whole = build_system(config(tmp_path, **{"train.steps": 4 * STEPS}))
+    train(whole, tmp_path / "again")
+    assert stored_step(tmp_path / "again") == STEPS
+    fits = {"first fit": 1, "second fit": 2, "short fit": 3, "turned fit": 4}
+    for stage in (*fits, "run"):
+        out = tmp_path / stage
+        one = config(tmp_path, **{"train.steps": 4 * STEPS})
+        with pytest.raises(Interrupted):
+            train(build_system(one), out, **kills(stage, fits, STEPS - 1))
+        resumed = build_system(one)
+        train(resumed, out, resume=True)
+        assert torch.equal(answers(resumed), answers(whole)), stage
+
+
+@pytest.mark.parametrize(
+    ("settings", "shortens"),
+    [
+        ({}, True),
+        ({"train.may_shorten": False}, False),
+        ({"train.find_lr": True}, True),
+        ({"train.find_lr": True, "train.steps": 400}, None),
+        ({"train.find_lr": True, "train.epochs": 3}, None),
+        ({"train.find_lr": True, "train.steps": 400, "train.may_shorten": True}, True),
+        ({"train.lr": 1e-3}, None),
+        ({"adapter.calibrated": False}, None),
+        ({"method": "temperature"}, None),
+    ],
+)
+def test_a_length_that_nobody_gives_may_be_shortened(
+    settings: dict[str, object], shortens: bool | None
+) -> None:
+    config = load_config(overrides={"method": "bara-gate", "task.name": "micro-wgs", **settings})
+    assert for_rows(config, 160).train.may_shorten is shortens
+
+
+@pytest.mark.parametrize("settings", [{"train.lr": 1e-3}, {"adapter.calibrated": False}])
+def test_shortening_without_a_search_is_refused(settings: dict[str, object]) -> None:
+    given = {"task.name": "micro-wgs", "train.may_shorten": True, **settings}
+    with pytest.raises(ConfigError, match=r"train\.may_shorten=true"):
+        for_rows(load_config(overrides=given), 160)
+
+
+def test_the_command_says_so(
+    tmp_path: Path, right: dict[tuple[float, int], float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    right[3 * LR, SHORT_HALF] = 0.9
+    running.run(config(tmp_path), tmp_path / "run")
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"trained for {SHORT} steps, not {STEPS}" in said
+    assert "--no-may-shorten" in said
+
+
+def test_the_bar_ends_with_the_shorter_run() -> None:
+    shown: list[tuple[int, int]] = []
+    stages = running.Stages(
+        HALF, STEPS, lambda **how: shown.append((how["completed"], how["total"])), lambda: SHORT, fits=4
+    )
+    for length in (HALF, HALF, SHORT_HALF, SHORT_HALF):
+        for step in range(1, length + 1):
+            stages.split_half(step, {"nll": 0.5})
+    for step in range(1, SHORT + 1):
+        stages.run(step, {"nll": 0.5})
+    whole = 2 * HALF + 2 * SHORT_HALF + SHORT
+    assert [done for done, _ in shown] == [*range(1, whole + 1)]
+    assert shown[-1] == (whole, whole)
