@@ -53,7 +53,7 @@ MICRO = {"backbone.name": "runs/worlds/801", "task.world": 801, "task.seed": 801
 PAIRS: dict[str, tuple[int, Settings]] = {
     "microworld, arcc, 640": (640, {**MICRO, "task.name": "micro-arcc"}),
     "microworld, arce, 1280": (1280, {**MICRO, "task.name": "micro-arce"}),
-    "microworld, wgs, 1280": (1280, {**MICRO, "task.name": "micro-wgs"}),
+    "microworld, wgm, 1280": (1280, {**MICRO, "task.name": "micro-wgm"}),
     "SmolLM2, interface, 640": (640, {**UPPER, "task.name": "interface"}),
 }
 # Compared with the grid.
