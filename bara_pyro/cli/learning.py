@@ -14,7 +14,7 @@ from bara_pyro.metrics import nll
 from bara_pyro.metrics._inputs import correctness
 from bara_pyro.runs.evaluation_files import log_probs_and_labels, read_predictions
 from bara_pyro.runs.split_half import is_unstable, own_nlls
-from bara_pyro.runs.stored import stored_lr
+from bara_pyro.runs.stored import stored_lr, stored_step
 from bara_pyro.runs.system import System
 from bara_pyro.types import Json
 
@@ -148,10 +148,10 @@ def warn_unlearnt(system: System, out: Path, report: Json) -> None:
     if rows:
         scores = held_out(*log_probs_and_labels(rows, samples))
         given = system.config.adapter.start is not None
-        train = system.config.train
-        lr, searched = stored_lr(out, system.config), bool(train.find_lr)
+        lr, searched = stored_lr(out, system.config), bool(system.config.train.find_lr)
         tempered = METHODS[system.config.method.name].tempered
-        unlearnt = warning(scores, train.steps, lr, given=given, searched=searched, tempered=tempered)
+        steps = stored_step(out)  # calibration may have changed the number that was planned
+        unlearnt = warning(scores, steps, lr, given=given, searched=searched, tempered=tempered)
         sentence = unlearnt or unstable_warning(out, lr)
         if sentence:
             remark(sentence)

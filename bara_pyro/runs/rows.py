@@ -271,13 +271,15 @@ def split_half_note(config: RunConfig, rows: int, held_out: int) -> list[str]:
     if turned(rows, held_out):
         learnt = "halves" if rows - 2 * held_out in (0, 1) else f"{learnt} and {held_out}"
     longer = "; if it is underconfident, training takes twice as many steps"
-    what = f"{'choose the learning rate and ' if config.train.find_lr else ''}set the temperature"
+    c = config.train
+    chosen = "choose learning rate and length, and " if c.may_shorten else "choose the learning rate and "
+    what = f"{chosen if c.find_lr else ''}set the temperature"
     off = "--no-calibrated turns it off"
     if config.adapter.start is not None:
         off += ": do so if the adapter was trained on these rows, where the temperature stays near 1"
     return [
         f"split-half calibration comes first: fits on {learnt} of the {rows} training rows "
-        f"{what}{longer if config.train.may_double else ''} ({off})"
+        f"{what}{longer if c.may_double else ''} ({off})"
     ]
 
 

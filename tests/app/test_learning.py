@@ -141,8 +141,10 @@ def test_training_says_so_and_what_comes_next(
     assert "--steps 2)" in result.err
     assert result.out.splitlines()[-1] == "Next: bara predict 'my run' --input FILE"
     assert "params" not in result.out
+    monkeypatch.setattr(learning, "stored_step", lambda out: 3)  # calibration had it trained longer
     again = bara("evaluate", "my run", "--verbose")
     assert "Warning: " in again.err
+    assert "--steps 6)" in again.err
     assert "params" in again.out
     assert again.out.splitlines()[-1] == "Next: bara inspect 'my run'"
     as_json = bara("evaluate", "my run", "--overwrite", "--json")
