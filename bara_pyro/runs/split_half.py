@@ -126,6 +126,11 @@ def _stored(system: System, out: Path) -> Json:
     return stored if same else {}
 
 
+def calibrated_steps(system: System, out: Path) -> int:
+    """Return the run's steps that a stored calibration was made for; 0 if there is none for these rows."""
+    return int(_stored(system, out).get("steps", 0))
+
+
 def steps_wanted(system: System, out: Path) -> int:
     """Return the run's number of steps: as configured, doubled once, or a quarter.
 
@@ -137,7 +142,7 @@ def steps_wanted(system: System, out: Path) -> int:
     if not system.config.adapter.calibrated:
         return c.total_steps
     stored = _stored(system, out)
-    steps = int(stored.get("steps", 0)) or c.total_steps
+    steps = calibrated_steps(system, out) or c.total_steps
     doubles = bool(stored) and c.may_double and steps == c.total_steps
     return 2 * steps if doubles and too_unsure(*_answers(stored["rows"]), _groups(system, stored)) else steps
 
@@ -207,7 +212,7 @@ def next_fit(system: System, out: Path) -> HalfFit | None:
             return HalfFit(steps, len(tried))
         if c.may_shorten:
             return HalfFit(shortened(steps), best_rate(system, out))
-    elif stored.get("steps") != steps:
+    elif calibrated_steps(system, out) != steps:
         return HalfFit(steps)
     if turns(system) and not stored.get("turned"):
         return HalfFit(steps, best_rate(system, out), turned=1)
