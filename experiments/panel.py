@@ -161,8 +161,9 @@ def regret_figure(regrets: Mapping[str, Mapping[str, float]]) -> Figure:
     axes.axvline(0, color=INK, linewidth=0.9, linestyle="--")
     axes.set_xscale("symlog", linthresh=0.1)
     name_rows(axes, regrets, "NLL minus that of the tuned run (nats)")
+    models = {pair.split(",")[0] for of_pair in regrets.values() for pair in of_pair}
     shown = [Line2D([], [], marker=m, color=c, markerfacecolor="none", linestyle="none", label=name)
-             for name, (m, c) in MARKS.items()]  # fmt: skip
+             for name, (m, c) in MARKS.items() if name in models]  # fmt: skip
     legend_of(figure, handles=shown, loc="outside upper center", ncols=3)
     return figure
 
