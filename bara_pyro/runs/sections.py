@@ -234,8 +234,8 @@ class TrainConfig(SettingsSection):
     steps: Annotated[int, Field(ge=0, le=MOST_STEPS)] | None = Field(
         None,
         description="optimiser steps; null: 20 passes over the training rows with a search for the learning "
-        "rate, otherwise 10 to 20, doubled if the model is underconfident; 100 to 6,000 steps before "
-        "doubling; for replies 2 passes",
+        "rate, or a quarter of them by may_shorten; otherwise 10 to 20, doubled if the model is "
+        "underconfident; 100 to 6,000 steps before either; for replies 2 passes",
     )
     may_double: bool | None = Field(
         None,
