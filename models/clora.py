@@ -16,7 +16,7 @@ from pyro.distributions import Normal, TorchDistribution
 from torch import Tensor
 from torch.nn import functional as F
 
-from bara_pyro.core.latents import Latents, Site, local_sample, tempered
+from bara_pyro.core.latents import Latents, Site, sample_per_token
 from bara_pyro.core.program import AdaptedLM, AdapterOptions
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
@@ -39,9 +39,7 @@ class CLoRAAdapter(LowRankAdapter):
     def shrink(self, x: Tensor, latents: Prior) -> Tensor:
         """Return `E A x`."""
         h = F.linear(x, self.lora_A)
-        prior = latents.distribution.expand([*h.shape[:-1], self.r**2]).to_event(1)
-        with tempered(latents.beta):
-            e = local_sample(self.target.site(E), prior, h)
+        e = sample_per_token(self.target.site(E), latents.distribution, h, self.r**2, latents.beta)
         return (e.unflatten(-1, (self.r, self.r)) @ h.unsqueeze(-1)).squeeze(-1)
 
 

@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bara_pyro.core.adapter import Adapter
-from bara_pyro.core.latents import Latents, Site, local_sample, tempered
+from bara_pyro.core.latents import Latents, Site, sample_per_token, tempered
 from bara_pyro.core.modules import Module, seen_by_pyro
 from bara_pyro.core.program import AdaptedLM, AdapterOptions
 from bara_pyro.data.types import Batch
@@ -130,9 +130,7 @@ class FVAEAdapter(Adapter):
         return z1
 
     def _draw(self, family: str, prior: TorchDistribution, x: Tensor, weight: float) -> Tensor:
-        with tempered(weight):
-            distribution = prior.expand([*x.shape[:-1], self.r]).to_event(1)
-            return local_sample(self.target.site(family), distribution, x)
+        return sample_per_token(self.target.site(family), prior, x, self.r, weight)
 
     def _reconstruct(self, x: Tensor, z1: Tensor, latents: Pass) -> None:
         """Sample z2, observe x, and add the factor that replaces KL(z2) in the published code."""
