@@ -113,7 +113,7 @@ def run(args: Namespace) -> None:
                 place = {"pair": pair, "method": method, "arm": arm}
                 scores = {**scores, **place}
                 if arm == "default":
-                    scores["shorter"] = (stored_step(RUN) or 0) < system.config.train.total_steps
+                    scores["shorter"] = stored_step(RUN) < system.config.train.total_steps
                 done[pair, method, arm] = scores
                 keep(SCORES, place, scores)
 

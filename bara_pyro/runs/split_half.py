@@ -142,7 +142,7 @@ def steps_wanted(system: System, out: Path) -> int:
     if not system.config.adapter.calibrated:
         return c.total_steps
     stored = _stored(system, out)
-    steps = calibrated_steps(system, out) or c.total_steps
+    steps = int(stored.get("steps", 0)) or c.total_steps
     doubles = bool(stored) and c.may_double and steps == c.total_steps
     return 2 * steps if doubles and too_unsure(*_answers(stored["rows"]), _groups(system, stored)) else steps
 
@@ -269,7 +269,7 @@ def with_fit(
             stored |= {name: there.get(name) for name in ("steps", "rows", "own_nll")}
         loss = None if diverged else float(losses.mean())
         this = {"lr": rate_of(system, fit.rate), "loss": loss, "taken": taken}
-        if fit.rate == len(tried):
+        if fit.rate == len(tried):  # a new rate, not the length at one that was tried
             stored["tried"] = [*tried, this]
         else:
             stored |= {"tried": tried, "shorter": this}
