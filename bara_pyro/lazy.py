@@ -34,7 +34,7 @@ def lazy(package: str, home: Mapping[str, str]) -> tuple[Callable[[str], Any], C
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Pause garbage collection while the block runs.
+    """Pause garbage collection while the block runs, and count what it made among the old objects.
 
     For imports of torch and transformers: they create some million objects, none of them garbage, and the
     collector would look through all of them again and again.
@@ -45,4 +45,7 @@ def uncollected() -> Iterator[None]:
         yield
     finally:
         if enabled:
+            if not gc.get_freeze_count():  # unfreeze would also release what the caller froze
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()

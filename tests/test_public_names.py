@@ -1,6 +1,7 @@
 """What `import bara_pyro as bp` offers: all of it loads, nothing else is there, and importing stays quick."""
 
 import ast
+import gc
 import re
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import bara_pyro as bp
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.errors import ConfigError
+from bara_pyro.lazy import uncollected
 from bara_pyro.moved import KEPT, MOVED, OPTIONS, REMOVED, RENAMED
 from bara_pyro.posthoc.corrections import CORRECTIONS
 
@@ -78,6 +80,23 @@ def test_importing_it_loads_nothing_heavy() -> None:
     assert python(f"import sys, bara_pyro as bp; dir(bp); print(*{heavy})") == ""
     assert python(f"import sys, bara_pyro as bp; bp.models, bp.guides; print(*{heavy})") == ""
     assert "torch" in python(f"import sys, bara_pyro as bp; bp.models.BaRA; print(*{heavy})")
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_what_an_import_makes_is_old_to_the_collector(frozen: bool) -> None:
+    """Else its next collection, of young objects, would look through all of torch and transformers."""
+    gc.unfreeze()
+    try:
+        if frozen:
+            gc.freeze()
+        count = gc.get_freeze_count()
+        with uncollected(), uncollected():
+            made: list[object] = []
+        assert gc.isenabled()
+        assert gc.get_freeze_count() == count
+        assert any(one is made for one in gc.get_objects(generation=2)) is not frozen
+    finally:
+        gc.unfreeze()
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,9 @@ QUESTIONS = [{"id": "one", "question": "is the fox red ?"}, {"id": "two", "quest
 
 ASKED = (["is the fox red ?"], [{"id": "row-1", "question": "is the fox red ?"}])
 UNNEEDED = ("arviz", "datasets", "matplotlib", "pandas", "peft", "scipy.stats", "sklearn", "xarray")
+OWN = {"bara_pyro", "pydantic", "pydantic_core", "annotated_types", "typing_inspection"}
+"""What training and answers import beyond transformers and Pyro."""
+OF_COMMANDS = {"typer", "rich", "shellingham", "annotated_doc"}
 
 
 def trained(place: Place, out: Path, **settings: object) -> System:
@@ -66,6 +69,45 @@ def test_an_answer_loads_no_package_for_tables_plots_or_statistics(place: Place,
         [sys.executable, "-c", code, tmp_path / "run"], check=False, capture_output=True, text=True
     )
     assert done.stdout == "True False\n", done.stderr
+
+
+@pytest.mark.slow
+def test_a_run_imports_no_more_than_transformers_and_pyro_do(place: Place, tmp_path: Path) -> None:
+    code = """if True:
+        import sys
+        import pyro
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+        rows, backbone, out, question = sys.argv[1:]
+        AutoTokenizer.from_pretrained(backbone)
+        AutoModelForCausalLM.from_pretrained(backbone)
+
+        def beyond(before):
+            after = {name for name in sys.modules if not name.startswith("torch.")}
+            return {name if name.startswith(("transformers.", "pyro.")) else name.partition(".")[0]
+                    for name in after - before} - sys.stdlib_module_names
+
+        before = {*sys.modules}
+        import bara_pyro as bp
+        bp.train(task=rows, model=backbone, out=out, steps=1)
+        bp.predict(out, [question], samples=1)
+        print(*beyond(before))
+        before = {*sys.modules}
+        sys.argv = ["bara", "predict", out, question]
+        from bara_pyro.cli import app
+        try:
+            app.main()
+        except SystemExit:
+            print()
+            print(*beyond(before))
+    """
+    arguments = (place.rows, place.backbone, tmp_path / "run", "is the fox red ?")
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-500:]
+    in_python, *_, in_commands = done.stdout.splitlines()
+    assert {*in_python.split()} <= OWN
+    assert {*in_commands.split()} <= OWN | OF_COMMANDS
 
 
 def test_replies_are_those_of_the_command(tmp_path: Path, bara: Bara) -> None:

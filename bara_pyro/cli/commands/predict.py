@@ -1,6 +1,5 @@
 """`bara predict`: answer texts, or the rows of a file."""
 
-import gc
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -92,7 +91,6 @@ def predict(
             from bara_pyro.runs.predict import predict as answered
 
             system = load_system(run, backbone=model, device=device, with_rows=False)
-            gc.freeze()  # all of it is needed to the end
         note_of_draws(system, samples=samples, seed=seed)
         with progress(title, None) as advance:
             answers = answered(
