@@ -10,7 +10,6 @@ ragged or not log-probabilities. In the formulas below, p_i(c) is the probabilit
 label, and conf_i = max_c p_i(c) the confidence.
 """
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -26,10 +25,8 @@ from bara_pyro.metrics._inputs import (
 )
 from bara_pyro.metrics.abstention import aurc
 from bara_pyro.metrics.base import Metric, register_metric, scored
-from bara_pyro.metrics.reliability import DEFAULT_BINS, bin_index, on_edges
+from bara_pyro.metrics.reliability import DEFAULT_BINS, bin_index, reliability_bins
 from bara_pyro.metrics.truth import calibration_against_truth, kl_from_truth, regret
-
-BELOW_ONE = math.nextafter(1.0, 0.0)
 
 
 def accuracy(log_probs: Numbers, labels: Tensor | Sequence[int]) -> float:
@@ -68,16 +65,7 @@ def ece(log_probs: Numbers, labels: Tensor | Sequence[int], n_bins: int = DEFAUL
         >>> round(ece(log_probs, [0] * 9 + [1]), 4), round(ece(log_probs, [0] * 7 + [1] * 3), 4)  # of 90 %
         (0.0, 20.0)
     """
-    # Imported here because the import takes seconds, and only evaluation needs it.
-    from torchmetrics.functional.classification import binary_calibration_error
-
-    confidence, correct = correctness(*check_predictions(log_probs, labels))
-    # The multiclass form of torchmetrics casts to float32, and applies a softmax to the whole input if
-    # rounding puts one probability above 1. The binary form on (confidence, correct) computes the same sum
-    # without either. It puts a confidence of exactly 1 into a bin beyond the last one: hence the clamp.
-    placed = on_edges(confidence, check_bins(n_bins)).clamp(max=BELOW_ONE)
-    error = binary_calibration_error(placed, correct.long(), n_bins=n_bins, norm="l1")
-    return 100.0 * float(error)
+    return reliability_bins(log_probs, labels, n_bins).ece
 
 
 def adaptive_ece(log_probs: Numbers, labels: Tensor | Sequence[int], n_bins: int = DEFAULT_BINS) -> float:

@@ -20,7 +20,7 @@ QUESTIONS = [{"id": "one", "question": "is the fox red ?"}, {"id": "two", "quest
 ASKED = (["is the fox red ?"], [{"id": "row-1", "question": "is the fox red ?"}])
 UNNEEDED = ("arviz", "datasets", "matplotlib", "pandas", "peft", "scipy.stats", "sklearn", "xarray")
 OWN = {"bara_pyro", "pydantic", "pydantic_core", "annotated_types", "typing_inspection"}
-"""What training and answers import beyond transformers and Pyro."""
+"""What training, scores and answers import beyond transformers and Pyro."""
 OF_COMMANDS = {"typer", "rich", "shellingham", "annotated_doc"}
 
 
@@ -89,6 +89,7 @@ def test_a_run_imports_no_more_than_transformers_and_pyro_do(place: Place, tmp_p
         before = {*sys.modules}
         import bara_pyro as bp
         bp.train(task=rows, model=backbone, out=out, steps=1)
+        bp.evaluate(out)
         bp.predict(out, [question], samples=1)
         print(*beyond(before))
         before = {*sys.modules}

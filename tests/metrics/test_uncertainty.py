@@ -75,8 +75,8 @@ def test_auroc_counts_pairs(seed: int, scale: float):
     generator = torch.Generator().manual_seed(seed)
     inside = (scale * torch.rand(40, generator=generator)).round(decimals=1)
     outside = (scale * (0.2 + torch.rand(30, generator=generator))).round(decimals=1)
-    assert ood_auroc(inside, outside) == pytest.approx(naive_auroc(inside, outside), abs=1e-3)
-    assert ood_auroc(outside, inside) == pytest.approx(100 - ood_auroc(inside, outside), abs=1e-3)
+    assert ood_auroc(inside, outside) == pytest.approx(naive_auroc(inside, outside), abs=1e-9)
+    assert ood_auroc(outside, inside) == pytest.approx(100 - ood_auroc(inside, outside), abs=1e-9)
 
 
 def test_auroc_extremes():

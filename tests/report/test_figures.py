@@ -132,7 +132,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_pyplot_has_no_part_in_it():
-    # torchmetrics imports pyplot, so its presence says nothing: its state must stay as it was.
+    # Other tests import pyplot, so its presence says nothing: its state must stay as it was.
     before = dict(matplotlib.rcParams), pyplot.get_fignums()
     for figure in all_figures():
         png_bytes(figure)
