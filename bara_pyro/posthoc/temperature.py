@@ -15,7 +15,7 @@ from bara_pyro.posthoc.correction import Correction, PredictedRows
 
 # Bounds of the fit: if all rows are right (or most are wrong), the best T would be 0 (or infinity).
 COLDEST, HOTTEST = 0.01, 100.0
-SPREAD = 0.5  # prior standard deviation of ln T in split-half calibration
+SPREAD = 1.0  # prior standard deviation of ln T in split-half calibration
 CRITICAL = 1.645  # standard errors, the critical value of a one-sided test at 5 %
 
 

@@ -2,7 +2,8 @@
 
 A fit is trained on half of the training rows, with as many passes over them as the run makes over all rows,
 and predicts the other half. If there are few rows, another one predicts the first with the halves turned
-around. These predictions set the temperature. The run itself is then trained on all rows.
+around. These predictions set the temperature. The run itself is then trained on all rows. If it fits its own
+rows better than the fit, it is surer, and its temperature higher.
 
 With `train.find_lr` the first half is fitted at each of `RATES`, from the highest down, until a lower rate
 does not predict the other half significantly better than the one before. The last one that did is the run's
@@ -12,7 +13,9 @@ trained once more at the next lower rate.
 """
 
 import math
+import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +28,7 @@ from bara_pyro.data.clusters import places_by_group, split_halves, together
 from bara_pyro.errors import DataError
 from bara_pyro.metrics import nll, posterior_predictive
 from bara_pyro.metrics.scores import nll_per_example
-from bara_pyro.posthoc.corrections import require_temperature
+from bara_pyro.posthoc.corrections import Corrections, require_temperature
 from bara_pyro.posthoc.temperature import (
     best_temperature,
     nll_at,
@@ -44,6 +47,10 @@ from bara_pyro.untrusted.schemas import SplitHalfFile
 
 DRAWS = 10  # per prediction
 SHORTER = 4  # with `may_shorten`, a fourth of the steps is tried as well
+LEARNT_ROWS = 300  # most rows on which `learnt_nll` predicts
+# By how much ln T rises for each nat by which the run's `learnt_nll` is lower than that of the fit, and the
+# most by which it changes; docs/calibrated.md has the measurements.
+SURER, MOST_SURER = 1.5, math.log(2)
 RATES = (3.0, 1.0, 0.3)  # rates that `find_lr` tries, as multiples of lr; docs/calibrated.md says why
 
 
@@ -236,6 +243,14 @@ def _answers(rows: Sequence[Json]) -> tuple[Tensor, Tensor]:
     return draws, torch.tensor([row["label"] for row in rows])
 
 
+def learnt_nll(system: System) -> float:
+    """Return the NLL (nats a row) of a trained system on rows that it learned, without corrections."""
+    split = system.split("train")
+    split = split.take(random.Random(0).sample(range(len(split)), min(LEARNT_ROWS, len(split))))
+    drawn = draw(replace(system, corrections=Corrections(system.model)), split, DRAWS)
+    return nll(posterior_predictive(drawn), torch.tensor(split.labels))
+
+
 def with_fit(
     system: System,
     half: System,
@@ -261,12 +276,13 @@ def with_fit(
     so_far = there.get("seconds", 0.0) + seconds
     stored: Json = {"steps": fit.steps, "seconds": so_far, "rows": rows, "own_nll": own_nll}
     if fit.turned:
-        stored = {**there, "seconds": so_far, "turned": rows}
-    elif system.config.train.find_lr:
+        return {**there, "seconds": so_far, "turned": rows}
+    stored["learnt_nll"] = learnt_nll(half)
+    if system.config.train.find_lr:
         losses, tried = _losses(stored), there.get("tried", [])
         taken = not tried or (not diverged and _replaces(losses, system, there))
         if not taken:
-            stored |= {name: there.get(name) for name in ("steps", "rows", "own_nll")}
+            stored |= {name: there.get(name) for name in ("steps", "rows", "own_nll", "learnt_nll")}
         loss = None if diverged else float(losses.mean())
         this = {"lr": rate_of(system, fit.rate), "loss": loss, "taken": taken}
         if fit.rate == len(tried):  # a new rate, not the length at one that was tried
@@ -297,19 +313,23 @@ def _predicted_nll(stored: Json) -> tuple[float, float, float]:
 
 
 def fit_split_half(system: System, out: Path) -> dict[str, float]:
-    """Set the temperature by the predictions of rows that were held out; see `best_temperature`.
+    """Set the temperature by predictions of held-out rows, and by how well the run fits its own rows.
 
     Returns:
-        `temperature`, `nll_1` and `nll_temperature` (NLL in nats of these rows at T = 1 and at the
-        temperature), their number `rows`, `steps` of the run, `seconds` that calibration took, and with
-        `find_lr` the learning rate `lr`.
+        `temperature`; `halves_temperature`, the best for the held-out rows; `nll_1` and `nll_temperature`
+        (NLL in nats of these rows at T = 1 and at that temperature), their number `rows`, `steps` of the run,
+        `seconds` that calibration took, and with `find_lr` the learning rate `lr`.
     """
     stored = read_json(out / SPLIT_HALF_FILE, SplitHalfFile)
-    log_temperature, at_best, at_1 = _predicted_nll(stored)
+    of_halves, at_best, at_1 = _predicted_nll(stored)
+    # A calibration stored by an earlier version has no `learnt_nll`.
+    better = 0.0 if (of_half := stored.get("learnt_nll")) is None else of_half - learnt_nll(system)
+    log_temperature = max(0.0, of_halves + max(-MOST_SURER, min(MOST_SURER, SURER * better)))
     require_temperature(system.corrections).set(log_temperature)
     found = {"lr": rate_of(system, run_rate(system, out))} if system.config.train.find_lr else {}
     return {
         "temperature": math.exp(log_temperature),
+        "halves_temperature": math.exp(of_halves),
         "nll_1": at_1,
         "nll_temperature": at_best,
         "rows": float(len(stored["rows"]) + len(stored.get("turned", []))),

@@ -216,7 +216,8 @@ class SplitHalfFile(Stored):
     """Predictions of held-out rows in split-half calibration; of the rate taken, if it tried several.
 
     `turned` are those with the halves turned around: predictions of the rows that the other fits learned.
-    `own_nll` is the NLL (nats a row) of the fit behind `rows` on the rows that it learned. `shorter` is the
+    `own_nll` is the NLL (nats a row) of the fit behind `rows` on the rows that it learned, at the end of its
+    training; `learnt_nll` is that of its predictions of them afterwards. `shorter` is the
     best of the rates tried for a quarter of the steps. `lowered` says that the run itself was unstable at the
     rate taken, and has the next lower one.
     """
@@ -230,6 +231,7 @@ class SplitHalfFile(Stored):
     shorter: TriedRate | None = None
     turned: list[AskedRow] = []
     own_nll: FiniteFloat | None = None
+    learnt_nll: FiniteFloat | None = None
     lowered: bool = False
 
     @model_validator(mode="after")

@@ -52,6 +52,7 @@ def right(monkeypatch: pytest.MonkeyPatch) -> tuple[list[float], list[float]]:
         )
 
     monkeypatch.setattr(split_half, "draw", draw)
+    monkeypatch.setattr(split_half, "learnt_nll", lambda system: 0.0)  # it draws as well
     monkeypatch.setattr(split_half, "is_unstable", lambda out: False)  # it compares with these predictions
     return probabilities, rates
 
@@ -154,6 +155,7 @@ def test_a_lower_rate_must_be_significantly_better(
         return probs.scatter(1, chosen[:, None], sure).log().expand(samples, -1, -1)
 
     monkeypatch.setattr(split_half, "draw", draw)
+    monkeypatch.setattr(split_half, "learnt_nll", lambda system: 0.0)  # it draws as well
     monkeypatch.setattr(split_half, "is_unstable", lambda out: False)
     train(build_system(config(tmp_path)), tmp_path / "run")
     stored = read_json(tmp_path / "run" / "rehearsal.json")["tried"]
@@ -220,13 +222,14 @@ def test_the_fit_behind_the_predictions_is_the_one_whose_own_rows_count(
     tmp_path: Path, right: tuple[list[float], list[float]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right[0][:] = [0.6, 0.7, 0.5, 0.5]  # the second rate is taken, the third is not, and then the halves turn
-    own = iter([0.1, 0.2, 0.3, 0.4])
+    own, learnt = iter([0.1, 0.2, 0.3, 0.4]), iter([1.1, 1.2, 1.3, 1.2])
     monkeypatch.setattr(training, "last_nll", lambda folder: next(own))
+    monkeypatch.setattr(split_half, "learnt_nll", lambda system: next(learnt))
     monkeypatch.setattr(split_half, "is_unstable", lambda out: False)
     train(build_system(config(tmp_path)), tmp_path / "run")
     stored = read_json(tmp_path / "run" / "rehearsal.json")
     assert [tried["taken"] for tried in stored["tried"]] == [True, True, False]
-    assert stored["own_nll"] == 0.2
+    assert (stored["own_nll"], stored["learnt_nll"]) == (0.2, 1.2)
 
 
 @pytest.mark.parametrize(("taken", "lowered"), [(0, True), (1, True), (2, False)])

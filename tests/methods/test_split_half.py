@@ -24,12 +24,13 @@ from bara_pyro.data.clusters import halves
 from bara_pyro.errors import BaraError, DataError, Stopped, TrainingError
 from bara_pyro.posthoc.corrections import require_temperature
 from bara_pyro.posthoc.temperature import SPREAD, best_common_log_temperature
+from bara_pyro.runs import split_half
 from bara_pyro.runs import train as training
 from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.ownership import clear
-from bara_pyro.runs.split_half import DRAWS, HalfFit, fit_split_half, split_half_system
+from bara_pyro.runs.split_half import DRAWS, HalfFit, fit_split_half, learnt_nll, split_half_system
 from bara_pyro.runs.steps import train_seconds
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train
@@ -341,18 +342,23 @@ def test_the_temperature_is_the_most_probable_one(tmp_path: Path) -> None:
         """Minus ln of the posterior density, without constants, a row."""
         return nll_at(log_temperature) + log_temperature**2 / (2 * SPREAD**2 * len(labels))
 
-    best = math.log(fitted["calibrated_temperature"])
+    best = math.log(fitted["calibrated_halves_temperature"])
     assert fitted["calibrated_rows"] == len(rows)
     assert fitted["calibrated_nll_1"] == pytest.approx(nll_at(0.0), rel=1e-9)
     assert fitted["calibrated_nll_temperature"] == pytest.approx(nll_at(best), rel=1e-9)
     assert loss(best) <= min(loss(t) for t in np.linspace(-4.6, 4.6, 921)) + 1e-6
     assert best > 0.01
-    # The run that is read back divides by it, and nothing else has changed.
     again = load_system(tmp_path / "run")
-    assert math.log(require_temperature(again.corrections).value) == pytest.approx(best, rel=1e-6)
-    test = again.split("test")
+    test, own = again.split("test"), again.split("train")
     warm = draw(again, test, 3)
     require_temperature(again.corrections).set(0.0)
+    # 1.5 for each nat by which the run fits its own rows better than the half did.
+    learnt = logsumexp(draw(again, own, DRAWS).numpy(), axis=0) - math.log(DRAWS)
+    better = stored["learnt_nll"] + learnt[np.arange(len(own)), own.labels].mean()
+    best += 1.5 * better
+    assert 0.001 < abs(1.5 * better) < math.log(2)
+    # The run that is read back divides by it, and nothing else has changed.
+    assert math.log(fitted["calibrated_temperature"]) == pytest.approx(best, rel=1e-6)
     plain = draw(again, test, 3)
     assert_close(warm, (plain / math.exp(best)).log_softmax(-1), rtol=0, atol=1e-5)
     assert (warm - plain).abs().max() > 1e-3
@@ -377,6 +383,46 @@ def test_split_half_calibration_never_makes_a_run_surer(tmp_path: Path, surer: b
     assert math.log(require_temperature(system.corrections).value) == pytest.approx(
         math.log(fitted["temperature"])
     )
+
+
+@pytest.mark.parametrize(
+    ("of_half", "of_run", "wrong", "factor"),
+    [
+        (0.5, 0.3, 20, math.exp(0.3)),
+        (0.3, 0.4, 20, math.exp(-0.15)),
+        (1, 0, 20, 2),
+        (0, 1, 20, 0.5),
+        (0, 1, 4, 0),
+    ],
+)
+def test_a_run_that_fits_its_own_rows_better_gets_a_higher_temperature(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_half: float, of_run: float, wrong: int, factor: float
+) -> None:
+    """At most twice or half of that of the halves, and never below 1."""
+    system = build_system(calibrated(tmp_path))
+    right = [0.01] * wrong + [0.99] * (60 - wrong)
+    told = [
+        {"id": f"{i}", "label": 0, "log_probs": np.log([[p, 1 - p]]).tolist()} for i, p in enumerate(right)
+    ]
+    (tmp_path / "rehearsal.json").write_text(
+        json.dumps({"steps": 1, "seconds": 1.0, "rows": told, "learnt_nll": of_half})
+    )
+    monkeypatch.setattr(split_half, "learnt_nll", lambda of: of_run)
+    fitted = fit_split_half(system, tmp_path)
+    assert fitted["halves_temperature"] > 1.1
+    wanted = max(1.0, factor * fitted["halves_temperature"])
+    assert fitted["temperature"] == pytest.approx(wanted, rel=1e-12)
+
+
+def test_how_well_a_run_fits_its_own_rows_does_not_depend_on_its_temperature(
+    whole_of: Callable[[str], Whole],
+) -> None:
+    again = load_system(whole_of("bara-gate").out)
+    found = []
+    for log_temperature in (0.0, 1.0):
+        require_temperature(again.corrections).set(log_temperature)
+        found.append(learnt_nll(again))
+    assert found[0] == found[1] > 0
 
 
 def test_the_time_of_calibration_counts(whole_of: Callable[[str], Whole]) -> None:
