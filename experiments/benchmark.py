@@ -51,7 +51,6 @@ from experiments.grid import (
     file_settings,
     grid,
     keep,
-    score,
     stored,
     tagged_packages,
     trained,
@@ -140,7 +139,8 @@ def run_pair(pair: str) -> None:
             keep(SCORES, {"pair": pair, "arm": arm}, of_test([trained(system(settings), RUN)], tuned=False))
     for arm, settings in tried.items() if searched(pair) == pair else ():
         if arm not in done:
-            scores = score(system({**settings, "method": "lora"}), RUN, tuned=True)
+            drawn = trained(system({**settings, "method": "lora"}), RUN)
+            scores = drawn.scores(drawn.log_temperature(tuned=True)) if drawn else DIVERGED
             keep(SCORES, {"pair": pair, "arm": arm}, scores)
     tuned = {**tried[best_of_grid(searched(pair))], "method": "lora"}
     if ENSEMBLE not in done:

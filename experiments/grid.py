@@ -43,12 +43,11 @@ TEXTS: Settings = {"task.labels": "texts"}
 
 
 def tagged_packages(packages: Path, facet: str, tags: Sequence[str]) -> list[Row]:
-    """Return the descriptions in Debian's index with one of these tags of a facet or field, as many each."""
+    """Return the descriptions in Debian's index with one of these tags of a facet, as many of each."""
     tags_of: defaultdict[str, set[str]] = defaultdict(set)
-    pattern = rf"(?:\b{facet}::|^{facet}: )([\w-]+)"
     for entry in packages.read_text().split("\n\n"):
         text = re.search(r"^Description: (.*)", entry, re.MULTILINE)
-        tags_of[text[1] if text else ""] |= {*re.findall(pattern, entry, re.MULTILINE)}
+        tags_of[text[1] if text else ""] |= {*re.findall(rf"\b{facet}::([\w-]+)", entry)}
     own = {text: [tag for tag in tags if tag in known] for text, known in tags_of.items()}
     rows = [{"text": text, "label": one[0]} for text, one in sorted(own.items()) if text and len(one) == 1]
     random.Random(0).shuffle(rows)
@@ -133,12 +132,6 @@ def trained(system: System, folder: Path) -> RunDraws | None:
     test = test.take(range(min(TEST, len(test))))
     known_drawn, test_drawn = (draw(system, one, DRAWS) for one in (known, test))
     return RunDraws((known_drawn, tensor(known.labels)), (test_drawn, tensor(test.labels)), seconds)
-
-
-def score(system: System, folder: Path, *, tuned: bool) -> dict[str, float]:
-    """Train and return scores on the test rows (nats, percent); a grid's temperature fits validation rows."""
-    drawn = trained(system, folder)
-    return drawn.scores(drawn.log_temperature(tuned=tuned)) if drawn else DIVERGED
 
 
 def stored(path: Path) -> list[Row]:

@@ -7,13 +7,14 @@
     python -m experiments.panel table
 
 `Packages` is Debian's index of packages (bookworm, main, amd64): the task is to name a package's tag from its
-description. The plan, shorter.md in experiments/studies/panel, was fixed before the first run of its pairs.
+description. The plan, temperature.md in experiments/studies/panel, was fixed before the first run.
 docs/results/panel.md names the code of earlier panels; `table --scores FILE` prints their tables.
 """
 
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections import defaultdict
 from collections.abc import Mapping
+from math import log
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,14 +22,19 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy import quantile
+from torch import float64, tensor
 
+from bara_pyro.posthoc.corrections import require_temperature
+from bara_pyro.posthoc.temperature import best_common_log_temperature
 from bara_pyro.report.style import INK, PALETTE, legend_of, new_figure
 from bara_pyro.runs.config import default_steps, load_config
-from bara_pyro.runs.stored import stored_step
+from bara_pyro.runs.manifest import SPLIT_HALF_FILE
 from bara_pyro.runs.system import build_system
+from bara_pyro.untrusted.files import read_json
 from experiments.engine.figures import PAGE, name_rows, save
 from experiments.engine.methods import display
 from experiments.grid import (
+    DIVERGED,
     RATES,
     UPPER,
     Settings,
@@ -37,30 +43,38 @@ from experiments.grid import (
     file_settings,
     grid,
     keep,
-    score,
     stored,
     tagged_packages,
+    trained,
     write_parts,
 )
 
-SCORES = Path(__file__).parent / "results" / "scores" / "shorter_panel.jsonl.gz"
+SCORES = Path(__file__).parent / "results" / "scores" / "temperature_panel.jsonl.gz"
 ROWS, RUN = Path("runs/panel/rows"), Path("runs/panel/run")
 METHODS = ("bara-gate", "lora")
-VALIDATION, LENGTHS = 200, (0.25, 0.5, 1)  # the grid's rows to tune on; its parts of the default steps
-TAGS = {"interface": ("graphical", "commandline", "daemon", "text-mode")}
+VALIDATION, LENGTHS = 80, (0.5, 1, 2)  # the grid's rows to tune on; its parts of the default steps
+TAGS = {
+    "network": ("client", "server"),
+    "scope": ("utility", "application"),
+    "admin": ("virtualization", "monitoring", "configuring", "filesystem"),
+    "made-of": ("html", "font", "dictionary"),
+}
 MICRO = {"backbone.name": "runs/worlds/801", "task.world": 801, "task.seed": 801}
+LLAMA = {"backbone.name": "runs/llama"}
 # Name of a pair -> its number of training rows and its settings.
 PAIRS: dict[str, tuple[int, Settings]] = {
-    "microworld, arcc, 640": (640, {**MICRO, "task.name": "micro-arcc"}),
-    "microworld, arce, 1280": (1280, {**MICRO, "task.name": "micro-arce"}),
-    "microworld, wgm, 1280": (1280, {**MICRO, "task.name": "micro-wgm"}),
-    "SmolLM2, interface, 640": (640, {**UPPER, "task.name": "interface"}),
+    "microworld, wgs, 80": (80, {**MICRO, "task.name": "micro-wgs"}),
+    "microworld, obqa, 160": (160, {**MICRO, "task.name": "micro-obqa"}),
+    "microworld, boolq, 320": (320, {**MICRO, "task.name": "micro-boolq"}),
+    "Llama, network, 60": (60, {**LLAMA, "task.name": "network"}),
+    "Llama, scope, 240": (240, {**LLAMA, "task.name": "scope"}),
+    "SmolLM2, admin, 80": (80, {**UPPER, "task.name": "admin"}),
+    "SmolLM2, made-of, 160": (160, {**UPPER, "task.name": "made-of"}),
 }
-# Compared with the grid.
-FULL = "full length"
+FORMER = "former temperature"  # of the default's run
+# Compared with the grid, which only the microworld's pairs have.
 ARMS: dict[str, Settings] = {
     "default": {},
-    FULL: {"train.may_shorten": False},
     "PEFT's": {"adapter.calibrated": False, "train.lr": 2e-4, "train.epochs": 3},
 }
 MARKS = {"microworld": ("o", PALETTE[0]), "Llama": ("s", PALETTE[1]), "SmolLM2": ("^", PALETTE[2])}
@@ -96,26 +110,35 @@ def settings(pair: str) -> Settings:
 
 def run(args: Namespace) -> None:
     """Train every arm and every setting of the grid that has no stored score."""
-    done = {(row["pair"], row["method"], row["arm"]): row for row in stored(SCORES)}
+    done = {(row["pair"], row["method"], row["arm"]) for row in stored(SCORES)}
     for pair in args.pairs:
         base = settings(pair)
         first = build_system(load_config(overrides=base))
-        tried = grid(default_steps(PAIRS[pair][0], first.config.train.batch_size), LENGTHS)
+        steps = default_steps(PAIRS[pair][0], first.config.train.batch_size)
+        tried = grid(steps, LENGTHS) if pair.startswith("microworld") else {}
         for method in args.methods:
             for arm, own in {**ARMS, **tried}.items():
                 if (pair, method, arm) in done:
                     continue
-                scores = done.get((pair, method, "default"), {})
                 config = load_config(overrides={**base, **own, "method": method})
                 system = build_system(config, first.backbone, first.task)
-                if arm != FULL or scores["shorter"]:  # otherwise the default has the full length
-                    scores = score(system, RUN, tuned=arm in tried)
-                place = {"pair": pair, "method": method, "arm": arm}
-                scores = {**scores, **place}
-                if arm == "default":
-                    scores["shorter"] = stored_step(RUN) < system.config.train.total_steps
-                done[pair, method, arm] = scores
-                keep(SCORES, place, scores)
+                place, drawn = {"pair": pair, "method": method}, trained(system, RUN)
+                found = {arm: drawn.log_temperature(tuned=arm in tried) if drawn else 0.0}
+                if arm == "default":  # the scores are at the run's temperature times this one
+                    now = log(require_temperature(system.corrections).value)
+                    found[FORMER] = former_log_temperature(RUN) - now
+                for name, ln_t in reversed(found.items()):
+                    scores = drawn.scores(ln_t) if drawn else DIVERGED
+                    keep(SCORES, {**place, "arm": name}, scores)
+
+
+def former_log_temperature(run: Path) -> float:
+    """Return the ln T that a run had by the former rule: a tighter prior, and nothing about its own rows."""
+    calibration = read_json(run / SPLIT_HALF_FILE)
+    rows = [*calibration["rows"], *calibration.get("turned", [])]
+    draws = tensor([row["log_probs"] for row in rows], dtype=float64).transpose(0, 1)
+    labels = tensor([row["label"] for row in rows])
+    return max(0.0, best_common_log_temperature(draws, labels, spread=0.5))
 
 
 def table(args: Namespace) -> None:
@@ -140,6 +163,13 @@ def table(args: Namespace) -> None:
             if regret is not None:
                 regrets[f"{display(method)}, {arm}"][pair] = regret
         print(f"| {pair} | {method} | {' | '.join(cells)} |")
+    changes = {
+        place: arms["default"]["nll"] - arms[FORMER]["nll"]
+        for place, arms in scores.items()
+        if FORMER in arms
+    }
+    for place, change in changes.items():
+        print(f"{', '.join(place)}, default minus {FORMER}: {change:+.3f}")
     for name, of_pair in regrets.items():
         some = [*of_pair.values()]
         figures = f"median {median(some):+.3f}, 9 of 10 below {quantile(some, 0.9):+.3f}"

@@ -39,20 +39,6 @@ def test_tags_have_equally_many_rows_and_none_is_trained_and_tested(place: Path)
         assert all(row["text"].startswith(row["label"]) for row in rows)
 
 
-def test_the_value_of_a_field_is_a_tag_as_well(tmp_path: Path) -> None:
-    entries = [
-        f"Package: p{i}\nSection: {tag}\nDescription: {tag} {i}, not\n Section: {other}\nTag: use::{other}"
-        for tag, other in (("gnu-r", "text"), ("text", "gnu-r"))
-        for i in range(3)
-    ]
-    (tmp_path / "packages").write_text("\n\n".join(entries))
-    rows = grid.tagged_packages(tmp_path / "packages", "Section", ("gnu-r", "text"))
-    assert sorted(row["text"] for row in rows) == [
-        f"{tag} {i}, not" for tag in ("gnu-r", "text") for i in range(3)
-    ]
-    assert all(row["text"].startswith(row["label"]) for row in rows)
-
-
 def test_the_setting_of_the_lowest_validation_loss_is_the_tuned_one(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,16 +68,16 @@ def test_the_setting_of_the_lowest_validation_loss_is_the_tuned_one(
 @pytest.mark.slow
 def test_every_arm_is_run_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = (20, {"backbone.name": "microworld", "task.name": "micro-wgs"})
-    monkeypatch.setattr(panel, "PAIRS", {"tiny": tiny})
+    monkeypatch.setattr(panel, "PAIRS", {"microworld, tiny": tiny})
     monkeypatch.setattr(panel, "LENGTHS", (0.1,))
     monkeypatch.setattr(panel, "VALIDATION", 20)
     for name, value in {"RATES": (0.001,), "TEST": 20}.items():
         monkeypatch.setattr(grid, name, value)
-    args = Namespace(pairs=["tiny"], methods=["lora"])
+    args = Namespace(pairs=["microworld, tiny"], methods=["lora"])
     panel.run(args)
     stored = grid.stored(panel.SCORES)
-    assert [row["arm"] for row in stored] == [*panel.ARMS, "0.001, 0.1"]
+    assert [row["arm"] for row in stored] == ["former temperature", "default", "PEFT's", "0.001, 0.1"]
     assert all(0 < row["nll"] < 5 and row["seconds"] > 0 for row in stored)
-    assert [row["temperature"] == 1 for row in stored] == [*[True] * len(panel.ARMS), False]
+    assert [row["temperature"] == 1 for row in stored] == [False, True, True, False]
     panel.run(args)
     assert grid.stored(panel.SCORES) == stored
