@@ -112,7 +112,11 @@ def record(run: Run, device: torch.device) -> tuple[Outputs, Callable[[], None]]
     numbers = [number for _, number in log.reads]
     with torch.random.fork_rng(devices=[]), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # TorchScript is deprecated, but nothing else runs without Python
-        repeated = torch.jit.trace(lambda *new: log.again(wanted, *new), sources, check_trace=False)
+        # As `torch.jit.trace`, which would keep the function for ever: some 30 MB for each recording.
+        graph, _ = torch._C._create_graph_by_tracing(
+            lambda *new: log.again(wanted, *new), sources, lambda tensor: "", True, False, None, []
+        )
+        repeated = torch._C._create_function_from_graph("step", graph)
 
     @torch.no_grad()
     def replay() -> None:

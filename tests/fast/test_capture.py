@@ -433,6 +433,16 @@ def test_replays_on_a_cpu_have_the_bits_of_eager_steps(name: str, likelihood: ty
         assert len(svi.replayed.recordings) == (2 if batches is full_or_padded else 1)
 
 
+def test_torch_keeps_no_recording_on_a_cpu() -> None:
+    """What `torch.jit.trace` returns stays in this unit until the process ends."""
+    kept = len(torch.jit._state._python_cu.get_functions())
+    svi = make("gate")
+    svi.replayed = Replayed(svi, 1)
+    trained(svi, questions, 4)
+    assert len(svi.replayed.recordings) == 1
+    assert len(torch.jit._state._python_cu.get_functions()) == kept
+
+
 def test_a_changed_setting_is_recorded_anew_on_a_cpu() -> None:
     svi, plain = make("gate"), make("gate")
     svi.replayed = Replayed(svi, 1)
@@ -517,7 +527,7 @@ def test_a_step_that_torchscript_refuses_runs_eagerly(
     def refused(*args: object, **options: object) -> None:
         raise error("no")
 
-    monkeypatch.setattr(torch.jit, "trace", refused)
+    monkeypatch.setattr(torch._C, "_create_graph_by_tracing", refused)
     svi = make("gate")
     svi.replayed = Replayed(svi, 1)
     assert same(trained(make("gate"), questions, 4), trained(svi, questions, 4))
