@@ -10,7 +10,7 @@ noise level into a distribution.
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal, cast
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -42,6 +42,38 @@ class _Raw(Module):
     def __init__(self, weight: Tensor) -> None:
         super().__init__()
         self.weight = nn.Parameter(weight)
+
+
+class _OfNormalised(torch.autograd.Function):
+    """`F.linear(x / rms(x), weight, start)`, of which autograd keeps only the inputs.
+
+    It divides the few outputs, not the wide input. Written as a product, it would keep the outputs as well.
+    """
+
+    # With a separate setup_context torch would inspect this signature at every call, which takes 0.3 ms.
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, start: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return F.linear(x, weight).mul_(x.shape[-1] ** 0.5 / _norm(x)).add_(start)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        x, weight = ctx.saved_tensors
+        norm = _norm(x)
+        grad = grad * (x.shape[-1] ** 0.5 / norm)
+        of_x = of_weight = None
+        if ctx.needs_input_grad[0]:
+            of_x = grad @ weight
+            # A longer x gives the same outputs: the part of the gradient along x is removed.
+            along = (of_x * x).sum(-1, keepdim=True) / norm.square()
+            of_x = torch.addcmul(of_x, x, along.masked_fill(norm == NORM_MIN, 0), value=-1)
+        if ctx.needs_input_grad[1]:
+            of_weight = grad.reshape(-1, len(weight)).T @ x.reshape(-1, x.shape[-1])
+        return of_x, of_weight, None
+
+
+def _norm(x: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(NORM_MIN)
 
 
 class AmortizedGuide(SiteGuide):
@@ -173,9 +205,7 @@ class AmortizedGuide(SiteGuide):
         start = self._start(rank, len(weight))
         if not self.normalize_input:
             return F.linear(x, weight, start)
-        # Divide the few outputs, not the wide input: autograd would keep a copy of the input per layer.
-        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(NORM_MIN)
-        return F.linear(x, weight) * (x.shape[-1] ** 0.5 / norm) + start
+        return cast(Tensor, _OfNormalised.apply(x, weight, start))
 
     def _of_raw(self, raw: Tensor, rank: int, local: bool) -> TorchDistribution:
         # One softplus for both parts: on small models the number of operations matters.
