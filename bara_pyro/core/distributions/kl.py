@@ -85,8 +85,12 @@ class _OneNode(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         mean, kappa, a, b = ctx.saved_tensors
-        of_mean = torch.addcdiv(b, a, mean, value=-1) * grad
-        return of_mean, torch.addcdiv(a * EULER * grad, grad, kappa, value=-1), -a * grad, None, None
+        grad = unexpanded(grad)  # one number for the r entries of a gate, which the loss sums
+        # Products and quotients: torch's addcdiv takes twice as long if it has to broadcast.
+        opposite = -grad
+        of_log_norm = opposite * a
+        of_kappa = torch.add(opposite / kappa, of_log_norm, alpha=-EULER)
+        return b * grad + of_log_norm / mean, of_kappa, of_log_norm.expand_as(mean), None, None
 
 
 def unexpanded(value: Tensor) -> Tensor:

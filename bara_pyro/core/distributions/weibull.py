@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -82,7 +82,7 @@ class MeanWeibull(TorchDistribution):
     def log_norm(self) -> Tensor:
         """``-lgamma(1 + kappa)``, the log of scale / mean; computed once and shared by all who need it."""
         if self._log_norm is None:
-            self._log_norm = -torch.lgamma(self.kappa + 1)
+            self._log_norm = cast(Tensor, _LogNorm.apply(self.kappa))
         return self._log_norm
 
     @property
@@ -165,6 +165,20 @@ def exponential(like: Tensor, shape: Sequence[int]) -> Tensor:
         return like.new_empty(shape).exponential_()
     # On a CPU the numbers of torch's generator and their rounding are the same, in a third of the time.
     return torch.rand(shape, dtype=torch.float64, device=like.device).neg_().log1p_().neg_().to(like.dtype)
+
+
+class _LogNorm(torch.autograd.Function):
+    """`-lgamma(1 + kappa)`; autograd keeps kappa, which others keep as well, not the sum."""
+
+    @staticmethod
+    def forward(ctx: Any, kappa: Tensor) -> Tensor:
+        ctx.save_for_backward(kappa)
+        return torch.lgamma(kappa + 1).neg_()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (kappa,) = ctx.saved_tensors
+        return torch.digamma(kappa + 1).mul(grad).neg()
 
 
 class _Draw(torch.autograd.Function):
