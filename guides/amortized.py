@@ -17,7 +17,14 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bara_pyro.core.distributions import KAPPA_MAX, KAPPA_MIN, MEAN_MIN, bound_kappa, bound_mean, bound_shape
+from bara_pyro.core.distributions import (
+    KAPPA_MAX,
+    KAPPA_MIN,
+    MEAN_MIN,
+    bound_mean,
+    bounded_softplus,
+    softplus_inverse,
+)
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.modules import Module, by_name
 from bara_pyro.core.posterior import PosteriorMedian, quantile
@@ -148,7 +155,7 @@ class AmortizedGuide(SiteGuide):
         self.normalize_input = latents.modulating if normalize_input is None else normalize_input
         self.max_kappa = max_kappa
         self.r = latents.r
-        offset = _softplus_inverse(init_kappa if shape == "kappa" else 1 / init_kappa)
+        offset = softplus_inverse(init_kappa if shape == "kappa" else 1 / init_kappa)
         start = torch.cat([torch.zeros(latents.r), torch.full((latents.r,), offset)])
         self.register_buffer(
             "start", start, persistent=False
@@ -208,17 +215,25 @@ class AmortizedGuide(SiteGuide):
         return cast(Tensor, _OfNormalised.apply(x, weight, start))
 
     def _of_raw(self, raw: Tensor, rank: int, local: bool) -> TorchDistribution:
-        # One softplus for both parts: on small models the number of operations matters.
-        mean, level = F.softplus(raw).split((rank, raw.shape[-1] - rank), dim=-1)
-        rectified = local and self.activation == "relu"
-        mean = bound_mean(raw[..., :rank]) if rectified else self._mean(mean, local)
-        return self.family(mean, self._kappa(level, mean.shape) if self.noisy else mean)
+        # Both parts at once: on small models the number of operations matters.
+        if self.shape == "kappa":
+            mean, kappa = bounded_softplus(raw, rank, KAPPA_MIN, self.max_kappa)
+        else:  # bounded before the division: near 0 the gradient of 1 / k would overflow
+            mean, level = bounded_softplus(raw, rank, 1 / self.max_kappa, 1 / KAPPA_MIN)
+            kappa = level.reciprocal()
+        if local and self.activation == "relu":
+            mean = bound_mean(raw[..., :rank])
+        elif local and self.activation == "topk":
+            mean = self._opened(mean)
+        if not self.noisy:
+            return self.family(mean, mean)
+        return self.family(mean, kappa if kappa.shape == mean.shape else kappa.expand(mean.shape))
 
     @torch.no_grad()
     def centre(self, mean: float) -> None:
         """Give every global gate this posterior mean; noise levels stay as they are."""
         for name in self.sizes.keys() - self._local:
-            self._raw[name].weight[..., : self.r] = _softplus_inverse(mean)
+            self._raw[name].weight[..., : self.r] = softplus_inverse(mean)
 
     def local_parameters(self) -> list[nn.Parameter]:
         """Return the amortiser's weights; `bara_pyro.core.optimizers.adamw` may lower their learning rate."""
@@ -276,20 +291,11 @@ class AmortizedGuide(SiteGuide):
         """Return the distribution with the given mean and noise level, both `... x rank`."""
         raise NotImplementedError
 
-    def _mean(self, level: Tensor, local: bool) -> Tensor:
-        mean = bound_mean(level)  # softplus underflows to 0
-        if local and self.activation == "topk":
-            largest = mean.topk(min(self.top_k, mean.shape[-1])).indices
-            mask = torch.zeros_like(mean).scatter(-1, largest, 1.0)
-            mean = (mean * mask).clamp_min(MEAN_MIN)
-        return mean
-
-    def _kappa(self, level: Tensor, shape: torch.Size) -> Tensor:
-        if self.shape == "kappa":
-            kappa = bound_kappa(level, self.max_kappa)
-        else:  # bounded before the division: near 0 the gradient of 1 / k would overflow
-            kappa = bound_shape(level, self.max_kappa).reciprocal()
-        return kappa if kappa.shape == shape else kappa.expand(shape)
+    def _opened(self, mean: Tensor) -> Tensor:
+        """Return means of which the `top_k` largest are left and the others set to the smallest."""
+        largest = mean.topk(min(self.top_k, mean.shape[-1])).indices
+        mask = torch.zeros_like(mean).scatter(-1, largest, 1.0)
+        return (mean * mask).clamp_min(MEAN_MIN)
 
 
 def start_kappa(rows: int) -> float:
@@ -302,7 +308,3 @@ def start_kappa(rows: int) -> float:
     (0.5, 0.5, 0.25, 0.1)
     """
     return max(LEAST_START, MOST_START * math.sqrt(min(1.0, MOST_START_ROWS / rows)))
-
-
-def _softplus_inverse(value: float) -> float:
-    return value + math.log(-math.expm1(-value))

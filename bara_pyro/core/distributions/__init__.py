@@ -16,7 +16,8 @@ from bara_pyro.core.distributions.weibull import (
     MeanWeibull,
     bound_kappa,
     bound_mean,
-    bound_shape,
+    bounded_softplus,
+    softplus_inverse,
 )
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "Signs",
     "bound_kappa",
     "bound_mean",
-    "bound_shape",
+    "bounded_softplus",
     "has_analytic_kl",
+    "softplus_inverse",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -10,6 +11,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 from torch.distributions.utils import broadcast_all
+from torch.nn.functional import softplus
 
 EULER = 0.5772156649015329
 """The Euler-Mascheroni constant g: the mean of -log E for E ~ Exp(1)."""
@@ -212,17 +214,48 @@ def bound_kappa(kappa: Tensor, high: float = KAPPA_MAX) -> Tensor:
     return _Bound.apply(kappa, KAPPA_MIN, high)
 
 
-def bound_shape(shape: Tensor, high: float = KAPPA_MAX) -> Tensor:
-    """Clamp the Weibull shape ``k = 1 / kappa`` so that ``kappa`` is in ``[KAPPA_MIN, high]``.
-
-    As in :func:`bound_kappa`, gradients that lead back inside pass.
-    """
-    return _Bound.apply(shape, 1 / high, 1 / KAPPA_MIN)
-
-
 def bound_mean(mean: Tensor) -> Tensor:
     """Raise ``mean`` to at least ``MEAN_MIN``, letting gradients that lead back up pass."""
     return _Bound.apply(mean, MEAN_MIN, None)
+
+
+def bounded_softplus(raw: Tensor, rank: int, low: float, high: float) -> tuple[Tensor, Tensor]:
+    """Return the softplus of means and noise levels, bounded; autograd keeps `raw` only.
+
+    Args:
+        raw: `rank` means, then noise levels, `... x (rank + levels)`.
+        rank: number of means, which are bounded as by :func:`bound_mean`.
+        low: smallest noise level; gradients that lead back inside pass, as in :func:`bound_kappa`.
+        high: largest noise level.
+
+    Returns:
+        The means, `... x rank`, and the noise levels, `... x levels`.
+    """
+    return cast(tuple[Tensor, Tensor], _BoundedSoftplus.apply(raw, rank, low, high))
+
+
+class _BoundedSoftplus(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, raw: Tensor, rank: int, low: float, high: float) -> tuple[Tensor, Tensor]:
+        value = softplus(raw)
+        ctx.save_for_backward(raw)
+        ctx.rank, ctx.low, ctx.high = rank, softplus_inverse(low), softplus_inverse(high)
+        return value[..., :rank].clamp(MEAN_MIN), value[..., rank:].clamp(low, high)
+
+    @staticmethod
+    def backward(ctx: Any, of_mean: Tensor, of_level: Tensor) -> tuple[Tensor, None, None, None]:
+        (raw,) = ctx.saved_tensors
+        # Bounded before the softplus, so that it is neither kept nor computed again.
+        mean, level = raw[..., : ctx.rank], raw[..., ctx.rank :]
+        of_mean = _inward(of_mean, mean, mean.clamp(softplus_inverse(MEAN_MIN)))
+        of_level = _inward(of_level, level, level.clamp(ctx.low, ctx.high))
+        grad = torch.cat([of_mean, of_level], dim=-1)
+        return torch.ops.aten.softplus_backward(grad, raw, 1, 20), None, None, None
+
+
+def softplus_inverse(value: float) -> float:
+    """Return the number whose softplus is ``value``, which is positive."""
+    return value + math.log(-math.expm1(-value))
 
 
 class _Bound(torch.autograd.Function):
@@ -242,7 +275,11 @@ class _Bound(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        value, bounded = ctx.saved_tensors
-        # Descent moves against the gradient, so outwards if the gradient has the opposite sign of the excess.
-        outward = (value - bounded).mul_(grad) < 0
-        return grad.masked_fill(outward, 0), None, None
+        return _inward(grad, *ctx.saved_tensors), None, None
+
+
+def _inward(grad: Tensor, value: Tensor, bounded: Tensor) -> Tensor:
+    """Set the gradients to 0 with which a step would lead out of the range."""
+    # Descent moves against the gradient, so outwards if the gradient has the opposite sign of the excess.
+    outward = (value - bounded).mul_(grad) < 0
+    return grad.masked_fill(outward, 0)
