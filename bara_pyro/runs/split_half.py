@@ -277,19 +277,18 @@ def with_fit(
     stored: Json = {"steps": fit.steps, "seconds": so_far, "rows": rows, "own_nll": own_nll}
     if fit.turned:
         return {**there, "seconds": so_far, "turned": rows}
-    stored["learnt_nll"] = learnt_nll(half)
+    taken = True
     if system.config.train.find_lr:
         losses, tried = _losses(stored), there.get("tried", [])
         taken = not tried or (not diverged and _replaces(losses, system, there))
-        if not taken:
-            stored |= {name: there.get(name) for name in ("steps", "rows", "own_nll", "learnt_nll")}
         loss = None if diverged else float(losses.mean())
         this = {"lr": rate_of(system, fit.rate), "loss": loss, "taken": taken}
         if fit.rate == len(tried):  # a new rate, not the length at one that was tried
             stored["tried"] = [*tried, this]
         else:
             stored |= {"tried": tried, "shorter": this}
-    return stored
+    kept = ("steps", "rows", "own_nll", "learnt_nll")
+    return stored | ({"learnt_nll": learnt_nll(half)} if taken else {name: there.get(name) for name in kept})
 
 
 def _losses(stored: Json) -> Tensor:
