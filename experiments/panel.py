@@ -134,8 +134,8 @@ def run(args: Namespace) -> None:
 
 def former_log_temperature(run: Path) -> float:
     """Return the ln T that a run had by the former rule: a tighter prior, and nothing about its own rows."""
-    calibration = read_json(run / SPLIT_HALF_FILE)
-    rows = [*calibration["rows"], *calibration.get("turned", [])]
+    kept = read_json(run / SPLIT_HALF_FILE)
+    rows = [*kept["rows"], *kept.get("turned", [])]
     draws = tensor([row["log_probs"] for row in rows], dtype=float64).transpose(0, 1)
     labels = tensor([row["label"] for row in rows])
     return max(0.0, best_common_log_temperature(draws, labels, spread=0.5))
@@ -163,13 +163,10 @@ def table(args: Namespace) -> None:
             if regret is not None:
                 regrets[f"{display(method)}, {arm}"][pair] = regret
         print(f"| {pair} | {method} | {' | '.join(cells)} |")
-    changes = {
-        place: arms["default"]["nll"] - arms[FORMER]["nll"]
-        for place, arms in scores.items()
-        if FORMER in arms
-    }
-    for place, change in changes.items():
-        print(f"{', '.join(place)}, default minus {FORMER}: {change:+.3f}")
+    for (pair, method), arms in scores.items():
+        if FORMER in arms:
+            change = arms["default"]["nll"] - arms[FORMER]["nll"]
+            print(f"{pair}, {method}, default minus {FORMER}: {change:+.3f}")
     for name, of_pair in regrets.items():
         some = [*of_pair.values()]
         figures = f"median {median(some):+.3f}, 9 of 10 below {quantile(some, 0.9):+.3f}"
