@@ -22,13 +22,13 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy import quantile
-from torch import float64, tensor
 
 from bara_pyro.posthoc.corrections import require_temperature
 from bara_pyro.posthoc.temperature import best_common_log_temperature
 from bara_pyro.report.style import INK, PALETTE, legend_of, new_figure
 from bara_pyro.runs.config import default_steps, load_config
 from bara_pyro.runs.manifest import SPLIT_HALF_FILE
+from bara_pyro.runs.split_half import answers_of
 from bara_pyro.runs.system import build_system
 from bara_pyro.untrusted.files import read_json
 from experiments.engine.figures import PAGE, name_rows, save
@@ -136,9 +136,7 @@ def former_log_temperature(run: Path) -> float:
     """Return the ln T that a run had by the former rule: a tighter prior, and nothing about its own rows."""
     kept = read_json(run / SPLIT_HALF_FILE)
     rows = [*kept["rows"], *kept.get("turned", [])]
-    draws = tensor([row["log_probs"] for row in rows], dtype=float64).transpose(0, 1)
-    labels = tensor([row["label"] for row in rows])
-    return max(0.0, best_common_log_temperature(draws, labels, spread=0.5))
+    return max(0.0, best_common_log_temperature(*answers_of(rows), spread=0.5))
 
 
 def table(args: Namespace) -> None:

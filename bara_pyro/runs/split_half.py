@@ -151,7 +151,9 @@ def steps_wanted(system: System, out: Path) -> int:
     stored = _stored(system, out)
     steps = int(stored.get("steps", 0)) or c.total_steps
     doubles = bool(stored) and c.may_double and steps == c.total_steps
-    return 2 * steps if doubles and too_unsure(*_answers(stored["rows"]), _groups(system, stored)) else steps
+    if doubles and too_unsure(*answers_of(stored["rows"]), _groups(system, stored)):
+        return 2 * steps
+    return steps
 
 
 def rates_tried(system: System, out: Path) -> list[float]:
@@ -232,7 +234,7 @@ def _groups(system: System, stored: Json) -> list[list[int]]:
     return places_by_group(together([known[row["id"]] for row in stored["rows"]], passages=True))
 
 
-def _answers(rows: Sequence[Json]) -> tuple[Tensor, Tensor]:
+def answers_of(rows: Sequence[Json]) -> tuple[Tensor, Tensor]:
     """Return the log-probabilities of stored rows, `S x n x C`, and the labels, `n`."""
     # JSON has no infinity: the log-probability of an option that a row does not offer is stored as null.
     known = [
@@ -293,7 +295,7 @@ def with_fit(
 
 def _losses(stored: Json) -> Tensor:
     """Return the losses (nats, `n`) of stored predictions at the temperature that suits them best."""
-    draws, labels = _answers(stored["rows"])
+    draws, labels = answers_of(stored["rows"])
     return nll_per_example(predictive_at(draws, best_temperature(draws, labels)), labels)
 
 
@@ -305,7 +307,7 @@ def _replaces(losses: Tensor, system: System, there: Json) -> bool:
 
 def _predicted_nll(stored: Json) -> tuple[float, float, float]:
     """Return the ln T that suits stored predictions best, and their NLL (nats) at it and at T = 1."""
-    draws, labels = _answers([*stored["rows"], *stored.get("turned", [])])
+    draws, labels = answers_of([*stored["rows"], *stored.get("turned", [])])
     log_temperature = best_temperature(draws, labels)
     at_best = nll_at(draws, labels, log_temperature)
     return log_temperature, at_best, nll(posterior_predictive(draws), labels)
