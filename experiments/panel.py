@@ -1,20 +1,19 @@
 """How much does it cost not to tune? Defaults against a tuned grid, on pairs of a language model and a task.
 
-    bara microworld build --world 801 --seed 801 --out runs/worlds/801
+    bara microworld build --world 901 --seed 901 --out runs/worlds/901
     bara backbone get smollm2 --out runs/smollm2
     python -m experiments.panel rows --packages Packages
     python -m experiments.panel run                    # hours; goes on where it was stopped
     python -m experiments.panel table
 
 `Packages` is Debian's index of packages (bookworm, main, amd64): the task is to name a package's tag from its
-description. The plan, temperature.md in experiments/studies/panel, was fixed before the first run.
+description. The plan, middle.md in experiments/studies/panel, was fixed before the first run.
 docs/results/panel.md names the code of earlier panels; `table --scores FILE` prints their tables.
 """
 
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections import defaultdict
 from collections.abc import Mapping
-from math import log
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,14 +22,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy import quantile
 
-from bara_pyro.posthoc.corrections import require_temperature
-from bara_pyro.posthoc.temperature import best_common_log_temperature
 from bara_pyro.report.style import INK, PALETTE, legend_of, new_figure
 from bara_pyro.runs.config import default_steps, load_config
-from bara_pyro.runs.manifest import SPLIT_HALF_FILE
-from bara_pyro.runs.split_half import answers_of
 from bara_pyro.runs.system import build_system
-from bara_pyro.untrusted.files import read_json
 from experiments.engine.figures import PAGE, name_rows, save
 from experiments.engine.methods import display
 from experiments.grid import (
@@ -49,34 +43,33 @@ from experiments.grid import (
     write_parts,
 )
 
-SCORES = Path(__file__).parent / "results" / "scores" / "temperature_panel.jsonl.gz"
+SCORES = Path(__file__).parent / "results" / "scores" / "middle_panel.jsonl.gz"
 ROWS, RUN = Path("runs/panel/rows"), Path("runs/panel/run")
 METHODS = ("bara-gate", "lora")
 VALIDATION, LENGTHS = 80, (0.5, 1, 2)  # the grid's rows to tune on; its parts of the default steps
 TAGS = {
-    "network": ("client", "server"),
-    "scope": ("utility", "application"),
-    "admin": ("virtualization", "monitoring", "configuring", "filesystem"),
-    "made-of": ("html", "font", "dictionary"),
+    "security": ("authentication", "cryptography"),
+    "devel": ("library", "doc"),
+    "hardware": ("storage", "video", "input"),
+    "game": ("arcade", "puzzle", "board", "strategy"),
+    "works-with-format": ("html", "tex", "xml", "mp3"),
 }
-MICRO = {"backbone.name": "runs/worlds/801", "task.world": 801, "task.seed": 801}
+MICRO = {"backbone.name": "runs/worlds/901", "task.world": 901, "task.seed": 901}
 LLAMA = {"backbone.name": "runs/llama"}
 # Name of a pair -> its number of training rows and its settings.
 PAIRS: dict[str, tuple[int, Settings]] = {
-    "microworld, wgs, 80": (80, {**MICRO, "task.name": "micro-wgs"}),
-    "microworld, obqa, 160": (160, {**MICRO, "task.name": "micro-obqa"}),
-    "microworld, boolq, 320": (320, {**MICRO, "task.name": "micro-boolq"}),
-    "Llama, network, 60": (60, {**LLAMA, "task.name": "network"}),
-    "Llama, scope, 240": (240, {**LLAMA, "task.name": "scope"}),
-    "SmolLM2, admin, 80": (80, {**UPPER, "task.name": "admin"}),
-    "SmolLM2, made-of, 160": (160, {**UPPER, "task.name": "made-of"}),
+    "microworld, wgs, 60": (60, {**MICRO, "task.name": "micro-wgs"}),
+    "microworld, arce, 120": (120, {**MICRO, "task.name": "micro-arce"}),
+    "microworld, obqa, 320": (320, {**MICRO, "task.name": "micro-obqa"}),
+    "microworld, wgm, 640": (640, {**MICRO, "task.name": "micro-wgm"}),
+    "Llama, security, 80": (80, {**LLAMA, "task.name": "security"}),
+    "Llama, devel, 320": (320, {**LLAMA, "task.name": "devel"}),
+    "SmolLM2, hardware, 60": (60, {**UPPER, "task.name": "hardware"}),
+    "SmolLM2, game, 80": (80, {**UPPER, "task.name": "game"}),
+    "SmolLM2, works-with-format, 160": (160, {**UPPER, "task.name": "works-with-format"}),
 }
-FORMER = "former temperature"  # of the default's run
-# Compared with the grid, which only the microworld's pairs have.
-ARMS: dict[str, Settings] = {
-    "default": {},
-    "PEFT's": {"adapter.calibrated": False, "train.lr": 2e-4, "train.epochs": 3},
-}
+GRIDS = tuple(PAIRS)[:3]  # the pairs that have a grid
+FORMER = "former default"  # `run --arm "former default"` with the library of commit 2e0f491d
 MARKS = {"microworld": ("o", PALETTE[0]), "Llama": ("s", PALETTE[1]), "SmolLM2": ("^", PALETTE[2])}
 
 
@@ -89,15 +82,17 @@ def main() -> None:
     parser.add_argument("--figure", type=Path, help="file for a figure of the table, .svg")
     parser.add_argument("--pairs", nargs="+", choices=PAIRS, default=list(PAIRS))
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--arm", choices=["default", FORMER], default="default", help="the run's name")
     args = parser.parse_args()
     {"rows": write_rows, "run": run, "table": table}[args.what](args)
 
 
 def write_rows(args: Namespace) -> None:
-    """Write the rows of the real tasks: at most 5,000 to draw from, and others for the test."""
-    for facet, tags in TAGS.items():
-        rows = tagged_packages(args.packages, facet, tags)
-        write_parts(ROWS, facet, rows, min(5000, len(rows) * 4 // 5))
+    """Write the rows of the real tasks: those to train on and to set aside, and others for the test."""
+    for count, own in PAIRS.values():
+        if (facet := own["task.name"]) in TAGS:
+            rows = tagged_packages(args.packages, facet, TAGS[facet])
+            write_parts(ROWS, facet, rows, count + VALIDATION)
 
 
 def settings(pair: str) -> Settings:
@@ -109,34 +104,22 @@ def settings(pair: str) -> Settings:
 
 
 def run(args: Namespace) -> None:
-    """Train every arm and every setting of the grid that has no stored score."""
+    """Train the arm and every setting of the grid that has no stored score."""
     done = {(row["pair"], row["method"], row["arm"]) for row in stored(SCORES)}
     for pair in args.pairs:
         base = settings(pair)
         first = build_system(load_config(overrides=base))
         steps = default_steps(PAIRS[pair][0], first.config.train.batch_size)
-        tried = grid(steps, LENGTHS) if pair.startswith("microworld") else {}
+        tried = grid(steps, LENGTHS) if pair in GRIDS and args.arm != FORMER else {}
         for method in args.methods:
-            for arm, own in {**ARMS, **tried}.items():
+            for arm, own in {args.arm: {}, **tried}.items():
                 if (pair, method, arm) in done:
                     continue
                 config = load_config(overrides={**base, **own, "method": method})
                 system = build_system(config, first.backbone, first.task)
-                place, drawn = {"pair": pair, "method": method}, trained(system, RUN)
-                found = {arm: drawn.log_temperature(tuned=arm in tried) if drawn else 0.0}
-                if arm == "default":  # the scores are at the run's temperature times this one
-                    now = log(require_temperature(system.corrections).value)
-                    found[FORMER] = former_log_temperature(RUN) - now
-                for name, ln_t in reversed(found.items()):
-                    scores = drawn.scores(ln_t) if drawn else DIVERGED
-                    keep(SCORES, {**place, "arm": name}, scores)
-
-
-def former_log_temperature(run: Path) -> float:
-    """Return the ln T that a run had by the former rule: a tighter prior, and nothing about its own rows."""
-    kept = read_json(run / SPLIT_HALF_FILE)
-    rows = [*kept["rows"], *kept.get("turned", [])]
-    return max(0.0, best_common_log_temperature(*answers_of(rows), spread=0.5))
+                drawn = trained(system, RUN)
+                scores = drawn.scores(drawn.log_temperature(tuned=arm in tried)) if drawn else DIVERGED
+                keep(SCORES, {"pair": pair, "method": method, "arm": arm}, scores)
 
 
 def table(args: Namespace) -> None:

@@ -19,7 +19,6 @@ from bara_pyro.runs.launched import processes, rank
 from bara_pyro.runs.manifest import check_kept, check_run, how_to_resume, is_run
 from bara_pyro.runs.ownership import clear, discard
 from bara_pyro.runs.split_half import (
-    RATES,
     best_rate,
     check_split_half,
     halves_of,
@@ -28,7 +27,6 @@ from bara_pyro.runs.split_half import (
     run_rate,
     split_half_steps,
     steps_wanted,
-    turns,
 )
 from bara_pyro.runs.steps import check_shares, train_seconds
 from bara_pyro.runs.system import System, build_system
@@ -211,7 +209,7 @@ def run(
     if config.adapter.calibrated:
         learnt, scored = map(len, halves_of(system))
         before = split_half_steps(steps, learnt, learnt + scored)
-        fits = (len(RATES) if config.train.find_lr else 1) + bool(config.train.may_shorten) + turns(system)
+        fits = 3 if config.train.find_lr else 1
     with progress(f"train {label}", fits * before + steps) as advance:
         stages = Stages(before, steps, advance, partial(steps_wanted, system, out), fits=fits)
         fit(system, out, resume=resume, on_split_half=stages.split_half, on_step=stages.run)

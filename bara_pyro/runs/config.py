@@ -268,15 +268,6 @@ def _is_open(section: TrainConfig) -> bool:
     return given == (None,) * 4 and not section.may_double
 
 
-def turned(rows: int, held_out: int) -> bool:
-    """Return whether the halves of split-half calibration are turned around.
-
-    They are not if one of them has enough rows for a temperature, or related rows leave one below half of
-    the other.
-    """
-    return rows < MANY_ROWS and 3 * held_out >= rows
-
-
 def steps_of(epochs: float, rows: int, batch_size: int) -> int:
     """Return the number of steps of so many epochs, at least one."""
     return max(1, math.ceil(epochs * rows / batch_size))

@@ -1,15 +1,13 @@
 """Split-half calibration: a temperature without validation rows.
 
 A fit is trained on half of the training rows, with as many passes over them as the run makes over all rows,
-and predicts the other half. If there are few rows, another one predicts the first with the halves turned
-around. These predictions set the temperature. The run itself is then trained on all rows. If it fits its own
-rows better than the fit, it is surer, and its temperature higher.
+and predicts the other half. These predictions set the temperature. The run itself is then trained on all
+rows. If it fits its own rows better than the fit, it is surer, and its temperature higher.
 
-With `train.find_lr` the first half is fitted at each of `RATES`, from the highest down, until a lower rate
-does not predict the other half significantly better than the one before. The last one that did is the run's
-learning rate, and that of the turned fit. With `train.may_shorten` a quarter of the steps is tried at this
-rate, and taken if it predicts the other half significantly better. If the run turns out to be unstable, it is
-trained once more at the next lower rate.
+With `train.find_lr` the half is fitted at the middle one of `RATES`, then again with a quarter of the steps.
+If the quarter predicts the other half better, the next fit has the lower rate, otherwise the higher. The run
+has the rate, and with `train.may_shorten` the length, of the fit that predicted best. If it turns out to be
+unstable, it is trained once more at the next lower rate.
 """
 
 import math
@@ -27,16 +25,9 @@ from bara_pyro.data import EncodedSplit
 from bara_pyro.data.clusters import places_by_group, split_halves, together
 from bara_pyro.errors import DataError
 from bara_pyro.metrics import nll, posterior_predictive
-from bara_pyro.metrics.scores import nll_per_example
 from bara_pyro.posthoc.corrections import Corrections, require_temperature
-from bara_pyro.posthoc.temperature import (
-    best_temperature,
-    nll_at,
-    predictive_at,
-    significantly_lower,
-    too_unsure,
-)
-from bara_pyro.runs.config import ASKED_ROWS, SPLIT_HALF_ROWS, turned
+from bara_pyro.posthoc.temperature import best_temperature, nll_at, too_unsure
+from bara_pyro.runs.config import ASKED_ROWS, SPLIT_HALF_ROWS
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.manifest import CHECKPOINT, SPLIT_HALF_FILE
 from bara_pyro.runs.steps import last_nll, train_seconds
@@ -46,12 +37,13 @@ from bara_pyro.untrusted.files import read_json
 from bara_pyro.untrusted.schemas import SplitHalfFile
 
 DRAWS = 10  # per prediction
-SHORTER = 4  # with `may_shorten`, a fourth of the steps is tried as well
+SHORTER = 4  # `find_lr` tries a fourth of the steps as well
 LEARNT_ROWS = 300  # most rows on which `learnt_nll` predicts
 # By how much ln T rises for each nat by which the run's `learnt_nll` is lower than that of the fit, and the
 # most by which it changes; docs/calibrated.md has the measurements.
 SURER, MOST_SURER = 1.5, math.log(2)
-RATES = (3.0, 1.0, 0.3)  # rates that `find_lr` tries, as multiples of lr; docs/calibrated.md says why
+RATES = (3.0, 1.0, 0.3)  # rates of `find_lr`, as multiples of lr; docs/calibrated.md says why
+MIDDLE = 1  # the one that is tried first
 
 
 class HalfFit(NamedTuple):
@@ -60,12 +52,10 @@ class HalfFit(NamedTuple):
     Attributes:
         steps: steps of the run; the fit has as many passes over its rows as the run over all.
         rate: with `find_lr`, the index in `RATES` of the run's learning rate that the fit tries.
-        turned: 1 if it learns the rows that the others are scored on, and is scored on theirs; else 0.
     """
 
     steps: int
-    rate: int = 0
-    turned: int = 0
+    rate: int = MIDDLE
 
 
 def shortened(steps: int) -> int:
@@ -78,16 +68,9 @@ def split_half_steps(steps: int, learnt: int, rows: int) -> int:
     return math.ceil(steps * learnt / rows)
 
 
-def halves_of(system: System, turned: int = 0) -> tuple[list[int], list[int]]:
-    """Return the indices of the training rows that a fit learns, and of those it is scored on."""
-    learnt, held_out = split_halves(system.task, system.split("train"), system.config.seed)
-    return (held_out, learnt) if turned else (learnt, held_out)
-
-
-def turns(system: System) -> bool:
-    """Return whether the halves are turned around."""
-    learnt, held_out = map(len, halves_of(system))
-    return turned(learnt + held_out, held_out)
+def halves_of(system: System) -> tuple[list[int], list[int]]:
+    """Return the indices of the training rows that the fits learn, and of those they are scored on."""
+    return split_halves(system.task, system.split("train"), system.config.seed)
 
 
 def check_split_half(system: System) -> None:
@@ -108,7 +91,7 @@ def check_split_half(system: System) -> None:
 def split_half_system(system: System, fit: HalfFit) -> tuple[System, EncodedSplit]:
     """Return an untrained system for the rows that a fit learns, and the rows that it is scored on."""
     split, c = system.split("train"), system.config
-    learnt, held_out = halves_of(system, fit.turned)
+    learnt, held_out = halves_of(system)
     own = {"steps": split_half_steps(fit.steps, len(learnt), len(split)), "lr": rate_of(system, fit.rate)}
     config = c.updated("adapter", calibrated=False).updated(
         "train", **own, may_double=None, may_shorten=None, find_lr=False
@@ -122,15 +105,14 @@ def split_half_system(system: System, fit: HalfFit) -> tuple[System, EncodedSpli
 
 
 def _stored(system: System, out: Path) -> Json:
-    """Return a run's stored calibration; empty if there is none for these rows, or it tried other rates."""
+    """Return a run's stored calibration; empty if there is none for these rows, or its search was another."""
     if not (out / SPLIT_HALF_FILE).exists():
         return {}
     split, stored = system.split("train"), read_json(out / SPLIT_HALF_FILE, SplitHalfFile)
     held_out = halves_of(system)[1]
     same = [row["id"] for row in stored["rows"]] == [split.ids[row] for row in held_out]
-    for rate, tried in enumerate(stored.get("tried", [])):
-        same &= math.isclose(tried["lr"], rate_of(system, rate))
-    return stored if same else {}
+    first = [tried["lr"] for tried in stored.get("tried", [])][:1]
+    return stored if same and all(math.isclose(lr, rate_of(system, MIDDLE)) for lr in first) else {}
 
 
 def calibrated_steps(system: System, out: Path) -> int:
@@ -142,8 +124,7 @@ def steps_wanted(system: System, out: Path) -> int:
     """Return the run's number of steps: as configured, doubled once, or a quarter.
 
     A model that is underconfident on held-out rows was trained for too few steps: its best temperature is
-    significantly below 1 (`too_unsure`). A shorter fit is taken by the rule of `find_lr`. docs/calibrated.md
-    has the measurements.
+    significantly below 1 (`too_unsure`). docs/calibrated.md has the measurements.
     """
     c = system.config.train
     if not system.config.adapter.calibrated:
@@ -157,8 +138,8 @@ def steps_wanted(system: System, out: Path) -> int:
 
 
 def rates_tried(system: System, out: Path) -> list[float]:
-    """Return the learning rates that a stored calibration of this run has tried with `find_lr`."""
-    return [tried["lr"] for tried in _stored(system, out).get("tried", [])]
+    """Return the learning rates that a stored calibration of this run has tried, from the highest down."""
+    return sorted({tried["lr"] for tried in _stored(system, out).get("tried", [])}, reverse=True)
 
 
 def rate_of(system: System, rate: int) -> float:
@@ -168,9 +149,10 @@ def rate_of(system: System, rate: int) -> float:
 
 
 def best_rate(system: System, out: Path) -> int:
-    """Return the index in `RATES` of the rate that a stored calibration took last; 0 without `find_lr`."""
-    tried = _stored(system, out).get("tried", [])
-    return max((rate for rate, one in enumerate(tried) if one["taken"]), default=0)
+    """Return the index in `RATES` of the rate that a stored calibration took last."""
+    taken = [tried["lr"] for tried in _stored(system, out).get("tried", []) if tried["taken"]]
+    same = [rate for rate in range(len(RATES)) if taken and math.isclose(taken[-1], rate_of(system, rate))]
+    return same[0] if same else MIDDLE
 
 
 def run_rate(system: System, out: Path) -> int:
@@ -213,18 +195,17 @@ def lower_rate(system: System, out: Path, *, diverged: bool) -> bool:
 
 def next_fit(system: System, out: Path) -> HalfFit | None:
     """Return the next fit that calibration needs, or None if it is complete."""
-    steps, stored, c = steps_wanted(system, out), _stored(system, out), system.config.train
-    if c.find_lr and not stored.get("shorter"):
-        tried = stored.get("tried", [])
-        lower = not tried or tried[-1]["taken"] or tried[-1]["loss"] is None
-        if lower and len(tried) < len(RATES):
-            return HalfFit(steps, len(tried))
-        if c.may_shorten:
-            return HalfFit(shortened(steps), best_rate(system, out))
-    elif calibrated_steps(system, out) != steps:
-        return HalfFit(steps)
-    if turns(system) and not stored.get("turned"):
-        return HalfFit(steps, best_rate(system, out), turned=1)
+    c = system.config.train
+    if not c.find_lr:
+        steps = steps_wanted(system, out)
+        return None if calibrated_steps(system, out) == steps else HalfFit(steps)
+    tried = _stored(system, out).get("tried", [])
+    if len(tried) < 2:
+        return HalfFit(shortened(c.total_steps) if tried else c.total_steps)
+    if len(tried) < 3:
+        middle, quarter = (math.inf if one["loss"] is None else one["loss"] for one in tried)
+        # The quarter moves the parameters less, as a lower rate does: if it is better, so is a lower rate.
+        return HalfFit(c.total_steps, MIDDLE + 1 if quarter <= middle else MIDDLE - 1)
     return None
 
 
@@ -277,37 +258,22 @@ def with_fit(
     ]
     so_far = there.get("seconds", 0.0) + seconds
     stored: Json = {"steps": fit.steps, "seconds": so_far, "rows": rows, "own_nll": own_nll}
-    if fit.turned:
-        return {**there, "seconds": so_far, "turned": rows}
-    taken = True
-    if system.config.train.find_lr:
-        losses, tried = _losses(stored), there.get("tried", [])
-        taken = not tried or (not diverged and _replaces(losses, system, there))
-        loss = None if diverged else float(losses.mean())
-        this = {"lr": rate_of(system, fit.rate), "loss": loss, "taken": taken}
-        if fit.rate == len(tried):  # a new rate, not the length at one that was tried
-            stored["tried"] = [*tried, this]
-        else:
-            stored |= {"tried": tried, "shorter": this}
+    taken, c = True, system.config.train
+    if c.find_lr:
+        tried = there.get("tried", [])
+        loss = None if diverged else _predicted_nll(stored)[1]
+        losses = [one["loss"] for one in tried if one["taken"] and one["loss"] is not None]
+        allowed = c.may_shorten or fit.steps == c.total_steps
+        taken = not tried or (allowed and loss is not None and loss < min(losses, default=math.inf))
+        this = {"lr": rate_of(system, fit.rate), "steps": fit.steps, "loss": loss, "taken": taken}
+        stored["tried"] = [*tried, this]
     kept = ("steps", "rows", "own_nll", "learnt_nll")
     return stored | ({"learnt_nll": learnt_nll(half)} if taken else {name: there.get(name) for name in kept})
 
 
-def _losses(stored: Json) -> Tensor:
-    """Return the losses (nats, `n`) of stored predictions at the temperature that suits them best."""
-    draws, labels = answers_of(stored["rows"])
-    return nll_per_example(predictive_at(draws, best_temperature(draws, labels)), labels)
-
-
-def _replaces(losses: Tensor, system: System, there: Json) -> bool:
-    """Whether a rate with these losses (nats, `n`) replaces the one whose predictions are stored."""
-    kept = [tried for tried in there["tried"] if tried["taken"]][-1]
-    return kept["loss"] is None or significantly_lower(losses, _losses(there), _groups(system, there))
-
-
 def _predicted_nll(stored: Json) -> tuple[float, float, float]:
     """Return the ln T that suits stored predictions best, and their NLL (nats) at it and at T = 1."""
-    draws, labels = answers_of([*stored["rows"], *stored.get("turned", [])])
+    draws, labels = answers_of(stored["rows"])
     log_temperature = best_temperature(draws, labels)
     at_best = nll_at(draws, labels, log_temperature)
     return log_temperature, at_best, nll(posterior_predictive(draws), labels)
@@ -333,7 +299,7 @@ def fit_split_half(system: System, out: Path) -> dict[str, float]:
         "halves_temperature": math.exp(of_halves),
         "nll_1": at_1,
         "nll_temperature": at_best,
-        "rows": float(len(stored["rows"]) + len(stored.get("turned", []))),
+        "rows": float(len(stored["rows"])),
         "steps": float(steps_wanted(system, out)),
         "seconds": stored["seconds"],
         **found,

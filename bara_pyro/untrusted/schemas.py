@@ -205,9 +205,13 @@ class AskedRow(Stored):
 
 
 class TriedRate(Stored):
-    """A learning rate that split-half calibration tried, and its held-out loss in nats; None: it diverged."""
+    """A learning rate and length that split-half calibration tried, and its held-out loss in nats.
+
+    The loss is None if it diverged. Earlier versions stored no length.
+    """
 
     lr: FiniteFloat
+    steps: Count | None = None
     loss: FiniteFloat | None
     taken: bool = False  # whether it replaced what was tried before
 
@@ -215,11 +219,9 @@ class TriedRate(Stored):
 class SplitHalfFile(Stored):
     """Predictions of held-out rows in split-half calibration; of the rate taken, if it tried several.
 
-    `turned` are those with the halves turned around: predictions of the rows that the other fits learned.
     `own_nll` is the NLL (nats a row) of the fit behind `rows` on the rows that it learned, at the end of its
-    training; `learnt_nll` is that of its predictions of them afterwards. `shorter` is the
-    best of the rates tried for a quarter of the steps. `lowered` says that the run itself was unstable at the
-    rate taken, and has the next lower one.
+    training; `learnt_nll` is that of its predictions of them afterwards. `lowered` says that the run itself
+    was unstable at the rate taken, and has the next lower one.
     """
 
     most_bytes: ClassVar[int] = 2**30  # there may be many classes
@@ -228,8 +230,6 @@ class SplitHalfFile(Stored):
     rows: Annotated[list[AskedRow], Field(min_length=1)]
     steps: Count
     tried: list[TriedRate] = []
-    shorter: TriedRate | None = None
-    turned: list[AskedRow] = []
     own_nll: FiniteFloat | None = None
     learnt_nll: FiniteFloat | None = None
     lowered: bool = False
@@ -237,7 +237,7 @@ class SplitHalfFile(Stored):
     @model_validator(mode="after")
     def _of_one_shape(self) -> Self:
         draws, classes = len(self.rows[0].log_probs), len((self.rows[0].log_probs or [[]])[0])
-        for row in (*self.rows, *self.turned):
+        for row in self.rows:
             if len(row.log_probs) != draws or any(len(draw) != classes for draw in row.log_probs):
                 raise ValueError(f"row {row.id[:60]!r} differs from the first in its draws or classes")
             if not row.label < classes:
