@@ -69,15 +69,16 @@ def test_the_setting_of_the_lowest_validation_loss_is_the_tuned_one(
 def test_every_arm_is_run_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = (20, {"backbone.name": "microworld", "task.name": "micro-wgs"})
     monkeypatch.setattr(panel, "PAIRS", {"microworld, tiny": tiny})
+    monkeypatch.setattr(panel, "GRIDS", ("microworld, tiny",))
     monkeypatch.setattr(panel, "LENGTHS", (0.1,))
     monkeypatch.setattr(panel, "VALIDATION", 20)
     for name, value in {"RATES": (0.001,), "TEST": 20}.items():
         monkeypatch.setattr(grid, name, value)
-    args = Namespace(pairs=["microworld, tiny"], methods=["lora"])
+    args = Namespace(pairs=["microworld, tiny"], methods=["lora"], arm="default")
     panel.run(args)
     stored = grid.stored(panel.SCORES)
-    assert [row["arm"] for row in stored] == ["former temperature", "default", "PEFT's", "0.001, 0.1"]
+    assert [row["arm"] for row in stored] == ["default", "0.001, 0.1"]
     assert all(0 < row["nll"] < 5 and row["seconds"] > 0 for row in stored)
-    assert [row["temperature"] == 1 for row in stored] == [False, True, True, False]
+    assert [row["temperature"] == 1 for row in stored] == [True, False]
     panel.run(args)
     assert grid.stored(panel.SCORES) == stored

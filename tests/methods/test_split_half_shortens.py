@@ -1,4 +1,4 @@
-"""`may_shorten`: a quarter of the steps is tried too, and taken if it predicts the other half better."""
+"""`may_shorten`: a quarter of the steps is taken if it predicts the other half best."""
 
 import math
 from pathlib import Path
@@ -53,8 +53,8 @@ def right(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[float, int], float]:
 def test_the_run_is_shorter_only_if_a_short_fit_predicts_better(
     tmp_path: Path, right: dict[tuple[float, int], float], short: float, steps: int
 ) -> None:
-    """The first rate stays, as the second is no better; then a length is tried, then the halves turn."""
-    right[3 * LR, SHORT_HALF] = short
+    """The third fit, at another rate, is no better."""
+    right[LR, SHORT_HALF] = short
     system, seen = build_system(config(tmp_path)), list[int]()
     ran: list[int] = []
     train(
@@ -63,47 +63,50 @@ def test_the_run_is_shorter_only_if_a_short_fit_predicts_better(
         on_split_half=lambda step, _: seen.append(step),
         on_step=lambda step, _: ran.append(step),
     )
-    turned = SHORT_HALF if steps == SHORT else HALF
-    assert seen == [*range(1, HALF + 1)] * 2 + [1, 2] + [*range(1, turned + 1)]
+    assert seen == [*range(1, HALF + 1), 1, 2, *range(1, HALF + 1)]
     assert ran == [*range(1, steps + 1)]
     assert stored_step(tmp_path / "run") == steps
     stored = read_json(tmp_path / "run" / "rehearsal.json")
-    assert [tried["lr"] for tried in stored["tried"]] == pytest.approx([3 * LR, LR])
-    assert stored["shorter"]["loss"] == pytest.approx(-math.log(short))
-    assert stored["shorter"]["taken"] is (steps == SHORT)
+    assert [tried["lr"] for tried in stored["tried"][:2]] == pytest.approx([LR, LR])
+    assert stored["tried"][1]["loss"] == pytest.approx(-math.log(short))
+    assert [tried["taken"] for tried in stored["tried"]] == [True, steps == SHORT, False]
     taken = stored["rows"][0]["log_probs"][0][stored["rows"][0]["label"]]
     assert taken == pytest.approx(math.log(max(short, 0.6)))
     assert read_json(tmp_path / "run" / "fitted.json")["calibrated_steps"] == steps
     # The same run as one with that rate and length, but for the temperature, which is 1 here.
     given = {"train.find_lr": False, "train.may_shorten": None, "adapter.calibrated": False}
-    same = build_system(config(tmp_path, **given, **{"train.lr": 3 * LR, "train.steps": steps}))
+    same = build_system(config(tmp_path, **given, **{"train.steps": steps}))
     train(same, tmp_path / "given")
     ours, theirs = (load_file(tmp_path / name / "adapter_model.safetensors") for name in ("run", "given"))
     assert all(torch.equal(ours[name], value) for name, value in theirs.items())
     assert torch.equal(answers(load_system(tmp_path / "run")), answers(system))
 
 
-def test_the_length_is_tried_at_the_rate_taken(tmp_path: Path, right: dict[tuple[float, int], float]) -> None:
-    """Not at the last one tried, and no further rate is tried at the new length."""
-    right |= {(LR, HALF): 0.7, (LR, SHORT_HALF): 0.8, (0.3 * LR, SHORT_HALF): 0.9}
-    train(build_system(config(tmp_path)), tmp_path / "run")
+@pytest.mark.parametrize("may_shorten", [True, False])
+@pytest.mark.parametrize(("lower", "taken"), [(0.8, True), (0.6, False)])
+def test_a_lower_rate_at_full_length_may_be_better_than_a_quarter(
+    tmp_path: Path, right: dict[tuple[float, int], float], may_shorten: bool, lower: float, taken: bool
+) -> None:
+    """If the length must stay, the quarter says only that the rate should be lower."""
+    right |= {(LR, HALF): 0.5, (LR, SHORT_HALF): 0.7, (0.3 * LR, HALF): lower}
+    train(build_system(config(tmp_path, **{"train.may_shorten": may_shorten})), tmp_path / "run")
     stored = read_json(tmp_path / "run" / "rehearsal.json")
-    assert [tried["taken"] for tried in stored["tried"]] == [True, True, False]
-    assert stored["shorter"]["lr"] == pytest.approx(LR)
-    assert stored["shorter"]["taken"]
+    assert [tried["taken"] for tried in stored["tried"]] == [True, may_shorten, taken or not may_shorten]
+    assert stored["tried"][2]["lr"] == pytest.approx(0.3 * LR)
+    assert stored_step(tmp_path / "run") == (SHORT if may_shorten and not taken else STEPS)
 
 
 @pytest.mark.slow
 def test_a_kill_changes_nothing(tmp_path: Path, right: dict[tuple[float, int], float]) -> None:
-    right[3 * LR, SHORT_HALF] = 0.9
+    right[LR, SHORT_HALF] = 0.9
     whole = build_system(config(tmp_path, **{"train.steps": 4 * STEPS}))
     train(whole, tmp_path / "whole")
     assert stored_step(tmp_path / "whole") == 4 * STEPS  # a fit of another length is not the short one
-    right[3 * LR, HALF] = 0.9  # now a quarter of these steps is
+    right[LR, HALF] = 0.9  # now a quarter of these steps is
     whole = build_system(config(tmp_path, **{"train.steps": 4 * STEPS}))
     train(whole, tmp_path / "again")
     assert stored_step(tmp_path / "again") == STEPS
-    fits = {"first fit": 1, "second fit": 2, "short fit": 3, "turned fit": 4}
+    fits = {"first fit": 1, "short fit": 2, "third fit": 3}
     for stage in (*fits, "run"):
         out = tmp_path / stage
         one = config(tmp_path, **{"train.steps": 4 * STEPS})
@@ -145,7 +148,7 @@ def test_shortening_without_a_search_is_refused(settings: dict[str, object]) -> 
 def test_the_command_says_so(
     tmp_path: Path, right: dict[tuple[float, int], float], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    right[3 * LR, SHORT_HALF] = 0.9
+    right[LR, SHORT_HALF] = 0.9
     running.run(config(tmp_path), tmp_path / "run")
     said = " ".join(capsys.readouterr().out.split())
     assert f"trained for {SHORT} steps, not {STEPS}" in said
@@ -155,13 +158,13 @@ def test_the_command_says_so(
 def test_the_bar_ends_with_the_shorter_run() -> None:
     shown: list[tuple[int, int]] = []
     stages = running.Stages(
-        HALF, STEPS, lambda **how: shown.append((how["completed"], how["total"])), lambda: SHORT, fits=4
+        HALF, STEPS, lambda **how: shown.append((how["completed"], how["total"])), lambda: SHORT, fits=3
     )
-    for length in (HALF, HALF, SHORT_HALF, SHORT_HALF):
+    for length in (HALF, SHORT_HALF, HALF):
         for step in range(1, length + 1):
             stages.split_half(step, {"nll": 0.5})
     for step in range(1, SHORT + 1):
         stages.run(step, {"nll": 0.5})
-    whole = 2 * HALF + 2 * SHORT_HALF + SHORT
+    whole = 2 * HALF + SHORT_HALF + SHORT
     assert [done for done, _ in shown] == [*range(1, whole + 1)]
     assert shown[-1] == (whole, whole)
