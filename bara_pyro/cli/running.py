@@ -27,6 +27,8 @@ from bara_pyro.runs.split_half import (
     run_rate,
     split_half_steps,
     steps_wanted,
+    tries_quarter,
+    turns,
 )
 from bara_pyro.runs.steps import check_shares, train_seconds
 from bara_pyro.runs.system import System, build_system
@@ -209,7 +211,7 @@ def run(
     if config.adapter.calibrated:
         learnt, scored = map(len, halves_of(system))
         before = split_half_steps(steps, learnt, learnt + scored)
-        fits = 3 if config.train.find_lr else 1
+        fits = 1 + turns(system) + (1 + tries_quarter(system) if config.train.find_lr else 0)
     with progress(f"train {label}", fits * before + steps) as advance:
         stages = Stages(before, steps, advance, partial(steps_wanted, system, out), fits=fits)
         fit(system, out, resume=resume, on_split_half=stages.split_half, on_step=stages.run)

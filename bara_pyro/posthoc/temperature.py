@@ -89,10 +89,23 @@ def too_unsure(draws: Tensor, labels: Tensor, groups: Sequence[Sequence[int]] | 
         groups: row indices of each group of dependent rows, whose errors are summed; None: independent rows.
     """
     score, variance = score_of_log_temperature(draws, labels)
-    deviations = variance.sqrt()
+    return _positive(score, variance.sqrt(), groups)
+
+
+def significantly_lower(losses: Tensor, others: Tensor, groups: Sequence[Sequence[int]]) -> bool:
+    """Return whether losses are lower on average than others of the same rows (one-sided test at 5 %).
+
+    Both are tensors of `n`. Deviations are summed over the row indices of each group of dependent rows.
+    """
+    gains = others - losses
+    return _positive(gains, gains - gains.mean(), groups)
+
+
+def _positive(values: Tensor, deviations: Tensor, groups: Sequence[Sequence[int]] | None) -> bool:
+    """Test whether the sum of values is more than 0, with deviations summed over dependent rows."""
     if groups is not None:
         deviations = torch.stack([deviations[list(group)].sum() for group in groups])
-    return float(score.sum()) > CRITICAL * float(deviations.square().sum().sqrt())
+    return float(values.sum()) > CRITICAL * float(deviations.square().sum().sqrt())
 
 
 def score_of_log_temperature(draws: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -236,7 +236,8 @@ def for_rows(config: RunConfig, rows: int, held_out: int | None = None) -> RunCo
                 c = c.model_copy(update={"find_lr": True})
             elif c.may_double is None and not c.find_lr:
                 c = c.model_copy(update={"may_double": True})
-            if c.find_lr and c.may_shorten is None:
+            few = turned(rows, rows // 2 if held_out is None else held_out)
+            if c.find_lr and c.may_shorten is None and not few:
                 c = c.model_copy(update={"may_shorten": True})
         replies = config.task.likelihood == "completion"
         steps = default_steps(rows, c.batch_size, replies=replies, searching=bool(c.find_lr))
@@ -266,6 +267,15 @@ def _is_open(section: TrainConfig) -> bool:
     """Whether nobody says at which rate or for how long to train."""
     given = (section.lr, section.steps, section.epochs, section.find_lr)
     return given == (None,) * 4 and not section.may_double
+
+
+def turned(rows: int, held_out: int) -> bool:
+    """Return whether the halves of split-half calibration are turned around.
+
+    They are not if one of them has enough rows for a temperature, or related rows leave one below half of
+    the other.
+    """
+    return rows < MANY_ROWS and 3 * held_out >= rows
 
 
 def steps_of(epochs: float, rows: int, batch_size: int) -> int:

@@ -24,7 +24,7 @@ from bara_pyro.data.tables import Data
 from bara_pyro.data.tokens import unknown_share
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.lm.backbone import Backbone
-from bara_pyro.runs.config import ASKED_ROWS, RunConfig, calibrated_by_default
+from bara_pyro.runs.config import ASKED_ROWS, RunConfig, calibrated_by_default, turned
 from bara_pyro.runs.sections import TaskConfig
 from bara_pyro.types import Json
 
@@ -267,6 +267,9 @@ def split_half_note(config: RunConfig, rows: int, held_out: int) -> list[str]:
         ]
     if not config.adapter.calibrated:
         return []
+    learnt = str(rows - held_out)
+    if turned(rows, held_out):
+        learnt = "halves" if rows - 2 * held_out in (0, 1) else f"{learnt} and {held_out}"
     longer = "; if it is underconfident, training takes twice as many steps"
     c = config.train
     chosen = "choose learning rate and length, and " if c.may_shorten else "choose the learning rate and "
@@ -275,7 +278,7 @@ def split_half_note(config: RunConfig, rows: int, held_out: int) -> list[str]:
     if config.adapter.start is not None:
         off += ": do so if the adapter was trained on these rows, where the temperature stays near 1"
     return [
-        f"split-half calibration comes first: fits on {rows - held_out} of the {rows} training rows "
+        f"split-half calibration comes first: fits on {learnt} of the {rows} training rows "
         f"{what}{longer if c.may_double else ''} ({off})"
     ]
 

@@ -246,14 +246,16 @@ class TrainConfig(SettingsSection):
     may_shorten: bool | None = Field(
         None,
         description="with find_lr: train a quarter as long if a fit of that length predicts the other half "
-        "best; null: on with find_lr if neither steps nor epochs is given",
+        "significantly better; null: on with find_lr and 640 rows or more if neither steps nor epochs is "
+        "given",
     )
     find_lr: bool | None = Field(
         None,
-        description="find the learning rate with split-half calibration: train on half of the rows at lr, "
-        "for all of the steps and for a quarter, then at 0.3 times lr if the quarter is better, or else at 3 "
-        "times lr, and take what predicts the other half best; twice as much training; null: on with "
-        "split-half calibration unless lr, steps, epochs or may_double is given or the method sets lr",
+        description="find the learning rate with split-half calibration: train on half of the rows at lr and "
+        "at 3 times lr, and take lr if it predicts the other half significantly better; with 640 rows or "
+        "more, 0.3 times lr instead of 3 if a quarter of the steps at lr is better; 2 to 2.5 times as much "
+        "training; null: on with split-half calibration unless lr, steps, epochs or may_double is given or "
+        "the method sets lr",
     )
     epochs: PositiveFloat | None = Field(None, description="passes over the training rows, instead of steps")
     batch_size: Rows = Field(4, description="rows per optimiser step")

@@ -1,12 +1,14 @@
 """Split-half calibration: a temperature without validation rows.
 
 A fit is trained on half of the training rows, with as many passes over them as the run makes over all rows,
-and predicts the other half. These predictions set the temperature. The run itself is then trained on all
-rows. If it fits its own rows better than the fit, it is surer, and its temperature higher.
+and predicts the other half. If there are few rows, another one predicts the first with the halves turned
+around. These predictions set the temperature. The run itself is then trained on all rows. If it fits its own
+rows better than the fit, it is surer, and its temperature higher.
 
-With `train.find_lr` the half is fitted at the middle one of `RATES`, then again with a quarter of the steps.
-If the quarter predicts the other half better, the next fit has the lower rate, otherwise the higher. The run
-has the rate, and with `train.may_shorten` the length, of the fit that predicted best. If it turns out to be
+With `train.find_lr` the first half is fitted at two of `RATES`, the middle one and the higher one. The higher
+is taken, unless the middle one predicts the other half significantly better. With many rows a quarter of the
+steps at the middle rate comes in between. If it is significantly better, it is taken (`train.may_shorten`),
+and the search ends; if it is better at all, the second rate is the lower one. If the run turns out to be
 unstable, it is trained once more at the next lower rate.
 """
 
@@ -25,9 +27,16 @@ from bara_pyro.data import EncodedSplit
 from bara_pyro.data.clusters import places_by_group, split_halves, together
 from bara_pyro.errors import DataError
 from bara_pyro.metrics import nll, posterior_predictive
+from bara_pyro.metrics.scores import nll_per_example
 from bara_pyro.posthoc.corrections import Corrections, require_temperature
-from bara_pyro.posthoc.temperature import best_temperature, nll_at, too_unsure
-from bara_pyro.runs.config import ASKED_ROWS, SPLIT_HALF_ROWS
+from bara_pyro.posthoc.temperature import (
+    best_temperature,
+    nll_at,
+    predictive_at,
+    significantly_lower,
+    too_unsure,
+)
+from bara_pyro.runs.config import ASKED_ROWS, SPLIT_HALF_ROWS, turned
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.manifest import CHECKPOINT, SPLIT_HALF_FILE
 from bara_pyro.runs.steps import last_nll, train_seconds
@@ -37,7 +46,7 @@ from bara_pyro.untrusted.files import read_json
 from bara_pyro.untrusted.schemas import SplitHalfFile
 
 DRAWS = 10  # per prediction
-SHORTER = 4  # `find_lr` tries a fourth of the steps as well
+SHORTER = 4  # a fourth of the steps is tried as well
 LEARNT_ROWS = 300  # most rows on which `learnt_nll` predicts
 # By how much ln T rises for each nat by which the run's `learnt_nll` is lower than that of the fit, and the
 # most by which it changes; docs/calibrated.md has the measurements.
@@ -52,10 +61,12 @@ class HalfFit(NamedTuple):
     Attributes:
         steps: steps of the run; the fit has as many passes over its rows as the run over all.
         rate: with `find_lr`, the index in `RATES` of the run's learning rate that the fit tries.
+        turned: 1 if it learns the rows that the others are scored on, and is scored on theirs; else 0.
     """
 
     steps: int
     rate: int = MIDDLE
+    turned: int = 0
 
 
 def shortened(steps: int) -> int:
@@ -68,9 +79,16 @@ def split_half_steps(steps: int, learnt: int, rows: int) -> int:
     return math.ceil(steps * learnt / rows)
 
 
-def halves_of(system: System) -> tuple[list[int], list[int]]:
-    """Return the indices of the training rows that the fits learn, and of those they are scored on."""
-    return split_halves(system.task, system.split("train"), system.config.seed)
+def halves_of(system: System, turned: int = 0) -> tuple[list[int], list[int]]:
+    """Return the indices of the training rows that a fit learns, and of those it is scored on."""
+    learnt, held_out = split_halves(system.task, system.split("train"), system.config.seed)
+    return (held_out, learnt) if turned else (learnt, held_out)
+
+
+def turns(system: System) -> bool:
+    """Return whether the halves are turned around."""
+    learnt, held_out = map(len, halves_of(system))
+    return turned(learnt + held_out, held_out)
 
 
 def check_split_half(system: System) -> None:
@@ -91,7 +109,7 @@ def check_split_half(system: System) -> None:
 def split_half_system(system: System, fit: HalfFit) -> tuple[System, EncodedSplit]:
     """Return an untrained system for the rows that a fit learns, and the rows that it is scored on."""
     split, c = system.split("train"), system.config
-    learnt, held_out = halves_of(system)
+    learnt, held_out = halves_of(system, fit.turned)
     own = {"steps": split_half_steps(fit.steps, len(learnt), len(split)), "lr": rate_of(system, fit.rate)}
     config = c.updated("adapter", calibrated=False).updated(
         "train", **own, may_double=None, may_shorten=None, find_lr=False
@@ -111,8 +129,9 @@ def _stored(system: System, out: Path) -> Json:
     split, stored = system.split("train"), read_json(out / SPLIT_HALF_FILE, SplitHalfFile)
     held_out = halves_of(system)[1]
     same = [row["id"] for row in stored["rows"]] == [split.ids[row] for row in held_out]
-    first = [tried["lr"] for tried in stored.get("tried", [])][:1]
-    return stored if same and all(math.isclose(lr, rate_of(system, MIDDLE)) for lr in first) else {}
+    for tried in stored.get("tried", [])[:1]:
+        same &= math.isclose(tried["lr"], rate_of(system, MIDDLE))
+    return stored if same else {}
 
 
 def calibrated_steps(system: System, out: Path) -> int:
@@ -124,7 +143,8 @@ def steps_wanted(system: System, out: Path) -> int:
     """Return the run's number of steps: as configured, doubled once, or a quarter.
 
     A model that is underconfident on held-out rows was trained for too few steps: its best temperature is
-    significantly below 1 (`too_unsure`). docs/calibrated.md has the measurements.
+    significantly below 1 (`too_unsure`). A shorter fit is taken by the rule of `find_lr`. docs/calibrated.md
+    has the measurements.
     """
     c = system.config.train
     if not system.config.adapter.calibrated:
@@ -149,9 +169,9 @@ def rate_of(system: System, rate: int) -> float:
 
 
 def best_rate(system: System, out: Path) -> int:
-    """Return the index in `RATES` of the rate that a stored calibration took last."""
-    taken = [tried["lr"] for tried in _stored(system, out).get("tried", []) if tried["taken"]]
-    same = [rate for rate in range(len(RATES)) if taken and math.isclose(taken[-1], rate_of(system, rate))]
+    """Return the index in `RATES` of the rate that a stored calibration took last; `MIDDLE` without one."""
+    taken = [tried["lr"] for tried in _stored(system, out).get("tried", []) if tried["taken"]][-1:]
+    same = [rate for lr in taken for rate in range(len(RATES)) if math.isclose(lr, rate_of(system, rate))]
     return same[0] if same else MIDDLE
 
 
@@ -195,18 +215,33 @@ def lower_rate(system: System, out: Path, *, diverged: bool) -> bool:
 
 def next_fit(system: System, out: Path) -> HalfFit | None:
     """Return the next fit that calibration needs, or None if it is complete."""
-    c = system.config.train
-    if not c.find_lr:
-        steps = steps_wanted(system, out)
-        return None if calibrated_steps(system, out) == steps else HalfFit(steps)
-    tried = _stored(system, out).get("tried", [])
-    if len(tried) < 2:
-        return HalfFit(shortened(c.total_steps) if tried else c.total_steps)
-    if len(tried) < 3:
-        middle, quarter = (math.inf if one["loss"] is None else one["loss"] for one in tried)
-        # The quarter moves the parameters less, as a lower rate does: if it is better, so is a lower rate.
-        return HalfFit(c.total_steps, MIDDLE + 1 if quarter <= middle else MIDDLE - 1)
-    return None
+    steps, stored, c = steps_wanted(system, out), _stored(system, out), system.config.train
+    if c.find_lr:
+        fit = _next_of_search(stored.get("tried", []), c.total_steps, tries_quarter(system))
+    else:
+        fit = None if calibrated_steps(system, out) == steps else HalfFit(steps)
+    if fit is None and turns(system) and not stored.get("turned"):
+        return HalfFit(steps, best_rate(system, out), turned=1)
+    return fit
+
+
+def tries_quarter(system: System) -> bool:
+    """Return whether the search tries a quarter of the steps, whose effect few rows do not show."""
+    return bool(system.config.train.may_shorten) or not turns(system)
+
+
+def _next_of_search(tried: Sequence[Json], steps: int, quarter: bool) -> HalfFit | None:
+    """Return the next fit of a search for a run of so many steps."""
+    if not tried:
+        return HalfFit(steps)
+    if quarter and len(tried) == 1:
+        return HalfFit(shortened(steps))
+    if len(tried) > 1 + quarter or (quarter and tried[1]["taken"]):
+        return None
+    losses = [math.inf if one["loss"] is None else one["loss"] for one in tried]
+    # The quarter moves the parameters less, as a lower rate does: if it is better, so is a lower rate.
+    lower = losses[1] <= losses[0] if quarter else math.isinf(losses[0])
+    return HalfFit(steps, MIDDLE + 1 if lower else MIDDLE - 1)
 
 
 def _groups(system: System, stored: Json) -> list[list[int]]:
@@ -258,22 +293,42 @@ def with_fit(
     ]
     so_far = there.get("seconds", 0.0) + seconds
     stored: Json = {"steps": fit.steps, "seconds": so_far, "rows": rows, "own_nll": own_nll}
+    if fit.turned:
+        return {**there, "seconds": so_far, "turned": rows}
     taken, c = True, system.config.train
     if c.find_lr:
-        tried = there.get("tried", [])
-        loss = None if diverged else _predicted_nll(stored)[1]
-        losses = [one["loss"] for one in tried if one["taken"] and one["loss"] is not None]
-        allowed = c.may_shorten or fit.steps == c.total_steps
-        taken = not tried or (allowed and loss is not None and loss < min(losses, default=math.inf))
+        losses, tried = _losses(stored), there.get("tried", [])
+        allowed = not diverged and (c.may_shorten or fit.steps == c.total_steps)
+        taken = not tried or (allowed and _replaces(losses, system, there, higher=fit.rate < MIDDLE))
+        loss = None if diverged else float(losses.mean())
         this = {"lr": rate_of(system, fit.rate), "steps": fit.steps, "loss": loss, "taken": taken}
         stored["tried"] = [*tried, this]
     kept = ("steps", "rows", "own_nll", "learnt_nll")
     return stored | ({"learnt_nll": learnt_nll(half)} if taken else {name: there.get(name) for name in kept})
 
 
+def _losses(stored: Json) -> Tensor:
+    """Return the losses (nats, `n`) of stored predictions at the temperature that suits them best."""
+    draws, labels = answers_of(stored["rows"])
+    return nll_per_example(predictive_at(draws, best_temperature(draws, labels)), labels)
+
+
+def _replaces(losses: Tensor, system: System, there: Json, *, higher: bool) -> bool:
+    """Whether a fit with these losses (nats, `n`) replaces the one whose predictions are stored.
+
+    The one with the higher rate, or with more steps, is taken unless the other is significantly better.
+    """
+    if [tried for tried in there["tried"] if tried["taken"]][-1]["loss"] is None:
+        return True
+    kept, groups = _losses(there), _groups(system, there)
+    if higher:
+        return not significantly_lower(kept, losses, groups)
+    return significantly_lower(losses, kept, groups)
+
+
 def _predicted_nll(stored: Json) -> tuple[float, float, float]:
     """Return the ln T that suits stored predictions best, and their NLL (nats) at it and at T = 1."""
-    draws, labels = answers_of(stored["rows"])
+    draws, labels = answers_of([*stored["rows"], *stored.get("turned", [])])
     log_temperature = best_temperature(draws, labels)
     at_best = nll_at(draws, labels, log_temperature)
     return log_temperature, at_best, nll(posterior_predictive(draws), labels)
@@ -299,7 +354,7 @@ def fit_split_half(system: System, out: Path) -> dict[str, float]:
         "halves_temperature": math.exp(of_halves),
         "nll_1": at_1,
         "nll_temperature": at_best,
-        "rows": float(len(stored["rows"])),
+        "rows": float(len(stored["rows"]) + len(stored.get("turned", []))),
         "steps": float(steps_wanted(system, out)),
         "seconds": stored["seconds"],
         **found,

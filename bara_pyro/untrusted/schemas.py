@@ -219,6 +219,7 @@ class TriedRate(Stored):
 class SplitHalfFile(Stored):
     """Predictions of held-out rows in split-half calibration; of the rate taken, if it tried several.
 
+    `turned` are those with the halves turned around: predictions of the rows that the other fits learned.
     `own_nll` is the NLL (nats a row) of the fit behind `rows` on the rows that it learned, at the end of its
     training; `learnt_nll` is that of its predictions of them afterwards. `lowered` says that the run itself
     was unstable at the rate taken, and has the next lower one.
@@ -230,6 +231,7 @@ class SplitHalfFile(Stored):
     rows: Annotated[list[AskedRow], Field(min_length=1)]
     steps: Count
     tried: list[TriedRate] = []
+    turned: list[AskedRow] = []
     own_nll: FiniteFloat | None = None
     learnt_nll: FiniteFloat | None = None
     lowered: bool = False
@@ -237,7 +239,7 @@ class SplitHalfFile(Stored):
     @model_validator(mode="after")
     def _of_one_shape(self) -> Self:
         draws, classes = len(self.rows[0].log_probs), len((self.rows[0].log_probs or [[]])[0])
-        for row in self.rows:
+        for row in (*self.rows, *self.turned):
             if len(row.log_probs) != draws or any(len(draw) != classes for draw in row.log_probs):
                 raise ValueError(f"row {row.id[:60]!r} differs from the first in its draws or classes")
             if not row.label < classes:

@@ -1,4 +1,4 @@
-"""Split-half calibration: a temperature from a fit to half of the training rows."""
+"""Split-half calibration: a temperature from fits on both halves of the training rows."""
 
 import json
 import math
@@ -119,6 +119,8 @@ def test_too_few_rows_to_hold_out_turn_calibration_off(tmp_path: Path, alone: in
     with nullcontext() if on else pytest.raises(DataError, match=r"only 9 of 32 .* needs 10"):
         train(asked_for, tmp_path / "run")
     assert (tmp_path / "run").exists() is on
+    if on:  # 10 rows are too few to learn what predicts the other 22
+        assert "turned" not in read_json(tmp_path / "run" / "rehearsal.json")
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -185,16 +187,18 @@ def test_a_run_that_is_killed_in_its_calibration_goes_on(
         train(build_system(config), tmp_path / "cut", on_split_half=killed)
     again = build_system(config)
     train(again, tmp_path / "cut", resume=True, on_split_half=lambda step, _: steps.append(step))
-    assert steps == [3, 4, 5]  # from the checkpoint after step 2
+    assert steps == [3, 4, 5, 1, 2, 3, 4, 5]  # from the checkpoint after step 2; then the halves are turned
     assert torch.equal(answers(again), whole_of("bara-gate").answers)
 
 
+@pytest.mark.parametrize("fit", [1, 2])
 @pytest.mark.parametrize("place", ["discard", "half discard", "write_json"])
 def test_a_run_that_is_killed_after_a_fit_goes_on(
     tmp_path: Path,
     whole_of: Callable[[str], Whole],
     monkeypatch: pytest.MonkeyPatch,
     place: str,
+    fit: int,
 ) -> None:
     """Before or while the files of the fit are removed, or before its result is written."""
     config, calls, whole = calibrated(tmp_path), 0, whole_of("bara-gate")
@@ -202,7 +206,7 @@ def test_a_run_that_is_killed_after_a_fit_goes_on(
     def killed(*args: Any) -> None:
         nonlocal calls
         calls += 1
-        if calls == 1:
+        if calls == fit:
             if place == "half discard":
                 (args[0] / "adapter_model.safetensors").unlink()
             raise Interrupted
@@ -217,7 +221,7 @@ def test_a_run_that_is_killed_after_a_fit_goes_on(
     train(again, tmp_path / "cut", resume=True)
     assert torch.equal(answers(again), whole.answers)
     stored = [read_json(out / "rehearsal.json") for out in (whole.out, tmp_path / "cut")]
-    assert stored[0]["rows"] == stored[1]["rows"]
+    assert all(stored[0][rows] == stored[1][rows] for rows in ("rows", "turned"))
     assert not (tmp_path / "cut" / ".rehearsal").exists()
 
 
@@ -291,14 +295,18 @@ def test_nothing_but_the_temperature_differs_from_a_run_without(
             assert torch.equal(ours[key], value), key
 
 
-@pytest.mark.parametrize("method", ["bara-gate", "mc_dropout"])
+@pytest.mark.parametrize(
+    ("method", "kept_as"), [("bara-gate", "rows"), ("bara-gate", "turned"), ("mc_dropout", "turned")]
+)
 def test_what_is_kept_is_what_a_run_on_half_of_the_rows_says(
-    tmp_path: Path, whole_of: Callable[[str], Whole], method: str
+    tmp_path: Path, whole_of: Callable[[str], Whole], method: str, kept_as: str
 ) -> None:
     whole = whole_of(method)
     system = whole.system
     rows = system.task.train
     learnt, asked = halves([row.question for row in rows], system.config.seed)
+    if kept_as == "turned":
+        learnt, asked = asked, learnt
     half = replace(
         system.task, train=tuple(rows[i] for i in learnt), test=tuple(rows[i] for i in asked), notes=()
     )
@@ -307,7 +315,7 @@ def test_what_is_kept_is_what_a_run_on_half_of_the_rows_says(
         task=half,
     )
     train(alone, tmp_path / "half")
-    kept = read_json(whole.out / "rehearsal.json")["rows"]
+    kept = read_json(whole.out / "rehearsal.json")[kept_as]
     assert [row["id"] for row in kept] == [row.id for row in half.test]
     assert [row["label"] for row in kept] == list(alone.split("test").labels)
     there = torch.tensor([row["log_probs"] for row in kept], dtype=torch.float64).transpose(0, 1)
@@ -319,7 +327,8 @@ def test_the_temperature_is_the_most_probable_one(tmp_path: Path) -> None:
     train(system, tmp_path / "run")
     fitted = json.loads((tmp_path / "run" / "fitted.json").read_text())
     stored = read_json(tmp_path / "run" / "rehearsal.json")
-    rows = stored["rows"]
+    rows = stored["rows"] + stored["turned"]
+    assert {row["id"] for row in rows} == {row.id for row in system.task.train}
     draws = np.array([row["log_probs"] for row in rows]).transpose(1, 0, 2)
     labels = np.array([row["label"] for row in rows])
 

@@ -1,4 +1,7 @@
-"""`may_shorten`: a quarter of the steps is taken if it predicts the other half best."""
+"""`may_shorten`: a quarter of the steps is tried too, and taken if it predicts the other half better.
+
+There are few rows, so the halves are turned around.
+"""
 
 import math
 from pathlib import Path
@@ -53,8 +56,8 @@ def right(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[float, int], float]:
 def test_the_run_is_shorter_only_if_a_short_fit_predicts_better(
     tmp_path: Path, right: dict[tuple[float, int], float], short: float, steps: int
 ) -> None:
-    """The third fit, at another rate, is no better."""
-    right[LR, SHORT_HALF] = short
+    """Otherwise a second rate is tried, which is no better. Then the halves turn."""
+    right |= {(LR, SHORT_HALF): short, (3 * LR, HALF): 0.5}
     system, seen = build_system(config(tmp_path)), list[int]()
     ran: list[int] = []
     train(
@@ -63,13 +66,14 @@ def test_the_run_is_shorter_only_if_a_short_fit_predicts_better(
         on_split_half=lambda step, _: seen.append(step),
         on_step=lambda step, _: ran.append(step),
     )
-    assert seen == [*range(1, HALF + 1), 1, 2, *range(1, HALF + 1)]
+    assert seen == [*range(1, HALF + 1), 1, 2, *([1, 2] if steps == SHORT else [*range(1, HALF + 1)] * 2)]
     assert ran == [*range(1, steps + 1)]
     assert stored_step(tmp_path / "run") == steps
     stored = read_json(tmp_path / "run" / "rehearsal.json")
-    assert [tried["lr"] for tried in stored["tried"][:2]] == pytest.approx([LR, LR])
+    second = {0.61: [], 0.6: [0.3 * LR], 0.5: [3 * LR]}[short]
+    assert [tried["lr"] for tried in stored["tried"]] == pytest.approx([LR, LR, *second])
     assert stored["tried"][1]["loss"] == pytest.approx(-math.log(short))
-    assert [tried["taken"] for tried in stored["tried"]] == [True, steps == SHORT, False]
+    assert [tried["taken"] for tried in stored["tried"][1:]] == ([True] if steps == SHORT else [False, False])
     taken = stored["rows"][0]["log_probs"][0][stored["rows"][0]["label"]]
     assert taken == pytest.approx(math.log(max(short, 0.6)))
     assert read_json(tmp_path / "run" / "fitted.json")["calibrated_steps"] == steps
@@ -82,23 +86,32 @@ def test_the_run_is_shorter_only_if_a_short_fit_predicts_better(
     assert torch.equal(answers(load_system(tmp_path / "run")), answers(system))
 
 
-@pytest.mark.parametrize("may_shorten", [True, False])
-@pytest.mark.parametrize(("lower", "taken"), [(0.8, True), (0.6, False)])
-def test_a_lower_rate_at_full_length_may_be_better_than_a_quarter(
-    tmp_path: Path, right: dict[tuple[float, int], float], may_shorten: bool, lower: float, taken: bool
-) -> None:
-    """If the length must stay, the quarter says only that the rate should be lower."""
-    right |= {(LR, HALF): 0.5, (LR, SHORT_HALF): 0.7, (0.3 * LR, HALF): lower}
-    train(build_system(config(tmp_path, **{"train.may_shorten": may_shorten})), tmp_path / "run")
+def test_a_lower_rate_may_be_better(tmp_path: Path, right: dict[tuple[float, int], float]) -> None:
+    """It is tried if a quarter of the steps is no worse."""
+    right[0.3 * LR, HALF] = 0.8
+    train(build_system(config(tmp_path)), tmp_path / "run")
     stored = read_json(tmp_path / "run" / "rehearsal.json")
-    assert [tried["taken"] for tried in stored["tried"]] == [True, may_shorten, taken or not may_shorten]
-    assert stored["tried"][2]["lr"] == pytest.approx(0.3 * LR)
-    assert stored_step(tmp_path / "run") == (SHORT if may_shorten and not taken else STEPS)
+    assert [tried["taken"] for tried in stored["tried"]] == [True, False, True]
+    assert read_json(tmp_path / "run" / "fitted.json")["calibrated_lr"] == pytest.approx(0.3 * LR)
+    assert stored_step(tmp_path / "run") == STEPS
+
+
+def test_a_length_that_must_stay_is_tried_with_many_rows(
+    tmp_path: Path, right: dict[tuple[float, int], float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says only that the rate should be lower."""
+    monkeypatch.setattr(split_half, "turns", lambda system: False)
+    right |= {(LR, SHORT_HALF): 0.9, (0.3 * LR, HALF): 0.8}
+    train(build_system(config(tmp_path, **{"train.may_shorten": False})), tmp_path / "run")
+    stored = read_json(tmp_path / "run" / "rehearsal.json")
+    assert [tried["taken"] for tried in stored["tried"]] == [True, False, True]
+    assert "turned" not in stored
+    assert stored_step(tmp_path / "run") == STEPS
 
 
 @pytest.mark.slow
 def test_a_kill_changes_nothing(tmp_path: Path, right: dict[tuple[float, int], float]) -> None:
-    right[LR, SHORT_HALF] = 0.9
+    right |= {(LR, SHORT_HALF): 0.9, (3 * LR, 2 * STEPS): 0.5}
     whole = build_system(config(tmp_path, **{"train.steps": 4 * STEPS}))
     train(whole, tmp_path / "whole")
     assert stored_step(tmp_path / "whole") == 4 * STEPS  # a fit of another length is not the short one
@@ -106,7 +119,7 @@ def test_a_kill_changes_nothing(tmp_path: Path, right: dict[tuple[float, int], f
     whole = build_system(config(tmp_path, **{"train.steps": 4 * STEPS}))
     train(whole, tmp_path / "again")
     assert stored_step(tmp_path / "again") == STEPS
-    fits = {"first fit": 1, "short fit": 2, "third fit": 3}
+    fits = {"first fit": 1, "short fit": 2, "turned fit": 3}
     for stage in (*fits, "run"):
         out = tmp_path / stage
         one = config(tmp_path, **{"train.steps": 4 * STEPS})
@@ -135,7 +148,9 @@ def test_a_length_that_nobody_gives_may_be_shortened(
     settings: dict[str, object], shortens: bool | None
 ) -> None:
     config = load_config(overrides={"method": "bara-gate", "task.name": "micro-wgs", **settings})
-    assert for_rows(config, 160).train.may_shorten is shortens
+    assert for_rows(config, 640).train.may_shorten is shortens
+    given = settings.get("train.may_shorten")
+    assert for_rows(config, 639).train.may_shorten is given  # with few rows the halves are turned instead
 
 
 @pytest.mark.parametrize("settings", [{"train.lr": 1e-3}, {"adapter.calibrated": False}])
@@ -158,13 +173,13 @@ def test_the_command_says_so(
 def test_the_bar_ends_with_the_shorter_run() -> None:
     shown: list[tuple[int, int]] = []
     stages = running.Stages(
-        HALF, STEPS, lambda **how: shown.append((how["completed"], how["total"])), lambda: SHORT, fits=3
+        HALF, STEPS, lambda **how: shown.append((how["completed"], how["total"])), lambda: SHORT, fits=4
     )
-    for length in (HALF, SHORT_HALF, HALF):
+    for length in (HALF, SHORT_HALF, SHORT_HALF):
         for step in range(1, length + 1):
             stages.split_half(step, {"nll": 0.5})
     for step in range(1, SHORT + 1):
         stages.run(step, {"nll": 0.5})
-    whole = 2 * HALF + SHORT_HALF + SHORT
+    whole = HALF + 2 * SHORT_HALF + SHORT
     assert [done for done, _ in shown] == [*range(1, whole + 1)]
     assert shown[-1] == (whole, whole)
