@@ -11,7 +11,7 @@ bitwise equal (`Captured.misfit`), and a warning says so once. `bara_pyro.fast.r
 
 import gc
 import warnings
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from itertools import chain
@@ -22,6 +22,7 @@ from pyro.poutine.runtime import _PYRO_STACK
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.svi import SVI
 from bara_pyro.core.terms import ElboTerms, Part, check_finite, logged, parts_of
 from bara_pyro.data.replies import ReplyBatch
@@ -168,7 +169,6 @@ class Captured:
         self.eager: set[str] = set()
         self.unfit: str | None = None
         self._record = record or CudaGraphs()
-        self._modules = [*svi.model.backbone.lm.modules()]
         self._devices = {"cuda"} if record is None else {"cuda", "cpu"}
 
     def __call__(self, *batches: Batch) -> dict[str, float]:
@@ -200,31 +200,16 @@ class Captured:
     def misfit(self, *batches: Batch) -> str | None:
         """Return why a step on these batches cannot be replayed; None if it can."""
         svi, backbone = self.svi, self.svi.model.backbone
-        devices = {value.device for value in chain(backbone.lm.parameters(), svi.parameters)}
         kind = type(svi)
         reasons = {
-            "the model is on a CPU": not {device.type for device in devices} <= self._devices,
-            "the model is spread over several devices": len(devices) > 1,
             f"{kind.__name__} computes gradients differently": kind.gradients is not SVI.gradients
             or kind.backward is not SVI.backward,
             "several processes or micro-batches share a step": svi.ranks is not None or len(batches) > 1,
             "checkpointing is on": backbone.checkpointing,
-            "the language model is quantised": backbone.quantized is not None,
-            "the states of the lowest layers, which have no adapter, are cached": svi.model.frozen_layers > 0,
-            "the rows continue a common prefix": any(batch.past is not None for batch in batches),
-            "the adapters are tapped": self._tapped(),
-            "a Pyro handler is active around the step": bool(_PYRO_STACK),
-            "the language model has hooks": self._hooked(),
+            "a parameter has hooks": any(p._backward_hooks for p in svi.parameters),
         }
-        return next((reason for reason, true in reasons.items() if true), None)
-
-    def _tapped(self) -> bool:
-        return any(adapter.tap is not None for adapter in self.svi.model.adapters.values())
-
-    def _hooked(self) -> bool:
-        on_modules = any(getattr(module, kind) for module in self._modules for kind in HOOKS)
-        everywhere = any(getattr(nn.modules.module, f"_global{kind}") for kind in HOOKS)
-        return on_modules or everywhere or any(p._backward_hooks for p in self.svi.parameters)
+        own = next((reason for reason, true in reasons.items() if true), None)
+        return own or obstacle(svi.model, svi.parameters, self._devices, *batches)
 
     def _settings(self) -> Hashable:
         """Return what a recording depends on: numbers that Python reads, and addresses of weights."""
@@ -232,6 +217,32 @@ class Captured:
         things = [svi, svi.elbo, model.likelihood, *model.modules(), *svi.guide.modules()]
         places = [p.data_ptr() for p in chain(svi.parameters, model.backbone.lm.parameters())]
         return (tuple(map(_plain, things)), svi.autocast, tuple(places))
+
+
+def obstacle(model: AdaptedLM, others: Iterable[Tensor], devices: set[str], *batches: Batch) -> str | None:
+    """Return why a forward pass cannot be replayed; None if it can.
+
+    Args:
+        model: the program.
+        others: parameters besides those of the language model.
+        devices: types of devices on which there are replays.
+        batches: the rows.
+    """
+    backbone = model.backbone
+    places = {value.device for value in chain(backbone.lm.parameters(), others)}
+    modules = [*backbone.lm.modules()]
+    reasons = {
+        "the model is on a CPU": not {place.type for place in places} <= devices,
+        "the model is spread over several devices": len(places) > 1,
+        "the language model is quantised": backbone.quantized is not None,
+        "the states of the lowest layers, which have no adapter, are cached": model.frozen_layers > 0,
+        "the rows continue a common prefix": any(batch.past is not None for batch in batches),
+        "the adapters are tapped": any(adapter.tap is not None for adapter in model.adapters.values()),
+        "a Pyro handler is active around the step": bool(_PYRO_STACK),
+        "the language model has hooks": any(getattr(module, kind) for module in modules for kind in HOOKS)
+        or any(getattr(nn.modules.module, f"_global{kind}") for kind in HOOKS),
+    }
+    return next((reason for reason, true in reasons.items() if true), None)
 
 
 def eager(svi: SVI) -> SVI:
