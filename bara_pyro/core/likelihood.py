@@ -221,9 +221,10 @@ class TextLikelihood(ClosedSet):
         """
         if not isinstance(batch, TextBatch):
             raise DataError("The batch has no texts to score: encode its rows with classes=....")
-        lengths = torch.tensor(batch.asked, device=hidden.device)
         width = max(batch.asked)
-        counted = torch.arange(width, device=hidden.device) >= width - lengths.unsqueeze(-1)
+        # `batch.asked`, but on the device: a replay would repeat the numbers of the rows that were recorded.
+        lengths = 1 + cast(Tensor, batch.segments).sign().sum(-1, keepdim=True)
+        counted = torch.arange(width, device=hidden.device) >= width - lengths
         with pyro.plate("positions", width, dim=-1), poutine.mask(mask=cast(BoolTensor, counted)):
             logits = head(hidden[..., -width:, :])
         places = (width - 1 - batch.places).expand(*logits.shape[:-2], -1)

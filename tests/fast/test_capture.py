@@ -25,6 +25,7 @@ from bara_pyro.core.optimizers import adamw
 from bara_pyro.core.svi import SVI
 from bara_pyro.core.terms import ElboTerms
 from bara_pyro.data.replies import EncodedReply, reply_batch
+from bara_pyro.data.split import collate_ids, with_texts
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import DataError, TrainingError
 from bara_pyro.fast.capture import MOST, Outputs, Run, Unfit, as_captured, captured, eager, widened
@@ -42,6 +43,7 @@ ONE_TOKEN = ("laplace", "vbll", "polar_vbll")
 UNFIT = ("vbll", "polar_vbll")  # TorchScript refuses a call of the backward pass
 REPLAYED = [(name, bp.AnswerLikelihood) for name in METHODS if name not in EAGER]
 REPLAYED += [(name, bp.CompletionLikelihood) for name, _ in REPLAYED if name not in ONE_TOKEN]
+REPLAYED += [("bara-gate", bp.TextLikelihood)]
 # What would wait for a GPU: no CUDA graph can hold that.
 WAITS = {"_local_scalar_dense", "item", "nonzero", "masked_select", "equal", "randperm"}
 
@@ -108,6 +110,22 @@ def replies(step: int) -> Batch:
     return reply_batch([[EncodedReply(tokens(a), tokens(b), str(n))] for n, (a, b) in enumerate(rows)])
 
 
+def texts(step: int) -> Batch:
+    """Three prompts with two texts each, other ones and of other lengths at each step, of one shape."""
+    generator = torch.Generator().manual_seed(step)
+
+    def tokens(number: int) -> tuple[int, ...]:
+        return tuple(torch.randint(1, 61, (number,), generator=generator).tolist())
+
+    sizes = [(4, 3, 2), *torch.randint(1, 3, (2, 3), generator=generator).tolist()]
+    prompts = [tokens(prompt) for prompt, _, _ in sizes]
+    batch = collate_ids(prompts, [0, 1, 0], [f"{step}/{row}" for row in range(3)], torch.tensor([]), 0)
+    return with_texts(batch, prompts, [[tokens(first), tokens(second)] for _, first, second in sizes])
+
+
+BATCHES = {bp.AnswerLikelihood: questions, bp.CompletionLikelihood: replies, bp.TextLikelihood: texts}
+
+
 def make(name: str, **options: object) -> SVI:
     torch.manual_seed(5)
     if name == "lora":
@@ -149,7 +167,7 @@ def of_method(name: str, likelihood: type = bp.AnswerLikelihood, **settings: obj
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "likelihood"), REPLAYED)
 def test_replays_have_the_bits_of_eager_steps(name: str, likelihood: type) -> None:
-    batches = questions if likelihood is bp.AnswerLikelihood else replies
+    batches = BATCHES[likelihood]
     plain = trained(eager(of_method(name, likelihood)), batches)
     record = Traced()
     svi = captured(of_method(name, likelihood), record)
@@ -422,7 +440,7 @@ def of_likelihood(likelihood: type) -> SVI:
 
 @pytest.mark.parametrize(("name", "likelihood"), REPLAYED)
 def test_replays_on_a_cpu_have_the_bits_of_eager_steps(name: str, likelihood: type) -> None:
-    batches = full_or_padded if likelihood is bp.AnswerLikelihood else replies
+    batches = full_or_padded if likelihood is bp.AnswerLikelihood else BATCHES[likelihood]
     svi = of_method(name, likelihood)
     svi.replayed = Replayed(svi, 1)
     assert same(trained(of_method(name, likelihood), batches), trained(svi, batches))
