@@ -6,6 +6,7 @@ and the site. It does not depend on the batch, on padding, or on the number and 
 """
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from numbers import Integral
 
@@ -18,6 +19,7 @@ from torch.nn import functional as F
 from bara_pyro.core.guide import SiteGuide, check_guide
 from bara_pyro.core.handlers import PROGRAM
 from bara_pyro.core.modules import value_of
+from bara_pyro.core.noise import CounterNoise
 from bara_pyro.core.posterior import Addressed, PosteriorMean, addresses_of
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.resuming import narrowed, shared
@@ -226,21 +228,44 @@ def _forward(
     every_token: bool = True,
 ) -> Tensor:
     device = batch.input_ids.device
+    noise = addresses_of(batch, seed, chunk, repeats, model.latents.local_shapes) if samples else None
+    # A shared prefix needs equal keys and values, which local latents would make differ by row. With
+    # `every_token`, each row is run from its beginning, so that taps see all tokens.
+    alike = not (every_token or (samples and model.latents.local_sites))
     # Fork the generator even without draws: the answer is not observed, so the program samples it.
     with PROGRAM, torch.random.fork_rng([device] if device.type == "cuda" else []):
-        if samples == 0:
-            with PosteriorMean(guide):
-                # With `every_token`, each row is run from its beginning, so that taps see all tokens.
-                rows = batch if every_token else narrowed(model, shared(model, batch))
-                return model.likelihood.predicted(model.forward(rows)).unsqueeze(0).cpu()
-        with (
-            pyro.plate("draws", chunk.stop - chunk.start, dim=-3),
-            Addressed(guide, addresses_of(batch, seed, chunk, repeats, model.latents.local_shapes)),
-        ):
-            # A shared prefix needs equal keys and values, which local latents would make differ by row.
-            rows = batch if model.latents.local_sites or every_token else shared(model, batch)
-            rows = rows if every_token else narrowed(model, rows)
-            return model.likelihood.predicted(model.forward(rows)).cpu()
+        values = run(model, guide, batch, noise, alike=alike, every_token=every_token)
+        predicted = model.likelihood.predicted(values).cpu()
+    return predicted if samples else predicted.unsqueeze(0)
+
+
+def run(
+    model: AdaptedLM,
+    guide: SiteGuide,
+    batch: Batch,
+    noise: CounterNoise | None,
+    *,
+    alike: bool = False,
+    every_token: bool = False,
+) -> Tensor:
+    """Run the program under a posterior; return the likelihood's result, `[draws x] B x ...`.
+
+    Args:
+        model: the program.
+        guide: its guide.
+        batch: the rows.
+        noise: noise of the draws; None for the posterior mean.
+        alike: read a prefix that all rows share once.
+        every_token: run the last layer for all tokens.
+    """
+    with ExitStack() as stack:
+        if noise is None:
+            stack.enter_context(PosteriorMean(guide))
+        else:
+            stack.enter_context(pyro.plate("draws", len(noise.draws), dim=-3))
+            stack.enter_context(Addressed(guide, noise))
+        rows = shared(model, batch) if alike else batch
+        return model.forward(rows if every_token else narrowed(model, rows))
 
 
 def _chunks(total: int, step: int) -> list[slice]:

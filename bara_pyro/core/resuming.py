@@ -18,18 +18,8 @@ from bara_pyro.fast.prefix import LEAST, Prefix, after, beginning, common_tokens
 
 def shared(model: AdaptedLM, batch: Batch) -> Batch:
     """Read the rows' common prefix once, if it is long enough; return the rows that continue from it."""
-    if len(batch) == 1 or batch.segments is not None:
-        return batch
-    if not ("prefixes" in model.backbone.shortcuts and model.backbone.continues):
-        return batch
-    if not model.likelihood.looks_at_asked:  # it looks at all tokens
-        return batch
-    tokens = common_tokens(batch)
-    if tokens < LEAST:
-        return batch
-    lengths = batch.attention_mask.sum(-1)
-    uneven = int(lengths.min()) < int(lengths.max())  # shorter rows continue after padding
-    if uneven and not model.backbone.goes_on_after_gaps(int(lengths.max())):
+    tokens = length_shared(model, batch)
+    if not tokens:
         return batch
     begin = beginning(batch, tokens)
     rest = after(batch, tokens, read_prefix(model, begin, lower(model, begin)))
@@ -37,6 +27,24 @@ def shared(model: AdaptedLM, batch: Batch) -> Batch:
     if states is None:
         return rest
     return replace(rest, past=replace(rest.past, rest=states[:, -rest.input_ids.shape[1] :]))
+
+
+def length_shared(model: AdaptedLM, batch: Batch) -> int:
+    """Return the length of the rows' common prefix if `shared` reads it once, otherwise 0."""
+    if len(batch) == 1 or batch.segments is not None:
+        return 0
+    if not ("prefixes" in model.backbone.shortcuts and model.backbone.continues):
+        return 0
+    if not model.likelihood.looks_at_asked:  # it looks at all tokens
+        return 0
+    tokens = common_tokens(batch)
+    if tokens < LEAST:
+        return 0
+    lengths = batch.attention_mask.sum(-1)
+    uneven = int(lengths.min()) < int(lengths.max())  # shorter rows continue after padding
+    if uneven and not model.backbone.goes_on_after_gaps(int(lengths.max())):
+        return 0
+    return tokens
 
 
 def narrowed(model: AdaptedLM, batch: Batch) -> Batch:
