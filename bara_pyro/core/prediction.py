@@ -5,10 +5,11 @@ and the site. It does not depend on the batch, on padding, or on the number and 
 (`bara_pyro.core.noise`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from numbers import Integral
+from weakref import WeakKeyDictionary
 
 import pyro
 import torch
@@ -31,6 +32,9 @@ from bara_pyro.fast.kept_memory import keep_freed
 # has a fixed cost, and small products are slow, so up to CPU_TOKENS tokens may exceed the budget. Measured at
 # hidden sizes 128, 576 and 896: benchmarks/README.md.
 ACCELERATOR_BUDGET, CPU_BUDGET, CPU_TOKENS, CPU_MOST = 2**31, 2**26, 1536, 2**28
+
+# Replacements of `run` by guide, with bitwise equal results: see `bara_pyro.fast.predictions`.
+REPLAYED: WeakKeyDictionary[SiteGuide, Callable[..., Tensor]] = WeakKeyDictionary()
 
 
 def predict(
@@ -234,7 +238,8 @@ def _forward(
     alike = not (every_token or (samples and model.latents.local_sites))
     # Fork the generator even without draws: the answer is not observed, so the program samples it.
     with PROGRAM, torch.random.fork_rng([device] if device.type == "cuda" else []):
-        values = run(model, guide, batch, noise, alike=alike, every_token=every_token)
+        forward = run if every_token else REPLAYED.get(guide, run)
+        values = forward(model, guide, batch, noise, alike=alike, every_token=every_token)
         predicted = model.likelihood.predicted(values).cpu()
     return predicted if samples else predicted.unsqueeze(0)
 

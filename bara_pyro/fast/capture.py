@@ -46,9 +46,12 @@ class Outputs(NamedTuple):
 
 
 B = TypeVar("B", bound=Batch)
-Run = Callable[[], Outputs]
-Record = Callable[[Run, torch.device], tuple[Outputs, Callable[[], None]]]
-"""Records the operations of a function on a device; returns its outputs and a function that replays them."""
+Run = Callable[[], Any]
+Record = Callable[[Run, torch.device], tuple[Any, Callable[[], None]]]
+"""Records the operations of a function on a device; returns its outputs and a function that replays them.
+
+The outputs are `Outputs` or a tensor.
+"""
 
 
 class Unfit(Exception):
@@ -80,7 +83,7 @@ class CudaGraphs:
     def __init__(self) -> None:
         self._pool: Any = None
 
-    def __call__(self, run: Run, device: torch.device) -> tuple[Outputs, Callable[[], None]]:
+    def __call__(self, run: Run, device: torch.device) -> tuple[Any, Callable[[], None]]:
         """Record a function; raise `Unfit` if it waits for the device, or torch's own error."""
         with torch.cuda.device(device):
             self._warm_up(run)
@@ -124,6 +127,7 @@ class Recording:
         self.svi = svi
         static: dict[str, Any] = {name: value.clone() for name, value in tensors(batch).items()}
         self.batch = replace(batch, **static)
+        self.outputs: Outputs
         self.outputs, self._replay = record(self._run, batch.input_ids.device)
 
     def _run(self) -> Outputs:

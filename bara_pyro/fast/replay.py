@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch._prims  # registers `torch.ops.prims`
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -61,6 +62,8 @@ class CallLog(TorchDispatchMode):
             return result
         if _depends_on_values(func, args):
             self.unfit = str(func)
+        if func is torch.ops.aten.view.dtype:  # which TorchScript takes for a view of another shape
+            func = torch.ops.prims.view_of_dtype.default
         self.calls.append((func, *inputs, self.places(result, {})))
         return result
 
@@ -92,7 +95,7 @@ class CallLog(TorchDispatchMode):
         return tuple(map(value, wanted))
 
 
-def record(run: Run, device: torch.device) -> tuple[Outputs, Callable[[], None]]:
+def record(run: Run, device: torch.device) -> tuple[Any, Callable[[], None]]:
     """Record a function on a CPU, as `bara_pyro.fast.capture.Record` does.
 
     Returns:
@@ -186,7 +189,9 @@ def _depends_on_values(func: Any, args: Any) -> bool:
     return bool({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & {*func.tags})
 
 
-def _tensors(outputs: Outputs) -> list[Tensor]:
+def _tensors(outputs: Outputs | Tensor) -> list[Tensor]:
+    if isinstance(outputs, Tensor):
+        return [outputs]
     terms, grads = outputs.terms, [grad for grad in outputs.grads if grad is not None]
     return [outputs.numbers, terms.loss, terms.nll, *terms.kl.values(), *terms.extra.values(), *grads]
 
