@@ -119,8 +119,10 @@ class ClosedSet(Likelihood):
     def observe(self, hidden: Tensor, batch: Batch, head: Head) -> Tensor:
         """Observe the labels; return the answers' log-probabilities, `[draws x] B x C`, float32."""
         log_probs = self.scores(hidden, batch, head).log_softmax(-1)
-        if batch.labels is None:
-            check_numbers(log_probs)  # a label cannot be drawn from NaN
+        # A label cannot be drawn from NaN. A captured prediction draws none and is checked by `predicted`.
+        is_captured = log_probs.is_cuda and torch.cuda.is_current_stream_capturing()
+        if batch.labels is None and not is_captured:
+            check_numbers(log_probs)
         labels = None if batch.labels is None else batch.labels.unsqueeze(-1)
         sample_observed(Categorical(logits=log_probs, validate_args=False), labels)
         return log_probs.squeeze(-2)

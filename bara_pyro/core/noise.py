@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
+from functools import lru_cache
 from itertools import dropwhile, islice, takewhile
 
 import torch
@@ -36,6 +37,12 @@ def noise_seed(seed: int, key: str) -> int:
     """Return a 63-bit seed for a base seed and a key, equal in all processes, unlike `hash()`."""
     digest = hashlib.blake2b(f"{seed}/{key}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
+
+
+@lru_cache
+def stream_seeds(seed: int, streams: tuple[str, ...], device: torch.device) -> Tensor:
+    """Return the seeds of streams, long; kept, because a CUDA graph cannot copy them from the host."""
+    return torch.tensor([noise_seed(seed, stream) for stream in streams], device=device)
 
 
 @contextmanager
@@ -176,8 +183,8 @@ class CounterNoise:
 
     def _local(self, streams: Sequence[str], shape: tuple[int, ...]) -> Sequence[Tensor]:
         """Return uniform numbers of the given shape for each stream, with few operations."""
-        seeds = [noise_seed(self.seed, stream) for stream in streams]
-        draws = mix(torch.tensor(seeds, device=self.draws.device)[:, None] + self.draws * GOLDEN)
+        seeds = stream_seeds(self.seed, tuple(streams), self.draws.device)
+        draws = mix(seeds[:, None] + self.draws * GOLDEN)
         rows = mix(draws[..., None, None] + self.rows[..., None])
         keys = mix(rows + self._places[..., -shape[2] :])
         return uniform(keys, math.prod(shape[3:])).reshape(len(streams), *shape).unbind()

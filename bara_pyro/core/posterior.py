@@ -10,6 +10,7 @@ from scipy.special import gammaincinv
 from torch import Tensor
 
 from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.likelihood import LIKELIHOOD
 from bara_pyro.core.modules import distribution_of, family_name
 from bara_pyro.core.noise import CounterNoise
 from bara_pyro.data.types import Batch
@@ -26,8 +27,14 @@ class Posterior(Messenger):
     def _pyro_sample(self, msg: Message) -> None:
         self.guide._pyro_sample(msg)
         name = msg["name"]
-        if name is not None and name in self.guide.model.latents.sites and not msg["is_observed"]:
+        if name is None or msg["is_observed"]:
+            return
+        if name in self.guide.model.latents.sites:
             msg["value"] = self.value(name, distribution_of(msg))
+            msg["done"] = True
+        elif name == LIKELIHOOD:  # an answer, which nobody reads
+            shape = distribution_of(msg).shape()
+            msg["value"] = torch.zeros(shape, dtype=torch.long, device=self.guide.model.backbone.device)
             msg["done"] = True
 
     def value(self, name: str, fn: TorchDistribution) -> Tensor:

@@ -236,7 +236,7 @@ def _forward(
     # A shared prefix needs equal keys and values, which local latents would make differ by row. With
     # `every_token`, each row is run from its beginning, so that taps see all tokens.
     alike = not (every_token or (samples and model.latents.local_sites))
-    # Fork the generator even without draws: the answer is not observed, so the program samples it.
+    # A stranger's program may sample more than latents.
     with PROGRAM, torch.random.fork_rng([device] if device.type == "cuda" else []):
         forward = run if every_token else REPLAYED.get(guide, run)
         values = forward(model, guide, batch, noise, alike=alike, every_token=every_token)

@@ -59,7 +59,9 @@ def waits(name: str, node: Node, graph: GraphModule) -> bool:
     return name.split(".")[1:2] in [[wait] for wait in WAITS]
 
 
-def tensors_of(outputs: Outputs) -> list[Tensor]:
+def tensors_of(outputs: Outputs | Tensor) -> list[Tensor]:
+    if isinstance(outputs, Tensor):
+        return [outputs]
     terms, grads = outputs.terms, [g for g in outputs.grads if g is not None]
     own = [terms.loss, terms.nll, *terms.kl.values(), *terms.extra.values()]
     return [outputs.numbers.detach(), *(value.detach() for value in own), *grads]
