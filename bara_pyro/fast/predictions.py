@@ -4,8 +4,8 @@ Python and Pyro's handlers take up to two thirds of the time of a prediction of 
 the same operations in the same order without them. The addresses of the noise (hashes of the rows, numbers of
 the draws, positions) are inputs, like the tokens, so the result is bitwise equal to the eager prediction.
 
-On a CPU, recording takes as long as some 20 replays save, so a forward pass is recorded once its shape has
-occurred `AFTER` times. All others run eagerly. `replayed` is used when a run is loaded or trained.
+Recording takes as long as some 20 replays save on a CPU, so a forward pass is recorded once its shape has
+occurred `AFTER` times. All others run eagerly. The runs of `bara_pyro.runs` use `replayed`.
 """
 
 import warnings
@@ -38,7 +38,7 @@ from bara_pyro.fast.capture import (
 )
 from bara_pyro.fast.replay import record as record_on_cpu
 
-AFTER = 20  # eager forward passes of a shape before it is recorded on a CPU
+AFTER = 20  # eager forward passes of a shape before it is recorded
 # Attributes of every module that hold no state, mostly hooks: skipping them saves most of the search for it.
 HOOKED = vars(nn.Module()).keys() - {"training", "_parameters", "_buffers", "_modules"}
 ADDRESSES = ("draws", "shared", "rows", "positions")  # tensors from which `CounterNoise` makes its numbers
@@ -79,7 +79,7 @@ class Predictions:
 
     Args:
         model: the program.
-        record: see `bara_pyro.fast.capture.Record`; by default CUDA graphs.
+        record: see `bara_pyro.fast.capture.Record`.
         after: eager forward passes of one shape before it is recorded.
 
     Attributes:
@@ -88,15 +88,15 @@ class Predictions:
         unfit: reason why nothing is replayed after a failed recording, or None.
     """
 
-    def __init__(self, model: AdaptedLM, record: Record | None = None, after: int = 0) -> None:
+    def __init__(self, model: AdaptedLM, record: Record, after: int) -> None:
         self.likelihood = model.likelihood
         self.after = after
         self.recordings: dict[Hashable, RecordedForward] = {}
         self.eager: set[str] = set()
         self.unfit: str | None = None
-        self._record = record or CudaGraphs()
+        self._record = record
         self._on_cpu = record is record_on_cpu
-        self._devices = {"cuda"} if record is None else {"cuda", "cpu"}
+        self._devices = {"cuda"} if isinstance(record, CudaGraphs) else {"cuda", "cpu"}
         self._seen: Counter[int] = Counter()
 
     def __call__(
@@ -161,22 +161,21 @@ class Predictions:
         return obstacle(model, chain(model.parameters(), guide.parameters()), self._devices, batch)
 
 
-def replayed(model: AdaptedLM, guide: SiteGuide, record: Record | None = None, after: int = 0) -> Predictions:
-    """Make predictions with a guide record and replay their forward passes if possible.
+def replayed(
+    model: AdaptedLM, guide: SiteGuide, record: Record | None = None, after: int | None = None
+) -> Predictions:
+    """Make a guide's predictions record and replay their forward passes if possible; return the recordings.
 
     Args:
         model: the program.
         guide: its guide; `del REPLAYED[guide]` undoes it.
-        record: see `bara_pyro.fast.capture.Record`; by default CUDA graphs.
-        after: eager forward passes of one shape before it is recorded.
+        record: see `bara_pyro.fast.capture.Record`; by default that of the model's device.
+        after: eager forward passes of one shape before it is recorded; None: `AFTER`.
     """
-    REPLAYED[guide] = predictions = Predictions(model, record, after)
+    if record is None:
+        record = record_on_cpu if model.backbone.device.type == "cpu" else CudaGraphs()
+    REPLAYED[guide] = predictions = Predictions(model, record, AFTER if after is None else after)
     return predictions
-
-
-def replayed_on_cpu(model: AdaptedLM, guide: SiteGuide) -> Predictions:
-    """Make predictions on a CPU replay frequent forward passes, with bitwise equal results."""
-    return replayed(model, guide, record_on_cpu, AFTER)
 
 
 def _inputs(batch: Batch, noise: CounterNoise | None) -> dict[str, Tensor]:

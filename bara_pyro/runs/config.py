@@ -34,7 +34,7 @@ REMOVED = {"backbone": ("states_folder",), "task": ("streaming",), "predict": ("
 MEMORY = {
     "backbone": {"shortcuts"},
     "train": {"checkpointing"},
-    "predict": {"memory_budget", "batch_size"},
+    "predict": {"memory_budget", "batch_size", "capture"},
 }
 
 

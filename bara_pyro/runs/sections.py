@@ -6,13 +6,13 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
-    field_validator,
     model_validator,
 )
 
@@ -46,6 +46,13 @@ class SettingsSection(BaseModel):
 def _in_order(names: list[Shortcut]) -> list[Shortcut]:
     """Return the shortcuts in the order of `SHORTCUTS`, so that the same choice is stored in one way."""
     return [name for name in SHORTCUTS if name in names]
+
+
+def _word(value: Any) -> Any:
+    return ("on" if value else "off") if isinstance(value, bool) else value  # YAML reads both as booleans
+
+
+Capture = Annotated[Literal["auto", "on", "off"], BeforeValidator(_word)]
 
 
 class BackboneConfig(SettingsSection):
@@ -281,7 +288,7 @@ class TrainConfig(SettingsSection):
     checkpointing: bool = Field(
         False, description="recompute activations in the backward pass: less memory, more time"
     )
-    capture: Literal["auto", "on", "off"] = Field(
+    capture: Capture = Field(
         "auto",
         description="'auto' records frequent training steps on a CPU and replays them, with equal results; "
         "'on' also records them on a GPU, as CUDA graphs, and pads rows to a few widths, which changes the "
@@ -303,11 +310,6 @@ class TrainConfig(SettingsSection):
     def peak_lr(self) -> float:
         """The peak learning rate that is set, or the default."""
         return DEFAULT_LR if self.lr is None else self.lr
-
-    @field_validator("capture", mode="before")
-    @classmethod
-    def _word(cls, value: Any) -> Any:
-        return ("on" if value else "off") if isinstance(value, bool) else value  # YAML reads both as booleans
 
     @model_validator(mode="after")
     def _holds_together(self) -> "TrainConfig":
@@ -332,6 +334,11 @@ class PredictConfig(SettingsSection):
     batch_size: Rows = Field(64, description="rows per forward pass, before repetition by S")
     memory_budget: PositiveInt | None = Field(
         None, description="approximate bytes of activations per forward pass; null: chosen for the device"
+    )
+    capture: Capture = Field(
+        "auto",
+        description="'auto' records frequent forward passes on a CPU and replays them, with equal results; "
+        "'on' also records them on a GPU, as CUDA graphs",
     )
     seed: Seed = Field(0, description="seed of the draws")
 

@@ -7,13 +7,15 @@ import torch
 from app_cases import Place
 
 import bara_pyro as bp
+from bara_pyro.core.prediction import REPLAYED
 from bara_pyro.data import Task
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.fast import SHORTCUTS, replay
+from bara_pyro.fast import SHORTCUTS, predictions, replay
 from bara_pyro.fast.capture import Recording
 from bara_pyro.lm.loading import load_backbone
 from bara_pyro.runs import steps
 from bara_pyro.runs.config import load_config
+from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.rows import load_data
 from bara_pyro.runs.system import build_system
@@ -50,6 +52,19 @@ def test_replayed_steps_are_the_same_training(
     assert len(replays) > 3
     assert all(torch.equal(a, b) for a, b in zip(plain[0], again[0], strict=True))
     assert plain[1] == again[1]
+
+
+@pytest.mark.parametrize(("word", "recorded"), [("auto", True), ("on", True), ("off", False)])
+def test_replayed_predictions_are_the_same(
+    place: Place, monkeypatch: pytest.MonkeyPatch, word: str, recorded: bool
+) -> None:
+    monkeypatch.setattr(predictions, "AFTER", 1)
+    system = build_system(place.config(predict__capture=word, method__name="bara-gate"))
+    found = [draw(system, system.split("test"), 3) for _ in range(4)]
+    assert all(torch.equal(found[0], again) for again in found[1:])
+    replays = REPLAYED.get(system.guide)
+    assert bool(replays and replays.recordings) == recorded
+    assert system.config.hash == place.config(method__name="bara-gate").hash
 
 
 @pytest.mark.parametrize("on", [[], ["prefixes"]])

@@ -25,6 +25,7 @@ from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import TrainingError
 from bara_pyro.fast import predictions
+from bara_pyro.fast.capture import CudaGraphs
 from bara_pyro.fast.predictions import Predictions, record_on_cpu, replayed
 from bara_pyro.methods import METHODS
 
@@ -282,10 +283,10 @@ def test_nothing_waits_for_a_gpu(monkeypatch: pytest.MonkeyPatch, likelihood: ty
     pair, record = (svi.model, svi.guide), Traced()
     batches = BATCHES[likelihood]
     for samples in (0, 4):
-        REPLAYED[svi.guide] = eager = Predictions(svi.model, record)
+        REPLAYED[svi.guide] = eager = Predictions(svi.model, record, 0)
         monkeypatch.setattr(eager, "_replayed", lambda *_: None)  # with the masks of a capture
         plain = answers(pair, range(4), batches, samples=samples)
-        found = replayed(*pair, record)
+        found = replayed(*pair, record, 0)
         assert same(plain, answers(pair, range(4), batches, samples=samples))
         assert len(found.recordings) == 1
         assert not found.eager
@@ -294,7 +295,7 @@ def test_nothing_waits_for_a_gpu(monkeypatch: pytest.MonkeyPatch, likelihood: ty
 
 def test_a_captured_prediction_says_once_why_it_runs_eagerly() -> None:
     pair = bara_pair(form="gate", scale=0.3, move=0.2)
-    replayed(*pair)  # CUDA graphs
+    replayed(*pair, CudaGraphs())
     with pytest.warns(UserWarning, match="Predictions run eagerly.*on a CPU") as said:
         answers(pair, range(2))
     assert len(said) == 1
