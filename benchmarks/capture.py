@@ -6,7 +6,8 @@ import traceback
 import warnings
 from argparse import Namespace
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,9 +16,11 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from bara_pyro.core.prediction import predict
 from bara_pyro.core.svi import SVI
 from bara_pyro.data.types import Batch
 from bara_pyro.fast.capture import Captured, Outputs, Record, Run, as_captured, captured, eager
+from bara_pyro.fast.predictions import replayed
 from bara_pyro.lm.backbone import Backbone
 from bara_pyro.lm.loading import DTYPES
 from bara_pyro.methods import METHODS
@@ -108,6 +111,30 @@ def _both(
     }
     found = timed(calls, args, launches)
     return found | recorded | said(replayed)
+
+
+def draws(name: str, backbone: Backbone, batch: Batch) -> tuple[Call, Call, Figures]:
+    """Return S = 10 eager and captured draws for a batch, and how far they are apart on it and on others."""
+    pairs = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        svi = inference(name, backbone)
+        with torch.no_grad():
+            for parameter in svi.parameters:  # B is 0 at the start, and no draw then matters
+                parameter.add_(0.1 * torch.randn_like(parameter))
+        pairs.append((svi.model, svi.guide))
+    eager_call, call = (partial(predict, *pair, samples=10) for pair in pairs)
+    recorded = replayed(*pairs[1], after=0)
+    found: Figures = {"apart": []}
+    start = time.perf_counter()
+    call(batch)
+    found["recording_s"] = time.perf_counter() - start
+    with nullcontext() if backbone.device.type == "cpu" else as_captured():  # the masks of a capture
+        for step in range(4):
+            rows = replace(shifted(batch, step), ids=tuple(f"{step}/{row}" for row in range(len(batch))))
+            found["apart"].append(float((eager_call(rows) - call(rows)).abs().max()))
+    found |= {"recordings": len(recorded.recordings), "eager_because": sorted(recorded.eager)}
+    return partial(eager_call, batch), partial(call, batch), found
 
 
 def table(found: Figures) -> str:

@@ -28,6 +28,7 @@ from torch.profiler import ProfilerActivity, profile
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.program import AdapterOptions
 from bara_pyro.fast import SHORTCUTS, Shortcut
+from bara_pyro.fast.predictions import replayed
 from bara_pyro.fast.replay import Replayed
 from bara_pyro.lm.backbone import Backbone
 from benchmarks.systems import (
@@ -95,7 +96,7 @@ def steps(size_name: str, methods: Sequence[str] = DEFAULT, r: int = RANK) -> di
 def predictions(
     size_name: str, methods: Sequence[str] = DEFAULT, r: int = RANK, samples: int = 10, rows: int = 16
 ) -> dict[str, Callable[[], object]]:
-    """Return S draws for the rows of each method that has draws, and S forward passes of PEFT's LoRA."""
+    """Return S draws of each method that has them, eager and replayed, and S forward passes of PEFT's LoRA."""
     size = size_of(size_name)
     batch = make_batch(size, rows)
     forward = peft_lora(size, r=r)[1]
@@ -105,6 +106,10 @@ def predictions(
     for name in methods:
         if name != "lora":
             calls[f"{name}, S = {samples}"] = partial(ours(size, name, r=r)[1], batch, samples)
+            svi = inference(name, Backbone(make_lm(size)), r)
+            replayed(svi.model, svi.guide, after=0)
+            call = partial(predict, svi.model, svi.guide, batch, samples=samples)
+            calls[f"{name}, S = {samples}, replayed"] = call
     return calls
 
 
@@ -240,7 +245,7 @@ def main() -> None:
         t = interleaved(steps(args.size, methods, args.r), args.steps, clock=clock)
     if "prediction" in args.parts:
         calls = predictions(args.size, methods, args.r, args.samples, args.rows)
-        p = interleaved(calls, max(3, args.steps // 8), warmup=1, clock=clock)
+        p = interleaved(calls, max(3, args.steps // 8), warmup=3, clock=clock)
     if "memory" in args.parts:
         m = {name: peak_memory(step) for name, step in steps(args.size, methods, args.r).items()}
     ratios = ratios_of("step", t) | ratios_of("prediction", p) | ratios_of("peak memory", m)
