@@ -96,7 +96,7 @@ def steps(size_name: str, methods: Sequence[str] = DEFAULT, r: int = RANK) -> di
 def predictions(
     size_name: str, methods: Sequence[str] = DEFAULT, r: int = RANK, samples: int = 10, rows: int = 16
 ) -> dict[str, Callable[[], object]]:
-    """Return S draws of each method that has them, eager and replayed, and S forward passes of PEFT's LoRA."""
+    """Return S draws of each method that has them, eager and replayed, and S forwards of PEFT's LoRA."""
     size = size_of(size_name)
     batch = make_batch(size, rows)
     forward = peft_lora(size, r=r)[1]

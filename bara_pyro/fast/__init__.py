@@ -11,8 +11,8 @@
 `batched_draws` also makes a CPU keep freed memory (`fast.kept_memory`).
 
 All are on by default: the setting `backbone.shortcuts`, in Python `Backbone.shortcuts`. Checkpointing
-(`train.checkpointing`) and recorded steps (`train.capture`) have their own settings. Checkpointing and CUDA
-graphs are off by default.
+(`train.checkpointing`), recorded steps (`train.capture`) and recorded predictions (`predict.capture`) have
+their own settings. Checkpointing and CUDA graphs are off by default.
 """
 
 from typing import Literal, get_args

@@ -4,8 +4,8 @@ Python and Pyro's handlers take up to two thirds of the time of a prediction of 
 the same operations in the same order without them. The addresses of the noise (hashes of the rows, numbers of
 the draws, positions) are inputs, like the tokens, so the result is bitwise equal to the eager prediction.
 
-Recording takes as long as some 20 replays save on a CPU, so a forward pass is recorded once its shape has
-occurred `AFTER` times. All others run eagerly. The runs of `bara_pyro.runs` use `replayed`.
+Recording takes as long as 25 replays of one row save on a CPU, and 100 of large pieces. A forward pass is
+therefore recorded once its shape has occurred `AFTER` times; all others run eagerly. Runs use `replayed`.
 """
 
 import warnings
@@ -27,7 +27,6 @@ from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.resuming import length_shared
 from bara_pyro.data.types import Batch
 from bara_pyro.fast.capture import (
-    MOST,
     PLAIN,
     CudaGraphs,
     Record,
@@ -36,9 +35,10 @@ from bara_pyro.fast.capture import (
     shape_of,
     tensors,
 )
+from bara_pyro.fast.replay import AFTER
 from bara_pyro.fast.replay import record as record_on_cpu
 
-AFTER = 20  # eager forward passes of a shape before it is recorded
+MOST = 16  # recorded shapes and settings, each of which takes 14 to 40 MB on a CPU
 # Attributes of every module that hold no state, mostly hooks: skipping them saves most of the search for it.
 HOOKED = vars(nn.Module()).keys() - {"training", "_parameters", "_buffers", "_modules"}
 ADDRESSES = ("draws", "shared", "rows", "positions")  # tensors from which `CounterNoise` makes its numbers
