@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from functools import lru_cache
 from itertools import dropwhile, islice, takewhile
 
 import torch
@@ -37,12 +36,6 @@ def noise_seed(seed: int, key: str) -> int:
     """Return a 63-bit seed for a base seed and a key, equal in all processes, unlike `hash()`."""
     digest = hashlib.blake2b(f"{seed}/{key}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
-
-
-@lru_cache
-def stream_seeds(seed: int, streams: tuple[str, ...], device: torch.device) -> Tensor:
-    """Return the seeds of streams, long; kept, because a CUDA graph cannot copy them from the host."""
-    return torch.tensor([noise_seed(seed, stream) for stream in streams], device=device)
 
 
 @contextmanager
@@ -110,6 +103,7 @@ class CounterNoise:
         self.draws = draws
         self.shared = draws // repeats
         self.rows = torch.tensor([noise_seed(0, row_id) for row_id in ids], device=draws.device)
+        self._seeds: dict[tuple[str, ...], Tensor] = {}  # kept: a CUDA graph cannot copy them from the host
         self.move(positions)
 
     @classmethod
@@ -135,6 +129,7 @@ class CounterNoise:
         if device == self.draws.device:
             return self
         other = copy(self)
+        other._seeds = {}
         other.draws, other.shared, other.rows = (t.to(device) for t in (self.draws, self.shared, self.rows))
         other.move(self.positions)
         return other
@@ -183,8 +178,10 @@ class CounterNoise:
 
     def _local(self, streams: Sequence[str], shape: tuple[int, ...]) -> Sequence[Tensor]:
         """Return uniform numbers of the given shape for each stream, with few operations."""
-        seeds = stream_seeds(self.seed, tuple(streams), self.draws.device)
-        draws = mix(seeds[:, None] + self.draws * GOLDEN)
+        if (names := tuple(streams)) not in self._seeds:
+            seeds = [noise_seed(self.seed, stream) for stream in names]
+            self._seeds[names] = torch.tensor(seeds, device=self.draws.device)
+        draws = mix(self._seeds[names][:, None] + self.draws * GOLDEN)
         rows = mix(draws[..., None, None] + self.rows[..., None])
         keys = mix(rows + self._places[..., -shape[2] :])
         return uniform(keys, math.prod(shape[3:])).reshape(len(streams), *shape).unbind()

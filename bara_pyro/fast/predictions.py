@@ -53,6 +53,7 @@ class RecordedForward:
         self._inputs = {name: value.clone() for name, value in _inputs(batch, noise).items()}
         own: dict[str, Any] = {name: self._inputs[name] for name in tensors(batch)}
         rows, addresses = replace(batch, **own), copy(noise)
+        self._addresses = addresses  # a CUDA graph reads their seeds, but does not keep them
         if addresses is not None:
             vars(addresses).update({name: self._inputs[name] for name in ADDRESSES})
 

@@ -288,7 +288,9 @@ def test_nothing_waits_for_a_gpu(monkeypatch: pytest.MonkeyPatch, likelihood: ty
         plain = answers(pair, range(4), batches, samples=samples)
         found = replayed(*pair, record, 0)
         assert same(plain, answers(pair, range(4), batches, samples=samples))
-        assert len(found.recordings) == 1
+        (recording,) = found.recordings.values()
+        # What a graph reads of the seeds it must keep itself: nothing else does once the prediction is over.
+        assert samples == 0 or recording._addresses._seeds
         assert not found.eager
     assert not record.waits
 
