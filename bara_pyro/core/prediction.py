@@ -233,13 +233,14 @@ def _forward(
 ) -> Tensor:
     device = batch.input_ids.device
     noise = addresses_of(batch, seed, chunk, repeats, model.latents.local_shapes) if samples else None
-    # A shared prefix needs equal keys and values, which local latents would make differ by row. With
-    # `every_token`, each row is run from its beginning, so that taps see all tokens.
-    alike = not (every_token or (samples and model.latents.local_sites))
+    # A shared prefix needs equal keys and values, which local latents would make differ by row.
+    alike = not (samples and model.latents.local_sites)
     # A stranger's program may sample more than latents.
     with PROGRAM, torch.random.fork_rng([device] if device.type == "cuda" else []):
-        forward = run if every_token else REPLAYED.get(guide, run)
-        values = forward(model, guide, batch, noise, alike=alike, every_token=every_token)
+        if every_token:  # each row is run from its beginning, so that taps see all tokens
+            values = run(model, guide, batch, noise, every_token=True)
+        else:
+            values = REPLAYED.get(guide, run)(model, guide, batch, noise, alike=alike)
         predicted = model.likelihood.predicted(values).cpu()
     return predicted if samples else predicted.unsqueeze(0)
 

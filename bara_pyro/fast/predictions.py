@@ -108,12 +108,11 @@ class Predictions:
         noise: CounterNoise | None,
         *,
         alike: bool = False,
-        every_token: bool = False,
     ) -> Tensor:
         """Return the result of `run`; the arguments are the same."""
         # transformers leaves out the attention mask if no row is padded; a captured one is always in full
         with nullcontext() if self._on_cpu else as_captured():
-            reason = "every token is read" if every_token else self.misfit(model, guide, batch, alike)
+            reason = self.misfit(model, guide, batch, alike)
             found = None if reason else self._replayed(model, guide, batch, noise)
             reason = reason or self.unfit
             if reason and reason not in self.eager:
@@ -122,7 +121,7 @@ class Predictions:
                     warnings.warn(f"Predictions run eagerly, not as captured ones: {reason}.", stacklevel=2)
             if found is not None:
                 return found
-            return run(model, guide, batch, noise, alike=alike, every_token=every_token)
+            return run(model, guide, batch, noise, alike=alike)
 
     def _replayed(
         self, model: AdaptedLM, guide: SiteGuide, batch: Batch, noise: CounterNoise | None
