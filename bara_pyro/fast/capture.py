@@ -223,6 +223,11 @@ class Captured:
         return (tuple(map(_plain, things)), svi.autocast, tuple(places))
 
 
+def records(setting: str, device: torch.device) -> bool:
+    """Return whether a setting of `capture` records on a device: "auto" does so on a CPU only."""
+    return setting == "on" or (setting == "auto" and device.type == "cpu")
+
+
 def obstacle(model: AdaptedLM, others: Iterable[Tensor], devices: set[str], *batches: Batch) -> str | None:
     """Return why a forward pass cannot be replayed; None if it can.
 
@@ -234,7 +239,6 @@ def obstacle(model: AdaptedLM, others: Iterable[Tensor], devices: set[str], *bat
     """
     backbone = model.backbone
     places = {value.device for value in chain(backbone.lm.parameters(), others)}
-    modules = [*backbone.lm.modules()]
     reasons = {
         "the model is on a CPU": not {place.type for place in places} <= devices,
         "the model is spread over several devices": len(places) > 1,
@@ -243,8 +247,8 @@ def obstacle(model: AdaptedLM, others: Iterable[Tensor], devices: set[str], *bat
         "the rows continue a common prefix": any(batch.past is not None for batch in batches),
         "the adapters are tapped": any(adapter.tap is not None for adapter in model.adapters.values()),
         "a Pyro handler is active around the step": bool(_PYRO_STACK),
-        "the language model has hooks": any(getattr(module, kind) for module in modules for kind in HOOKS)
-        or any(getattr(nn.modules.module, f"_global{kind}") for kind in HOOKS),
+        "the language model has hooks": any(getattr(nn.modules.module, f"_global{kind}") for kind in HOOKS)
+        or any(getattr(module, kind) for module in backbone.lm.modules() for kind in HOOKS),
     }
     return next((reason for reason, true in reasons.items() if true), None)
 

@@ -21,7 +21,7 @@ from bara_pyro.core.svi import SVI
 from bara_pyro.data import EncodedRows, training_batches
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import TERMINATION, ConfigError, ProcessLostError, Stopped, TrainingError
-from bara_pyro.fast.capture import widened
+from bara_pyro.fast.capture import records, widened
 from bara_pyro.fast.replay import replaying
 from bara_pyro.lm.verifying import fingerprint
 from bara_pyro.methods import METHODS
@@ -169,9 +169,7 @@ def fit_steps(system: System, out: Path, ranks: Ranks, on_step: OnStep | None, c
     svi.ranks = ranks if ranks.size > 1 else None
     # The noise of training depends on the seed, not on random numbers drawn since the model was built.
     noise = noise_of(system.config.seed, 0 if svi.common_noise else ranks.rank)
-    on_cpu = system.backbone.device.type == "cpu"
-    replays = c.capture == "on" or (c.capture == "auto" and on_cpu)
-    capture = replaying(svi) if replays else nullcontext()
+    capture = replaying(svi) if records(c.capture, system.backbone.device) else nullcontext()
     with seeded(system.backbone.device, noise), capture:
         _fit(system, svi, c, out, ranks, on_step)
 

@@ -23,6 +23,7 @@ from bara_pyro.data.clusters import split_halves
 from bara_pyro.data.registry import has_worlds
 from bara_pyro.data.reply_tasks import ReplyTask, is_reply_task
 from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.fast.capture import records
 from bara_pyro.fast.predictions import replayed
 from bara_pyro.lm.backbone import Backbone
 from bara_pyro.lm.loading import load_backbone
@@ -256,8 +257,7 @@ def assemble(
     adapter = adapter_options(config, rank_pattern)
     with seeded(backbone.device, config.seed):
         model, guide = build(config.method, backbone, num_data, adapter)
-    on_cpu = backbone.device.type == "cpu"
-    if config.predict.capture == "on" or (config.predict.capture == "auto" and on_cpu):
+    if records(config.predict.capture, backbone.device):
         replayed(model, guide)
     start = METHODS[config.method.name].start
     if config.adapter.start is not None and start is not None and start.begin is not None:
